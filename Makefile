@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles test-wheel lint primer chaos fuzz amx neon clean
+.PHONY: demo test test-oracles test-wheel site lint primer chaos receipts fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/pyrefly check --summary=none
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares our files with llama.cpp, built from source
+test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares with llama.cpp, and with clients of the server
 	$(BIN)/pytest -m oracles -rs
 
 # In an empty environment and away from the checkout: data files that the wheel lacks are found missing
@@ -33,6 +33,11 @@ test-wheel: $(VENV)/.installed-dev  ## builds the wheel, installs it elsewhere, 
 	  foretell demo --minutes 0.2 > demo.txt && foretell next runs/demo "The value" && foretell warm primer && \
 	  foretell generate primer "The return value" --max-tokens 40 && foretell explain primer "The value" --html page.html
 
+# llms.txt is the index, with links to the Markdown sources
+site: $(VENV)/.installed-docs  ## the pages of docs/ as a website in site/; a broken link is an error
+	@$(BIN)/zensical build --strict --clean
+	@cp docs/*.md site/ && mv site/index.md site/llms.txt
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -42,6 +47,9 @@ primer: $(VENV)/.installed-plot  ## train the included model again, from its rec
 
 chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py
+
+receipts: $(VENV)/.installed-dev  ## 1,000 answers verified under other conditions, 1,000 manipulations: about ten minutes
+	$(BIN)/python bench/receipts.py
 
 # One stamp per set of extras, so that nothing is installed twice. A torch that is already installed is kept, whatever
 # its version: on Linux, pip's default torch would bring gigabytes of CUDA libraries
@@ -54,8 +62,9 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(INSTALL) --editable '.[$*]'
 	@touch $@
 
-fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences that join and leave, in about ten minutes
+fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences, 24,000 requests to a server: about twenty minutes
 	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest tests/generation/test_scheduler.py -k random
+	FORETELL_FUZZ_REQUESTS=24000 FORETELL_LOAD=1 $(BIN)/pytest -s tests/serving/test_fuzz.py tests/serving/test_load.py
 
 amx: $(VENV)/.installed-dev  ## runs the kernels for Intel's matrix unit with its instructions emulated, with gcc
 	FORETELL_AMX=1 $(BIN)/pytest tests/model/test_matmul.py -k "amx or matrix_unit"
@@ -64,4 +73,4 @@ neon: $(VENV)/.installed-dev  ## compiles kernels for AArch64, and runs them wit
 	FORETELL_NEON=1 $(BIN)/pytest tests/model/test_neon.py -rs
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis site

@@ -34,7 +34,8 @@ from rich.console import Console
 
 from foretell.errors import CheckpointError
 from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.run import MEASURED, Run, is_run
+from foretell.runs.line_files import MEASURED
+from foretell.runs.run import Run, is_run
 from foretell.session import session
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -146,7 +147,7 @@ def final_state(out: Path) -> dict[str, Any]:
     last = list_checkpoints(out / "checkpoints")[-1]
     training = last.training()
     del training["progress"]["seconds"]
-    metrics = [{key: line[key] for key in line if key not in MEASURED} for line in Run(out).metrics()]
+    metrics = [{key: line[key] for key in line if key not in MEASURED} for line in Run(out).metrics.records()]
     return {
         "weights": (last.directory / "model.safetensors").read_bytes(),
         "moments": (last.directory / "optimizer.safetensors").read_bytes(),

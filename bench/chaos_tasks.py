@@ -18,7 +18,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.session.protocol import Training
+from foretell.session.declaration import Training
 from foretell.text import train_tokenizer
 from foretell.translation.train import PairRequest, TranslationTraining
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 
 import ctranslate2
 import torch
 from ctranslate2.converters import TransformersConverter
 from gpt2_names import save_transformers
+from measure import Clock
 
 from foretell.model.decoder import Decoder
 
@@ -40,7 +40,7 @@ class CTranslate2:
         return self._generate([prompt], 1)[0]
 
     def _generate(self, prompts: list[list[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
-        started = time.perf_counter()
+        started = Clock.now()
         results = self.generator.generate_batch(
             [[f"<{token}>" for token in prompt] for prompt in prompts],
             max_length=new_tokens,
@@ -48,4 +48,4 @@ class CTranslate2:
             sampling_topk=1,
             include_prompt_in_result=False,
         )
-        return time.perf_counter() - started, [result.sequences_ids[0] for result in results]
+        return Clock.now() - started, [result.sequences_ids[0] for result in results]

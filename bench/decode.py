@@ -3,7 +3,11 @@
     python bench/decode.py                    GPT-2 124M, all precisions: 45 minutes on two cores
     python bench/decode.py --shape llama      a Llama shape of 0.5B parameters
     python bench/decode.py --quick            batch 1 and 16, few tokens and rounds: a few minutes
+    python bench/decode.py --features avx2    as on a processor with AVX2 alone (avx512: with VNNI, without bfloat16)
     python bench/decode.py --device cuda      on a GPU, with transformers: batch 1 and 64
+
+`--features` starts the benchmark again with the variables that limit torch, oneDNN, MKL, numba and CTranslate2.
+llama.cpp has no such variable: its features are chosen when it is built, and the report names them.
 
 All contenders have the same weights and continue the same prompts greedily, in turns. Decoding is timed from the first
 new token to the last, so that preparing weights and reading prompts do not count; reading is a separate task. Programs
@@ -14,6 +18,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,13 +28,14 @@ from typing import Any, Protocol
 import torch
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import make_transformers
-from measure import Spread, note
+from measure import Clock, Spread, note
 from rich.console import Console
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.device import DTYPES, choose_device
+from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler, run
+from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
@@ -54,6 +61,26 @@ PEERS: dict[str, dict[str, str]] = {
     "bfloat16": {"llama.cpp": "bf16", "transformers": "bfloat16"},
     "int8": {"llama.cpp": "q8_0", "CTranslate2": "int8"},
     "int4": {"llama.cpp": "q4_0"},
+}
+# --features: the variables that limit the instructions that programs use
+FEATURES: dict[str, dict[str, str]] = {
+    "native": {},
+    "avx512": {
+        "ATEN_CPU_CAPABILITY": "avx512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512_E1",
+        "NUMBA_CPU_NAME": "cascadelake",
+        "NUMBA_CPU_FEATURES": "+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512vnni,+fma,+avx2,+f16c",
+        "CT2_FORCE_CPU_ISA": "AVX512",
+    },
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c,+bmi2",
+        "CT2_FORCE_CPU_ISA": "AVX2",
+    },
 }
 MODULES = {
     "llama.cpp": ("llama_cpp", "llamacpp", "LlamaCpp"),
@@ -98,14 +125,14 @@ class Foretell:
         first = 0.0
         for _ in run(self.scheduler, sequences):
             if not first and all(sequence.generated for sequence in sequences):
-                first = time.perf_counter()
-        return time.perf_counter() - first, [sequence.generated for sequence in sequences]
+                first = Clock.now()
+        return Clock.now() - first, [sequence.generated for sequence in sequences]
 
     def read(self, prompt: list[int]) -> float:
-        started = time.perf_counter()
+        started = Clock.now()
         for _ in run(self.scheduler, [Sequence(prompt, rules=Rules(self.rules, 1))]):
             pass
-        return time.perf_counter() - started
+        return Clock.now() - started
 
 
 class Transformers:
@@ -119,19 +146,19 @@ class Transformers:
         output = self.model(torch.tensor(prompts, device=self.device), use_cache=True, logits_to_keep=1)
         newest = output.logits[:, -1].argmax(-1, keepdim=True)
         texts = newest.tolist()
-        started = time.perf_counter()
+        started = Clock.now()
         for _ in range(new_tokens - 1):
             output = self.model(newest, past_key_values=output.past_key_values, use_cache=True)
             newest = output.logits[:, -1].argmax(-1, keepdim=True)
             for text, token in zip(texts, newest[:, 0].tolist(), strict=True):
                 text.append(token)
-        return time.perf_counter() - started, texts
+        return Clock.now() - started, texts
 
     @torch.inference_mode()
     def read(self, prompt: list[int]) -> float:
-        started = time.perf_counter()
+        started = Clock.now()
         self.model(torch.tensor([prompt], device=self.device), use_cache=True, logits_to_keep=1).logits.cpu()
-        return time.perf_counter() - started
+        return Clock.now() - started
 
 
 def main() -> None:
@@ -144,7 +171,14 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--precisions", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--features", choices=FEATURES, default="native", help="instructions to use; default: all")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure CPU time, where other work runs; with --threads 1"
+    )
     arguments = parser.parse_args()
+    if arguments.cpu_time:
+        Clock.now = time.process_time
+    limit_features(FEATURES[arguments.features])
     use_threads(arguments.threads)
     device, size = choose_device(arguments.device), QUICK if arguments.quick else FULL
     config = SHAPES[arguments.shape]()
@@ -153,6 +187,9 @@ def main() -> None:
         **start_report("decode", "transformers", "llama_cpp_python", "ctranslate2", "numba"),
         "quick": arguments.quick,
         "shape": arguments.shape,
+        "features": arguments.features,
+        "cpu_time": arguments.cpu_time,
+        "llamacpp_build": llamacpp_build(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "parameters": count_parameters(config),
         **asdict(size),
@@ -162,6 +199,20 @@ def main() -> None:
         "rows": rows,
     }
     print_report(report, print_tables, as_json=arguments.json)
+
+
+def limit_features(variables: dict[str, str]) -> None:
+    """Start this program again with these variables, unless they are set: libraries read them when they are loaded."""
+    if any(os.environ.get(name) != value for name, value in variables.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **variables})
+
+
+def llamacpp_build() -> str | None:
+    """The features that llama.cpp was built with, such as `AVX2 = 1`; None where it is missing."""
+    if not importlib.util.find_spec("llama_cpp"):
+        return None
+    text: bytes = importlib.import_module("llama_cpp").llama_print_system_info()
+    return text.decode()
 
 
 def measure_precision(
@@ -265,6 +316,8 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
     """The table: median (low-high) of the rounds."""
     console.print(f"\n{report['shape']} shape, random weights, {report['parameters']:,} parameters", style="bold")
     console.print(f"batch_N: {report['new_tokens']} new tokens after {PROMPT}; after_900: one row; read_512: a prompt")
+    if report["llamacpp_build"]:
+        console.print(f"features: {report['features']}; llama.cpp: {report['llamacpp_build']}")
     table = make_table(
         ("precision", "task", "program", "tokens/s", "foretell to it"), words={"precision", "task", "program"}
     )
@@ -278,6 +331,8 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
             "" if row["program"] == "foretell" else str(ratio),
         )
     console.print(table)
+    if report["cpu_time"]:
+        console.print("tokens per second of CPU time")
     if report["quick"]:
         console.print("--quick: few tokens and rounds; small differences mean nothing")
 

@@ -4,14 +4,16 @@
     python bench/finetune.py --data FOLDER --results finetune.json --sets trec --seeds 1 --minutes 2
     python bench/finetune.py --data FOLDER --quick                          a few steps of one cell, to see that it runs
 
-FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. A cell is a data set and a seed with
-three models: primer; a model that is first trained for --minutes on the task's own training texts and on
-wikitext2_valid.txt; and random weights (--from-scratch). Each is tuned for at most --minutes. Nothing but data and
-minutes is given. The best checkpoint is chosen on a tenth of the training file; the test file is read once per model.
-Results are added to --results cell by cell, so that a stopped benchmark goes on where it was (--work keeps the models).
+FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. The models of a data set and a seed:
+primer; a model that is first trained for --minutes on the task's own training texts and on wikitext2_valid.txt; random
+weights (--from-scratch); and random weights mixed with TF-IDF (--from-scratch --ensemble). Each is tuned for at most
+--minutes. Nothing but data and minutes is given. The best checkpoint is chosen on a tenth of the training file; the
+test file is read once per model. Results are added to --results model by model, so that a stopped benchmark goes on
+where it was (--work keeps the models).
 
 Both baselines are scikit-learn's: its defaults, and 1-2-grams with C and sublinear counts chosen by cross-validation on
-the training file. The standard error is that of an accuracy on the test file.
+the training file. Models have the mean of the seeds and its standard error; the last column is two standard errors of
+an accuracy on the test file.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -45,7 +48,7 @@ Labelled = list[tuple[str, str]]
 
 CORPUS = "wikitext2_valid.txt"
 REPEATS = 6  # of a task's texts in the text of pre-training
-MODELS = ("primer", "own texts", "random weights")
+MODELS = ("primer", "own texts", "random weights", "ensemble")
 QUICK: TrainingDict = {"steps": 3, "batch_size": 4}
 
 
@@ -56,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="the folder with classification/ and lm_corpora/")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--minutes", type=float, default=4.0, help="of each training (default: 4)")
     parser.add_argument("--results", type=Path, help="a JSON file: cells in it are kept, new ones are added")
@@ -67,28 +71,29 @@ def main() -> None:
         arguments.sets, arguments.seeds = arguments.sets[:1], arguments.seeds[:1]
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
-        for name in arguments.sets:
-            fill(cells, name, arguments, work)
+        sets = {name: prepare(name, arguments.data, work / name) for name in arguments.sets}
+        for key, make in runs(sets, arguments).items():
+            if key not in cells:
+                cells[key] = make()
+                note(f"{key}: {json.dumps(cells[key])}")
+                if arguments.results:
+                    arguments.results.write_text(json.dumps(cells, indent=1), encoding="utf-8")
     report = {**start_report("finetune", "scikit-learn"), "minutes": arguments.minutes, "cells": cells}
     print_report(report, print_tables, as_json=arguments.json)
 
 
-def fill(cells: dict[str, Any], name: str, arguments: argparse.Namespace, work: Path) -> None:
-    """The baselines and the cells of a data set that are missing."""
-    data = prepare(name, arguments.data, work / name)
-    missing: dict[str, Callable[[], Any]] = {
-        f"{name} baselines": partial(baselines, data, quick=arguments.quick),
+def runs(sets: dict[str, DataSet], arguments: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """The work for each entry of the results: baselines, then all models and data sets for one seed after the other."""
+    minutes = None if arguments.quick else arguments.minutes
+    return {
+        **{f"{name} baselines": partial(baselines, data, quick=arguments.quick) for name, data in sets.items()},
         **{
-            f"{name} {seed}": partial(run_cell, data, seed, None if arguments.quick else arguments.minutes)
+            f"{name} {seed} {model}": partial(run_model, data, model, seed, minutes)
             for seed in arguments.seeds
+            for name, data in sets.items()
+            for model in arguments.models
         },
     }
-    for key, make in missing.items():
-        if key not in cells:
-            cells[key] = make()
-            note(f"{key}: {json.dumps(cells[key])}")
-            if arguments.results:
-                arguments.results.write_text(json.dumps(cells, indent=1), encoding="utf-8")
 
 
 def read_cells(path: Path | None) -> dict[str, Any]:
@@ -161,14 +166,12 @@ def prepare(name: str, source: Path, folder: Path) -> DataSet:
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def run_cell(data: DataSet, seed: int, minutes: float | None) -> dict[str, Any]:
-    """Train and tune the models; accuracies on the held-out part and on the test file, and minutes."""
-    result: dict[str, Any] = {}
-    for name in MODELS:
-        started = time.perf_counter()
-        start = pretrain(data, seed, minutes) if name == "own texts" else "primer" if name == "primer" else None
-        result[name] = {**tune(data, start, name, seed, minutes), "minutes": minutes_since(started)}
-    return result
+def run_model(data: DataSet, model: str, seed: int, minutes: float | None) -> dict[str, Any]:
+    """Train and tune a model; accuracies on the held-out part and on the test file, minutes, and the machine's load."""
+    started = time.perf_counter()
+    start = pretrain(data, seed, minutes) if model == "own texts" else "primer" if model == "primer" else None
+    tuned = tune(data, start, model, seed, minutes)
+    return {**tuned, "minutes": minutes_since(started), "load": round(os.getloadavg()[0], 1)}
 
 
 def pretrain(data: DataSet, seed: int, minutes: float | None) -> Path:
@@ -188,6 +191,7 @@ def tune(data: DataSet, start: Path | str | None, name: str, seed: int, minutes:
         data.file("train"),
         out,
         is_from_scratch=start is None,
+        ensemble=name == "ensemble",
         progress=False,
         training=training,
         minutes=minutes,
@@ -238,30 +242,34 @@ def share(hits: Sequence[bool]) -> float:
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
-    """Accuracies on the test files: baselines, then the mean of the seeds with the smallest and the largest."""
+    """Accuracies on the test files: baselines, then for each model the mean of the seeds and its standard error."""
     cells = report["cells"]
     table = make_table(["data", "majority", "TF-IDF", "tuned TF-IDF", *MODELS, "2 SE"], words={"data"})
-    cells_of = {
-        name: [cell for key, cell in cells.items() if key.startswith(f"{name} ") and key[len(name) + 1 :].isdigit()]
+    of_model = {
+        (name, model): [cell for key, cell in cells.items() if key.startswith(f"{name} ") and key.endswith(f" {model}")]
         for name in SETS
+        for model in MODELS
     }
-    for name, runs in cells_of.items():
-        base = cells.get(f"{name} baselines")
-        if base and runs:
+    for name in SETS:
+        if base := cells.get(f"{name} baselines"):
             error = 2 * math.sqrt(base["grid"] * (1 - base["grid"]) / base["test examples"])
             baseline = [f"{base[key]:.3f}" for key in ("majority", "default", "grid")]
-            own = [spread([run[model]["test"] for run in runs]) for model in MODELS]
+            own = [mean_and_error([cell["test"] for cell in of_model[name, model]]) for model in MODELS]
             table.add_row(name, *baseline, *own, f"{error:.3f}")
     console.print(table)
     for model in MODELS:
-        if minutes := [run[model]["minutes"] for runs in cells_of.values() for run in runs]:
-            console.print(f"{model}: {min(minutes):.1f} to {max(minutes):.1f} minutes")
+        if done := [cell for name in SETS for cell in of_model[name, model]]:
+            minutes, loads = [cell["minutes"] for cell in done], [cell["load"] for cell in done]
+            console.print(
+                f"{model}: {min(minutes):.1f} to {max(minutes):.1f} minutes, load {min(loads)} to {max(loads)}"
+            )
 
 
-def spread(values: Sequence[float]) -> str:
-    """The mean, and the smallest and largest of several."""
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.3f}-{max(values):.3f})"
+def mean_and_error(values: Sequence[float]) -> str:
+    """The mean with its standard error; nothing without values, and no error of one."""
+    if len(values) < 2:
+        return f"{values[0]:.3f}" if values else ""
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}"
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from measure import Clock
 
 from foretell.convert.family import iter_theirs
 from foretell.convert.gguf_export import Packed, pack, write_gguf
@@ -49,20 +49,20 @@ class LlamaCpp:
         """Greedy continuations, and the seconds from the first token to the last."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
         newest = [self._read_prompt(row, prompt) for row, prompt in enumerate(prompts)]
-        texts, started = [[token] for token in newest], time.perf_counter()
+        texts, started = [[token] for token in newest], Clock.now()
         for step in range(new_tokens - 1):
             positions = [len(prompt) + step for prompt in prompts]
             newest = self._read(newest, positions, list(range(len(prompts))), [True] * len(prompts))
             for text, token in zip(texts, newest, strict=True):
                 text.append(token)
-        return time.perf_counter() - started, texts
+        return Clock.now() - started, texts
 
     def read(self, prompt: list[int]) -> float:
         """The seconds of reading a prompt, up to the next token's logits."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
-        started = time.perf_counter()
+        started = Clock.now()
         self._read_prompt(0, prompt)
-        return time.perf_counter() - started
+        return Clock.now() - started
 
     def _read_prompt(self, row: int, prompt: list[int]) -> int:
         tokens: list[int] = []

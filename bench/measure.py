@@ -67,6 +67,12 @@ def speed_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     return Spread.of(their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True))
 
 
+class Clock:
+    """The clock of a benchmark: the wall's, or with --cpu-time the CPU time of all threads of the process."""
+
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+
+
 def describe_machine() -> dict[str, Any]:
     """The processor, its cores, and the number of threads that torch uses."""
     return {

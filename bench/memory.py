@@ -4,8 +4,8 @@
     python bench/memory.py --quick    two context lengths
 
 Each tensor saved by the forward pass is counted once, by its storage. The figure is what one more row adds, divided by
-its tokens. The column with attention dropout shows the cost of keeping T x T weights; without attention dropout they
-are never kept beyond 512 positions. Not included: 16 bytes per parameter for weights, gradients and AdamW's moments,
+its tokens. The column with attention dropout shows the cost of keeping weights; without attention dropout they are
+never kept beyond 512 positions. Not included: 16 bytes per parameter for weights, gradients and AdamW's moments,
 and 2 for the weights in bfloat16.
 """
 

@@ -25,7 +25,7 @@ from decode import PROMPT, SHAPES, Foretell, make_foretell, make_prompts, make_s
 from measure import Spread, note, speed_ratio
 from rich.console import Console
 
-from foretell.generation.scheduler import run
+from foretell.generation.batch_generation import run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.kernels import fused_block, matmul
 

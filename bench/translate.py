@@ -106,7 +106,7 @@ def measure(request: PairRequest, split: Split, is_quick: bool) -> BenchmarkRepo
         "decoding_seconds": seconds,
         "test": result.to_json(),
         "greedy_bleu": greedy.bleu,
-        "curve": [line for line in session.run.metrics() if line["validation_loss"] is not None],
+        "curve": [line for line in session.run.metrics.records() if line["validation_loss"] is not None],
         "translations": examples(translator, test),
     }
 

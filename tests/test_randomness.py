@@ -22,11 +22,11 @@ def test_the_words_are_those_of_splitmix64() -> None:
     ]
 
 
-@given(key=KEYS, count=st.integers(1, 9))
-def test_random_words_equal_random_word_for_each_counter(key: int, count: int) -> None:
-    words = random_words(torch.tensor([signed(key), 0]), count)
-    assert words[0].tolist() == [signed(random_word(key, counter)) for counter in range(count)]
-    assert words[1].tolist() == [signed(random_word(0, counter)) for counter in range(count)]
+@given(key=KEYS, count=st.integers(1, 9), first=st.integers(0, 9))
+def test_random_words_equal_random_word_for_each_counter(key: int, count: int, first: int) -> None:
+    words, counters = random_words(torch.tensor([signed(key), 0]), count, first), range(first, first + count)
+    assert words[0].tolist() == [signed(random_word(key, counter)) for counter in counters]
+    assert words[1].tolist() == [signed(random_word(0, counter)) for counter in counters]
 
 
 @given(key=KEYS, counter=st.integers(0, 2**40))

@@ -19,7 +19,8 @@ from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel, save_model
 from foretell.loading import load
 from foretell.model.init import make_decoder
-from foretell.safetensors_files import read_header, read_tensor
+from foretell.safetensors_files import read_tensor
+from foretell.safetensors_header import read_header
 from foretell.text import train_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER, TEMPLATE = "config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"

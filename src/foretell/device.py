@@ -15,6 +15,9 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
+# The variables that limit the instructions of oneDNN, which multiplies bfloat16 for torch, and values without bfloat16
+ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WEIGHT_DTYPES = {**DTYPES, "float16": torch.float16, "float64": torch.float64}
 
@@ -73,10 +76,12 @@ def check_name(what: str, name: str, known: tuple[str, ...]) -> None:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """True if the processor has instructions for bfloat16 matmuls."""
+    """True if the processor has instructions for bfloat16 matmuls, which oneDNN may use."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
+        if any(os.environ.get(name, "").upper() in WITHOUT_BFLOAT16 for name in ISA_LIMITS):
+            return False
         features = torch.cpu.get_capabilities()
         return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return False

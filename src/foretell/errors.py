@@ -16,6 +16,10 @@ class ForetellError(Exception):
 
     exit_code = 1
 
+    def for_command_line(self) -> str:
+        """The message in terms of the command line's options."""
+        return str(self)
+
 
 class DataError(ForetellError):
     """A text, file or token store is missing, empty, unreadable or too short."""

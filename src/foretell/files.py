@@ -23,6 +23,7 @@ from foretell.errors import CheckpointError, ForetellError, OutputError, did_you
 # The files of a model, and the model_type in the config.json of a saved model
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files, in Hugging Face's layout
+EXAMPLES = "examples.json"  # in the folder of a model: texts that the live page offers
 ADAPTER_CONFIG = "adapter_config.json"  # of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
 TEMPORARY = ".tmp-"
@@ -241,6 +242,12 @@ def check_new(target: Path) -> None:
         raise OutputError(f"{target} exists; give another TARGET")
 
 
+def check_not_removed(directory: Path) -> None:
+    """Refuse to write into a directory that was removed meanwhile: that would make another one without its files."""
+    if not directory.is_dir():
+        raise OutputError(f"{directory} is gone: it was removed, or its disk is not mounted")
+
+
 def beginning_of(path: Path) -> bytes:
     """The first bytes of a file, in lower case."""
     try:
@@ -304,3 +311,10 @@ def format_bytes(count: float) -> str:
         value /= 1000
         units.pop(0)
     return f"{value:,.0f} {units[0]}" if value >= 100 or units[0] == "bytes" else f"{value:.1f} {units[0]}"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,7 +12,8 @@ from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
-from foretell.runs.run import RUNS, Run, and_advice, is_run
+from foretell.runs.record import and_advice
+from foretell.runs.run import RUNS, Run, is_run
 from foretell.text import Tokenizer, load_tokenizer
 
 SHIPPED = ("primer",)

@@ -15,7 +15,7 @@ from typing import Any
 LIBRARIES = ("torch", "numba", "numpy", "tokenizers")
 # Requirements of an extra, without those that are other extras
 EXTRA = re.compile(r"(?P<package>[\w.-]+)(?![\w.-]|\[).*;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
-NOT_FOR_USERS = {"all", "dev", "oracles"}
+NOT_FOR_USERS = {"all", "dev", "docs", "oracles"}
 # The features that choose kernels or precisions, by Linux's names
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
-from foretell.model.decoder import Decoder, check_logits
+from foretell.model.decoder import Decoder, log_probabilities
 from foretell.model.kernels.strict import strict_copy
 from foretell.model.quantized_linear import (
     QuantizationConfig,
@@ -69,6 +70,7 @@ class LanguageModel:
     notes: tuple[str, ...] = ()  # content of its files that was ignored or added
     parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
     memory: MemoryText | None = None  # of a decoder that reads an encoder's output
+    is_strict: bool = False  # made by `strict`
 
     def __call__(self, ids: TokenIds) -> Tensor:
         """Logits (B, T, V) of the token after each id, on the model's device; with gradients unless under no_grad.
@@ -152,7 +154,7 @@ class LanguageModel:
         A model may have more rows than its tokenizer has tokens; those are left out of the sum. Raises CheckpointError
         for logits that are not finite.
         """
-        return check_logits(logits[..., : self.tokenizer.vocab_size]).double().log_softmax(-1)
+        return log_probabilities(logits[..., : self.tokenizer.vocab_size])
 
     def top_tokens(self, logprobs: Tensor, count: int) -> list[TokenProbability]:
         """The `count` most likely tokens of one distribution (V,), most likely first."""
@@ -209,7 +211,15 @@ class LanguageModel:
 
         Raises UsageError for a layer that has no strict form.
         """
-        return replace(self, decoder=strict_copy(self.decoder))
+        return replace(self, decoder=strict_copy(self.decoder), is_strict=True)
+
+    def weights_digest(self) -> str:
+        """The SHA-256 of the decoder's weights, in hex: the path and the bits of each tensor, in the model's order."""
+        digest = hashlib.sha256()
+        for path, weight in self.decoder.state_dict().items():
+            digest.update(path.encode())
+            digest.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def check_not_quantized(self, action: str) -> None:
         """Raise UsageError for a quantised model; `action` is what was attempted."""

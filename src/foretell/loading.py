@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +16,13 @@ from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, UsageError
-from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
+from foretell.files import ADAPTER_CONFIG, printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
+from foretell.saved_model.config_file import is_own
 from foretell.saved_model.part import merge_adapters
 from foretell.text import Tokenizer
 
@@ -105,11 +105,6 @@ def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> 
     return changed if keep_adapters else replace(changed, parts=merge_adapters(changed.parts))
 
 
-def is_own(directory: Path) -> bool:
-    """True for a directory in foretell's own layout, not in Hugging Face's."""
-    return read_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
-
-
 # --- a model to train from --------------------------------------------------------------------------------------------
 
 
@@ -136,11 +131,7 @@ class Start:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of its weights in float32, in hex."""
-        digest = hashlib.sha256()
-        for path, weight in self.model.decoder.named_parameters():
-            digest.update(path.encode())
-            digest.update(weight.detach().numpy().data)
-        return digest.hexdigest()
+        return self.model.weights_digest()
 
     def decoder(self, config: ModelConfig) -> Decoder:
         """A decoder for training with the model's weights; `config` may differ from the model's in dropout alone."""

@@ -42,9 +42,9 @@ def uniform(key: int, counter: int) -> float:
     return (random_word(key, counter) >> 11) * 2.0**-53
 
 
-def random_words(keys: Tensor, count: int) -> Tensor:
-    """The first `count` numbers of many streams: (B,) int64 keys to (B, count) int64, the bits of `random_word`."""
-    counters = torch.arange(1, count + 1, device=keys.device).mul_(signed(GOLDEN))
+def random_words(keys: Tensor, count: int, first: int = 0) -> Tensor:
+    """`count` numbers of many streams, from `first` on: (B,) int64 keys to (B, count) int64, as `random_word`'s."""
+    counters = torch.arange(first + 1, first + count + 1, device=keys.device).mul_(signed(GOLDEN))
     words = torch.empty(len(keys), count, dtype=torch.int64, device=keys.device)
     rows = max(1, WORDS_AT_ONCE // max(1, count))
     for part, part_keys in zip(words.split(rows), keys.split(rows), strict=True):

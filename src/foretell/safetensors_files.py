@@ -1,8 +1,5 @@
 """Tensors as safetensors files: read from untrusted sources, checked for values that are not finite, and written.
 
-The `safetensors` library checks the header: its JSON, types and shapes, and that the byte ranges cover the file without
-gaps or overlaps. This module adds limits on the header, refuses duplicate names, and turns every error into one line.
-
 `read_tensor` copies weights and does not map the file: overwriting the file later cannot change a loaded model, and a
 file that is cut short meanwhile is an error, where a mapping would end the process (SIGBUS). A cast reads a small part
 at a time, so that memory peaks slightly above the size of the result.
@@ -10,119 +7,34 @@ at a time, so that memory peaks slightly above the size of the result.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
-import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.files import open_regular
+from foretell.safetensors_header import (
+    FLOAT_NAMES,
+    MOST_OWN_HEADER_BYTES,
+    StoredTensor,
+    check_header,
+    one_line_errors,
+    open_by_library,
+    stamp_of,
+)
 
-LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 2**20  # about 100 per tensor: ten times the header of the largest Llama
-MOST_OWN_HEADER_BYTES = 2**23  # of files written by foretell; optimizer state of 1,000 layers has about 5 million
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
-MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # smallest size in bytes of a tensor with separate pages
 INTEGERS = {torch.int8: "I8", torch.uint8: "U8", torch.int32: "I32"}
-FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
-
-Stamp = tuple[int, int, int]  # inode, size and time of the last change
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a file whose header has been checked."""
-
-    file: Path
-    name: str
-    dtype: str  # the format's name, such as F32; only FLOATS can be weights
-    shape: tuple[int, ...]
-    start: int  # the offset of its first byte in the file
-    stamp: Stamp  # of the file when its header was checked
-
-
-def read_header(path: Path, limit: int = MOST_HEADER_BYTES) -> dict[str, StoredTensor]:
-    """Every tensor of a file, by name. A header that does not match the file exactly is a `CheckpointError`."""
-    header, data_start, stamp = check_header(path, limit)
-    with one_line_errors(path), open_by_library(path) as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        shapes = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
-    tensors = {
-        name: StoredTensor(path, name, dtype, shape, data_start + header[name]["data_offsets"][0], stamp)
-        for name, (dtype, shape) in shapes.items()
-    }
-    for tensor in tensors.values():
-        if len(tensor.shape) > MOST_DIMENSIONS:
-            refuse(path, f"'{tensor.name[:80]}' has {len(tensor.shape)} dimensions")
-    return tensors
-
-
-def check_header(path: Path, limit: int = MOST_HEADER_BYTES) -> tuple[dict[str, Any], int, Stamp]:
-    """The header, the offset of the data and the file's stamp.
-
-    Refuses a header of more than `limit` bytes, and duplicate names, of which the library would take the last.
-    """
-    try:
-        with open_regular(path) as file:
-            stamp = stamp_of(file)
-            size = stamp[1]
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, limit):
-                refuse(path, f"its header would have {length} bytes, and the file has {size}")
-            header = file.read(length)
-        values = json.loads(header, object_pairs_hook=refuse_duplicates)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        refuse(path, error.strerror or str(error))
-    except (ValueError, RecursionError) as error:
-        refuse(path, f"its header is not JSON: {error}")
-    return values, LENGTH_BYTES + length, stamp
-
-
-def open_by_library(path: Path):
-    """The library's object of a file; under the name of its descriptor, since the library takes only names in UTF-8."""
-    with open_regular(path) as file:
-        return safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
-
-
-def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a name appears twice")
-    return values
-
-
-@contextmanager
-def one_line_errors(path: Path) -> Generator[None]:
-    """Turn the library's errors into one line."""
-    try:
-        yield
-    except (SafetensorError, OSError, RuntimeError) as error:
-        refuse(path, str(error).removeprefix("Error while deserializing header: "))
-
-
-def refuse(path: Path, reason: str) -> NoReturn:
-    raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {' '.join(reason.split())[:200]}")
-
-
-def stamp_of(file: BufferedReader) -> Stamp:
-    """A value that changes when a file is replaced, cut short or written to."""
-    status = os.fstat(file.fileno())
-    return status.st_ino, status.st_size, status.st_mtime_ns
+FLOATS: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in FLOAT_NAMES.items()}
 
 
 def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
@@ -132,15 +44,12 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
     """
     if dtype in INTEGERS and stored.dtype != INTEGERS[dtype]:
         raise CheckpointError(f"{stored.file}: '{stored.name}' holds {stored.dtype}, and {INTEGERS[dtype]} is expected")
-    if dtype not in INTEGERS and stored.dtype not in FLOATS:
-        raise CheckpointError(
-            f"{stored.file}: '{stored.name}' holds {stored.dtype}, which is not a floating-point type"
-        )
+    stored_dtype = dtype if dtype in INTEGERS else getattr(torch, stored.float_name)
     result = new_tensor(stored.shape, dtype)
     try:
         with open_regular(stored.file) as file:
             file.seek(stored.start)
-            is_whole = read_values(file, FLOATS.get(stored.dtype, dtype), result.view(-1))
+            is_whole = read_values(file, stored_dtype, result.view(-1))
             is_same = stamp_of(file) == stored.stamp
     except OSError as error:
         raise CheckpointError(f"{stored.file} cannot be read: {error.strerror or error}") from None
@@ -189,7 +98,7 @@ def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
     check_header(path, MOST_OWN_HEADER_BYTES)
     with one_line_errors(path):
-        return open_by_library(path)
+        return open_by_library(path, "pt")
 
 
 def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:

@@ -24,6 +24,10 @@ class SamplingFields(Fields):
     """The fields of `SamplingConfig`. The text in an annotation is the help on the command line."""
 
     repetition_penalty: Annotated[float, Ge(0.01), Le(100), "Above 1, tokens that occurred become less likely"] = 1.0
+    frequency_penalty: Annotated[
+        float, Ge(-2), Le(2), "Subtracted from a token's logit for each time it was generated"
+    ] = 0.0
+    presence_penalty: Annotated[float, Ge(-2), Le(2), "Subtracted once from the logit of each generated token"] = 0.0
     logit_bias: Annotated[dict[Id, LogitBias], "TOKEN=NUMBER, added to its logit; may be repeated"] = {}  # noqa: RUF012
     min_tokens: Annotated[int, Ge(0), "The text cannot end before this many tokens"] = 0
     ban: Annotated[tuple[Annotated[tuple[Id, ...], MinLen(1)], ...], "Never write this word; may be repeated"] = ()
@@ -44,6 +48,8 @@ class SamplingOptions(TypedDict, total=False):
     """
 
     repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
     logit_bias: Mapping[str | int, float]
     min_tokens: int
     ban: Sequence[str | Sequence[int]]

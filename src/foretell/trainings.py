@@ -31,8 +31,9 @@ from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import training_config
 from foretell.pretraining.tokens import find_old_domain, make_source
 from foretell.session.budget import TOKENS_PER_PARAMETER
+from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
-from foretell.session.protocol import Training, run_training
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.text import Tokenizer
 

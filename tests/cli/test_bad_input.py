@@ -163,7 +163,7 @@ TABLE = [
     (["info", "othermodel"], 1, ["model_type", "gpt3", "gpt2"]),
     (["info", "badconfig"], 1, ["config.json"]),
     (["info", "oddconfig"], 1, ["wdith", "width"]),
-    (["info", "misshaped"], 1, ["feedforward", "shape"]),
+    (["info", "misshaped", "--names"], 1, ["feedforward", "shape"]),
     (["info", "othertokenizer"], 1, ["tokenizer", "tokens"]),
     # chat
     (["chat", "primmer"], 1, ["primmer", "primer"]),

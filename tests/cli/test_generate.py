@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +99,18 @@ def test_a_schema_that_python_cannot_read_is_one_line(foretell, tmp_path, conten
     assert outcome.code == 1
     assert "schema.json is not readable JSON" in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+IMPORTS = """
+import sys, torch
+before = {name for name in sys.modules if name.startswith("torch")}
+from foretell.cli.main import run
+run(["generate", "primer", "If", "--max-tokens", "3"])
+print(sorted({name for name in sys.modules if name.startswith("torch")} - before))
+"""
+
+
+def test_a_generation_imports_little_of_torch_besides_torch():
+    """Each further submodule would delay the first token."""
+    finished = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "['torch.utils._device']"

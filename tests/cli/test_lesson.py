@@ -12,7 +12,7 @@ def test_lists_all_lessons_without_a_name(foretell):
     outcome = foretell("lesson")
     assert outcome.code == 0
     assert outcome.out.splitlines()[0].split()[:2] == ["smallest", "E1"]
-    assert len(outcome.out.splitlines()) == 7
+    assert len(outcome.out.splitlines()) == 8
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert foretell("lesson", "--json").json["lessons"][0]["name"] == "smallest"
 
@@ -56,7 +56,7 @@ def test_check_without_a_name_checks_all_lessons(foretell):
     outcome = foretell("lesson", "--check")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert [line.split()[1] for line in lines if line[0] != " "] == ["passed", "skipped", *["passed"] * 5]
+    assert [line.split()[1] for line in lines if line[0] != " "] == ["passed", "skipped", *["passed"] * 6]
     assert max(map(len, lines)) <= 80
 
 

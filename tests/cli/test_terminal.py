@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pty
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from foretell.cli.terminal import QuietStream, fail, messages, note, print_json, results, visible, write
+from foretell.cli.terminal import ProgressLine, QuietStream, fail, messages, note, print_json, results, visible, write
 
 HOSTILE = "a\x1b]0;title\x07b\x9b31mc\rd\x7f\u202ee"
 FORBIDDEN = {"\x1b", "\x07", "\x9b", "\r", "\x7f", "\u202e"}
@@ -134,3 +135,21 @@ def test_force_color_and_no_color_change_only_the_colours(trained: Path, tmp_pat
     assert "\x1b[" in coloured.stdout
     assert "\x1b" not in plain.stdout
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.stdout) == plain.stdout
+
+
+def test_a_long_computation_announces_its_duration_after_its_first_part(monkeypatch, capsys):
+    now = itertools.count(0, 2)  # seconds: a part takes two
+    monkeypatch.setattr("foretell.cli.terminal.time.monotonic", lambda: next(now))
+    with ProgressLine("origins") as progress:
+        for done in range(1, 10):
+            progress(done, 100)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "origins: 1 of 100 (1%), 3:18 left"
+    assert second == "origins: 6 of 100 (6%), 3:08 left"
+
+
+def test_a_short_computation_announces_nothing(capsys):
+    with ProgressLine("origins") as progress:
+        for done in range(1, 10):
+            progress(done, 10)
+    assert not capsys.readouterr().err

@@ -6,14 +6,21 @@ import io
 import json
 import math
 import shutil
+import subprocess
 import sys
+from typing import Any, cast
 
 import pytest
 
 import foretell as foretell_package
-from foretell.config import SamplingConfig
+from foretell.config import ModelConfig, SamplingConfig, Scheme
+from foretell.finding import find_model
 from foretell.inference.completion import DEFAULT_TOKENS
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS
+from foretell.text import train_tokenizer
 from foretell.typesetting.document import percent
 
 
@@ -137,14 +144,81 @@ def test_tokenize_makes_special_tokens_only_with_allow_special(foretell, trained
 
 
 def test_info_lists_every_weight_and_their_sum(foretell, trained):
-    found = foretell("info", trained, "--json").json
+    found = foretell("info", trained, "--names", "--json").json
     assert sum(weight["parameters"] for weight in found["weights"]) == found["parameters"]
     assert "trunk.blocks.1.attention.query" in found["modules"]
     assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
 
 
+@pytest.mark.parametrize("model", ["trained", "primer", "int8", "int4"])
+def test_info_of_a_file_is_info_of_the_model(foretell, trained, model, tmp_path):
+    argument = trained if model == "trained" else "primer"
+    if model.startswith("int"):
+        argument = tmp_path / model
+        load("primer", "cpu", "float32", quantize=cast("Scheme", model)).save(argument)
+    stored = foretell("info", argument, "--json").json
+    loaded = foretell("info", argument, "--names", "--json").json
+    assert set(loaded) - set(stored) == {"modules", "names"}
+    for key in (
+        "config",
+        "tokenizer",
+        "parameters",
+        "quantization",
+        "training_flops_per_token",
+        "cache_bytes_per_token",
+    ):
+        assert stored[key] == loaded[key], key
+    assert shapes_of(stored) == shapes_of(loaded)
+    path = find_model(str(argument)) / "model.safetensors"
+    assert stored["weight_bytes"] == path.stat().st_size - 8 - int.from_bytes(path.read_bytes()[:8], "little")
+
+
+def shapes_of(facts: dict[str, Any]) -> dict[str, tuple[list[int], str]]:
+    """The shape of each weight, and the scheme of a quantised one."""
+    return {
+        weight["path"]: (weight["shape"], weight["type"] if weight["path"].endswith(".integers") else "")
+        for weight in facts["weights"]
+    }
+
+
+@pytest.mark.parametrize(
+    "entry", [{"kind": []}, {"kind": "nonsense"}, {"kind": "quantization", "to": 3}, {"kind": "decoder"}, {}]
+)
+def test_info_of_unknown_parts_is_one_line(foretell, tmp_path, entry):
+    load("primer", "cpu", "float32", quantize="int8").save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["parts"]["quantization"] = entry
+    path.write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "model" / "manifest.json").unlink()
+    outcome = foretell("info", tmp_path / "model")
+    assert outcome.code == 1
+    assert outcome.last_line.startswith("foretell: ")
+    assert "Traceback" not in outcome.err
+
+
+def test_info_lists_layers_by_number_and_the_head_last(foretell, tmp_path):
+    config = ModelConfig(num_layers=11, num_heads=1, width=4, context_length=8, vocab_size=257, tie_embeddings=False)
+    LanguageModel(make_decoder(config, 0), train_tokenizer("bytes", ["a"])).save(tmp_path / "deep")
+    paths = [weight["path"] for weight in foretell("info", tmp_path / "deep", "--json").json["weights"]]
+    layers = [int(path.split(".")[2]) for path in paths if path.startswith("trunk.blocks.")]
+    assert layers == sorted(layers)
+    assert paths[0].startswith("embed.")
+    assert paths[-1] == "head.weight"
+
+
+@pytest.mark.parametrize("arguments", [["info", "primer"], ["info", "RUN"], ["tokenize", "RUN", "The"]])
+def test_verbs_that_run_no_model_do_not_import_torch(arguments, trained):
+    words = [str(trained) if word == "RUN" else word for word in arguments]
+    code = (
+        f"import sys\nfrom foretell.cli.main import run\nassert run({words!r}) == 0\nsys.exit('torch' in sys.modules)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+
+
 def test_info_lists_the_kernels_that_generate(foretell, trained):
-    outcome = foretell("info", trained, "--kernels", "--json").json
+    outcome = foretell("info", trained, "--kernels", "--names", "--json").json
     assert "kernels" not in foretell("info", trained, "--json").json
     chosen = {entry["path"]: entry for entry in outcome["kernels"]}
     assert set(chosen) <= set(outcome["modules"])
@@ -156,10 +230,12 @@ def test_info_lists_the_kernels_that_generate(foretell, trained):
 
 
 def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(foretell, trained):
-    derived = {entry["name"]: entry["derived"] for entry in foretell("info", trained, "--json").json["names"]}
+    derived = {
+        entry["name"]: entry["derived"] for entry in foretell("info", trained, "--names", "--json").json["names"]
+    }
     assert derived["trunk.blocks.1.attention.core.weights"]
     assert not derived["trunk.blocks.1.attention.core"]
-    lines = [line.split() for line in foretell("info", trained).out.splitlines()]
+    lines = [line.split() for line in foretell("info", trained, "--names").out.splitlines()]
     assert ["trunk.blocks.*.attention.core.weights", "derived"] in lines
     assert ["trunk.blocks.*.attention.core"] in lines
 

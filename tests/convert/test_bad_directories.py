@@ -21,7 +21,8 @@ from foretell.convert.huggingface import load_huggingface
 from foretell.errors import CheckpointError, ForetellError
 from foretell.inference.completion import generate
 from foretell.loading import load
-from foretell.safetensors_files import FLOATS, read_header, read_tensor
+from foretell.safetensors_files import FLOATS, read_tensor
+from foretell.safetensors_header import read_header
 
 Spoil = Callable[[Path], None]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

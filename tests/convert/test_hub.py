@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -25,106 +20,9 @@ from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
+from tests.convert.hub_server import Hub, constants, point_at, running
 
 pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
-constants = pytest.importorskip("huggingface_hub.constants")
-COMMITS = {"main": "a" * 40, "v1": "b" * 40, "a" * 40: "a" * 40, "b" * 40: "b" * 40}
-
-
-@dataclass
-class Hub:
-    """Repositories by name, the requests received, and the failures to simulate."""
-
-    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    ranges: list[str] = field(default_factory=list)
-    tokens: set[str | None] = field(default_factory=set)
-    refuse: tuple[int, str] | None = None  # status and error code of every answer
-    cut: dict[str, int] = field(default_factory=dict)  # file: how many more transfers of it break off half way
-    endpoint: str = ""
-
-    def downloads(self) -> list[str]:
-        return [path.rpartition("/")[2] for path in self.asked if path.startswith("GET") and "/resolve/" in path]
-
-
-def make_handler(state: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-        def do_HEAD(self) -> None:
-            self.answer(with_body=False)
-
-        def do_GET(self) -> None:
-            self.answer(with_body=True)
-
-        def answer(self, with_body: bool) -> None:
-            path = self.path.partition("?")[0]
-            state.asked.append(f"{self.command} {path}")
-            state.tokens.add(self.headers.get("Authorization"))
-            if state.refuse is not None:
-                return self.fail(*state.refuse)
-            parts = path.removeprefix("/api/models").strip("/").split("/")
-            files = state.repositories.get("/".join(parts[:2]))
-            if files is None:
-                return self.fail(404, "RepoNotFound")
-            if parts[3] not in COMMITS:
-                return self.fail(404, "RevisionNotFound")
-            commit = COMMITS[parts[3]]
-            if parts[2] == "resolve":
-                return self.send_file("/".join(parts[4:]), files, commit, with_body)
-            listing = [
-                {"type": "file", "path": name, "size": len(content), "oid": sha(content)}
-                for name, content in files.items()
-            ]
-            if parts[2] == "tree":
-                return self.send_json([*listing, {"type": "directory", "path": "onnx", "oid": "c" * 40}])
-            siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
-            return self.send_json({"id": "/".join(parts[:2]), "sha": commit, "siblings": siblings, "private": False})
-
-        def fail(self, status: int, code: str) -> None:
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def send_json(self, value: object) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def send_file(self, name: str, files: dict[str, bytes], commit: str, with_body: bool) -> None:
-            if name not in files:
-                return self.fail(404, "EntryNotFound")
-            content, start = files[name], 0
-            if asked := self.headers.get("Range"):
-                state.ranges.append(asked)
-                start = int(asked.removeprefix("bytes=").partition("-")[0])
-            self.send_response(206 if asked else 200)
-            self.send_header("ETag", f'"{sha(content)}"')
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("Accept-Ranges", "bytes")
-            if asked:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            body = content[start:]
-            if with_body and state.cut.get(name, 0) > 0:
-                state.cut[name] -= 1
-                body = body[: len(body) // 2]
-                self.close_connection = True
-            if with_body:
-                self.wfile.write(body)
-            return None
-
-    return Handler
-
-
-def sha(content: bytes) -> str:
-    return hashlib.sha1(content).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -141,25 +39,9 @@ def model_files(tmp_path_factory) -> dict[str, bytes]:
 @pytest.fixture
 def server(model_files, monkeypatch, tmp_path) -> Iterator[Hub]:
     """The Hub with one model, and an empty cache."""
-    state = Hub({"cats/tiny": dict(model_files)})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(state))
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    state.endpoint = f"http://127.0.0.1:{http.server_port}"
-    point_at(monkeypatch, state.endpoint, tmp_path / "cache")
-    yield state
-    http.shutdown()
-    http.server_close()
-    thread.join()
-
-
-def point_at(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path, offline: bool = False) -> None:
-    """The effect of HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE set before Python starts."""
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with running(Hub({"cats/tiny": dict(model_files)})) as state:
+        point_at(monkeypatch, state.endpoint, tmp_path / "cache")
+        yield state
 
 
 @pytest.fixture(autouse=True)

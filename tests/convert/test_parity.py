@@ -17,8 +17,8 @@ from foretell.convert.families import differences
 from foretell.convert.family import Family
 from foretell.convert.huggingface import load_huggingface, read_config
 from foretell.data.batch import make_batch
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.cache import KVCache
@@ -72,7 +72,7 @@ def test_greedy_text_equals_that_of_transformers(theirs, ours: LanguageModel) ->
     prompt = [1, 2, 3]
     count = ours.decoder.config.context_length - len(prompt)
     sequence = Sequence(prompt)
-    drawn = [token for _, token in generate(ours.decoder, [sequence], GREEDY, count)]
+    drawn = [event.token for event in generate(ours.decoder, [sequence], GREEDY, count)]
     expected = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count, pad_token_id=0)
     assert drawn == expected[0, len(prompt) :].tolist()
 

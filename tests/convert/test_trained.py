@@ -27,8 +27,8 @@ from foretell.convert.export import export_huggingface
 from foretell.convert.families import GPT2, LLAMA
 from foretell.convert.family import Family, Permute, Row, Transpose, iter_ours, pairings
 from foretell.convert.huggingface import load_huggingface
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -173,7 +173,7 @@ def test_without_the_permutation_the_loss_is_much_higher(teller: LanguageModel) 
 
 def test_the_teller_tells_a_story(teller: LanguageModel) -> None:
     prompt = Sequence([START, *teller.tokenizer.encode(" Once upon a time")])
-    ids = [token for _, token in generate(teller.decoder, [prompt], Sampler(SamplingConfig(temperature=0)), 120)]
+    ids = [event.token for event in generate(teller.decoder, [prompt], Sampler(SamplingConfig(temperature=0)), 120)]
     text = teller.tokenizer.decode(ids)
     assert text.startswith(", there was a little girl named Lily. She loved to play")
 

@@ -17,13 +17,14 @@ SOURCE = Path(foretell.__file__).parent
 # package: the files outside of it that name it, each in a line of a table or in a verb of its own
 REMOVABLE = {
     "forecasting": {
-        *("saved_model/part.py", "cli/explain.py", "cli/forecast.py", "trainings.py"),
+        *("saved_model/part.py", "cli/explain.py", "cli/forecast.py", "trainings.py", "serving/tasks.py"),
     },
     "translation": {
         *(
             "saved_model/part.py",
             "cli/explain.py",
             "cli/translate.py",
+            "serving/tasks.py",
         ),
     },
 }

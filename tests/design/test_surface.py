@@ -23,7 +23,19 @@ TRAINING = {  # options of every training
 SERIES_FORMAT = {"--id-column", "--time-column", "--target-column", "--separator", "--decimal", "--date-format"}
 OPTIONS = {
     "demo": {"--minutes", "--out"},
-    "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--model", "--ask", "--break", "--json"},
+    "lesson": {
+        "--check",
+        "--html",
+        "--weights",
+        "--at",
+        "--seed",
+        "--model",
+        "--ask",
+        "--break",
+        "--out",
+        "--open",
+        "--json",
+    },
     "train": {
         *("--size", "--tokenizer", "--kind", "--start-from", "--text-field", "--sample-prompt", "--exportable"),
         *("--show-batch", "--help-config", "--strict", "--json", "--workers", "--rows", "--special", "--start-token"),
@@ -47,6 +59,7 @@ OPTIONS = {
         "--quantize",
         "--strict",
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
+        *("--frequency-penalty", "--presence-penalty"),
         *("--prompt-file", "--out", "--speculate", "--draft", "--timings", "--progress"),
         *("--n", "--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
         *(
@@ -68,6 +81,7 @@ OPTIONS = {
         *("--system", "--template", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p"),
         *("--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
         *("--repetition-penalty", "--seed", "--json", "--device", "--dtype", "--verify"),
+        *("--frequency-penalty", "--presence-penalty"),
     },
     "next": {
         "--quantize",
@@ -108,11 +122,27 @@ OPTIONS = {
         *("--plot", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
         *SERIES_FORMAT,
     },
+    "verify": {"--model", "--positions", "--json", "--device", "--dtype", "--quantize", "--verify"},
     "embed": {
         *("--quantize", "--strict", "--file", "--allow-special", "--ids", "--pool", "--json", "--device", "--dtype"),
         "--verify",
     },
-    "info": {"--machine", "--kernels", "--verify", "--json"},
+    "serve": {
+        *(
+            "--host",
+            "--port",
+            "--key-file",
+            "--no-key",
+            "--memory",
+            "--look-budget",
+            "--max-requests",
+            "--grace",
+            "--template",
+            "--open",
+        ),
+        *("--strict-fields", "--quantize", "--strict", "--device", "--dtype", "--verify"),
+    },
+    "info": {"--machine", "--names", "--kernels", "--verify", "--json"},
     "plan": {
         *("--size", "--tokens", "--gpus", "--gpu", "--price", "--parallel", "--checkpoint-activations", "--context"),
         *("--only", "--set", "--backtest", "--json"),
@@ -157,6 +187,7 @@ OPTIONS = {
     "quantize": {
         *("--to", "--group", "--keep", "--calibrate", "--text", "--verify", "--json", "--device"),
     },
+    "push": {"--update", "--private", "--family", "--dtype", "--verify", "--json"},
     "convert": {"--to", "--adapter", "--family", "--dtype", "--verify", "--json"},
     "tokenizer train": {
         *("--kind", "--vocab-size", "--split", "--text-field", "--special", "--start-token", "--out", "--json"),

@@ -23,8 +23,8 @@ from foretell.distributed.placement import passes, replicate, shard
 from foretell.distributed.world import ALONE, World, evaluations_shared_by
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import evaluate
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
 from foretell.manifest import Manifest

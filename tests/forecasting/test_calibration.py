@@ -69,7 +69,7 @@ def test_missing_values_and_paths_without_width_have_finite_scores():
 def test_training_calibrates_the_best_checkpoint(forecaster, run_directory, session):
     directory = session.run.best().directory
     assert forecaster.calibration == load_calibration(directory)
-    assert forecaster.calibration is not None and forecaster.calibration.windows == len(session.task.held_out())
+    assert forecaster.calibration is not None and forecaster.calibration.windows == len(session.task.held_out)
     session.run.best().verify()
     assert load_forecaster(run_directory, verify=True).calibration == forecaster.calibration
 

@@ -22,7 +22,7 @@ WAVE = 50 + 7 * np.sin(np.arange(40))
 def test_paths_do_not_depend_on_what_is_sampled_with_them(forecaster, monkeypatch):
     histories = [WAVE, WAVE[:3], 1e6 * WAVE]
     together = forecaster.sample_paths(histories, 5, 4)
-    monkeypatch.setattr("foretell.forecasting.forecaster.TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr("foretell.forecasting.forecaster.SERIES_AT_ONCE", 1)
     for history, paths in zip(histories, together, strict=True):
         np.testing.assert_array_equal(forecaster.sample_paths([history], 5, 4)[0], paths)
 
@@ -125,3 +125,14 @@ def test_a_forecast_has_times_median_and_intervals(forecaster):
     np.testing.assert_allclose([low, high], [[10, 20], [90, 180]])
     (real,) = forecast(forecaster, [made.series], 4, 3)
     assert real.paths.shape == (3, 4)
+
+
+def test_a_forecast_displays_its_first_steps(forecaster):
+    (shown,) = forecast(forecaster, [Series("a", WAVE, numbered())], horizon=30, samples=20)
+    page, text = shown._repr_html_(), str(shown)
+    low, _ = shown.interval(80)
+    assert "<table" in page
+    assert f">{shown.times[23]}<" in page
+    assert f">{shown.times[24]}<" not in page
+    assert f"{low[0]:.4g}" in text
+    assert "6 more steps are left out" in text

@@ -18,7 +18,7 @@ from foretell.forecasting.train import ForecastRequest, ForecastTraining, train_
 from foretell.forecasting.windows import Window
 from foretell.loading import load
 from foretell.planning.estimate import device_memory
-from foretell.session.protocol import Machine
+from foretell.session.declaration import Machine
 from foretell.session.reporter import Reporter
 
 
@@ -154,7 +154,7 @@ def test_too_short_series_are_refused(series_file, tmp_path):
 
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny"), (1e-6, "small")])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, tmp_path, monkeypatch):
-    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: seconds)
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     path = tmp_path / "long.csv"
     path.write_text("\n".join(f"{index % 24 + index % 7}" for index in range(200_000)), encoding="utf-8")
     training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
@@ -170,7 +170,7 @@ def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(
 ):
     monkeypatch.setattr("foretell.forecasting.train.MOST_PASSES", 1)
     monkeypatch.setattr("foretell.forecasting.train.FEWEST_STEPS", 3)
-    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: 0.01)
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: 0.01)
     caplog.set_level(logging.INFO, logger="foretell")
     request = ForecastRequest(data=series_file, out=tmp_path / "run", size="toy", horizon=4, minutes=2.0)
     trained = train_forecaster(request, Reporter())

@@ -178,7 +178,7 @@ def test_a_limit_reached_during_a_text_is_an_error_and_not_a_dropped_constraint(
 def test_an_allowed_token_that_the_library_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(SamplingConfig(regex="ab"), None, lambda: (b"a", b"b"))
     assert sampler.constraint is not None
-    sampler.constraint.state(()).allowed[:] = True  # as if the mask were wrong
+    sampler.constraint.state(()).bits[:] = 255  # as if the mask were wrong
     with pytest.raises(UsageError, match="refused the token 1, which its mask had allowed"):
         sampler.constraint.state((1,))
 
@@ -199,3 +199,14 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UsageError, match=r"pip install 'foretell\[constrain\]'"):
         Sampler(SamplingConfig(regex="1"), None, lambda: (b"1", b"without the extra"))
+
+
+def test_the_kept_states_take_a_bit_per_token_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraint, "STATES_KEPT", 5)
+    pattern = constraint.Constraint(SamplingConfig(regex="a*b"), tuple(bytes([byte]) for byte in range(256)))
+    for count in range(20):
+        state = pattern.state([97] * count)
+        assert state.allowed.nonzero()[:, 0].tolist() == [97, 98]
+        assert state.bits.nbytes == 256 // 8
+    assert len(pattern._states) == 5
+    assert pattern.is_complete([97] * 9 + [98])

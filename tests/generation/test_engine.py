@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import ContextLengthError, ForetellError, UsageError
+from foretell.generation.batch_generation import generate
 from foretell.generation.engine import Engine
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 
@@ -88,7 +89,7 @@ def test_a_prompt_is_continued_the_same_alone_or_with_others(decoder: Decoder) -
     together = continuations(decoder, PROMPTS, RANDOM)
     for sample, prompt in enumerate(PROMPTS):
         alone = Sequence(prompt, sample)
-        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 6)] == together[sample]
+        assert [event.token for event in generate(decoder, [alone], Sampler(RANDOM), 6)] == together[sample]
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_seed_others(decoder: Decoder) -> None:
@@ -110,8 +111,8 @@ def test_equal_sequences_are_both_continued(decoder: Decoder) -> None:
 def test_this_suite_notices_logits_that_reach_the_wrong_row(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = continuations(decoder, [[1], [2]], RANDOM)
 
-    def read_the_wrong_row(*arguments: Any) -> Tensor:
-        return read(*arguments).flip(0)
+    def read_the_wrong_row(*arguments: Any) -> Iterator[Tensor]:
+        return iter([logits.flip(0) for logits in read(*arguments)])
 
     read = Engine.read
     monkeypatch.setattr(Engine, "read", read_the_wrong_row)
@@ -142,7 +143,7 @@ def test_the_end_token_ends_its_sequence_and_leaves_the_others_as_they_were(deco
     end = undisturbed[2][2]
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(PROMPTS)]
     yielded: list[list[int]] = [[] for _ in PROMPTS]
-    for sequence, token in generate(decoder, sequences, Sampler(RANDOM), 6, end_ids=[end]):
+    for sequence, token, _ in generate(decoder, sequences, Sampler(RANDOM), 6, end_ids=[end]):
         yielded[sequence.sample].append(token)
     for sequence, shown, tokens in zip(sequences, yielded, undisturbed, strict=True):
         length = tokens.index(end) if end in tokens else 6
@@ -153,7 +154,7 @@ def test_the_end_token_ends_its_sequence_and_leaves_the_others_as_they_were(deco
 def test_the_caller_can_end_a_sequence(decoder: Decoder) -> None:
     undisturbed = continuations(decoder, PROMPTS, RANDOM)
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(PROMPTS)]
-    for sequence, _ in generate(decoder, sequences, Sampler(RANDOM), 6):
+    for sequence, *_ in generate(decoder, sequences, Sampler(RANDOM), 6):
         if sequence.sample == 1 and len(sequence.generated) == 3:
             sequence.finish_reason = "stop"
     assert reasons(sequences) == ["length", "stop", "length", "length"]
@@ -176,7 +177,7 @@ def test_without_max_tokens_each_sequence_continues_until_the_context_is_full(de
     ("prompt", "max_tokens", "options", "error", "message"),
     [
         ([1] * 17, None, {}, ContextLengthError, "the prompt has 17 tokens and the model's context is 16"),
-        ([1] * 10, 8, {}, ContextLengthError, "10 tokens and 8 new ones do not fit .* at most --max-tokens 7"),
+        ([1] * 10, 8, {}, ContextLengthError, "10 tokens and 8 new ones do not fit .* at most max_tokens 7"),
         ([], 5, {}, UsageError, "the prompt is empty"),
         ([], 5, {"slide": True}, UsageError, "the prompt is empty"),
         ([1], -1, {}, UsageError, "max-tokens must be 0 or more, not -1"),
@@ -216,7 +217,9 @@ def test_a_context_shift_is_the_same_alone_or_with_others(decoder: Decoder) -> N
     together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, slide=True)
     for sample, prompt in enumerate(LONG_PROMPTS):
         alone = Sequence(prompt, sample)
-        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, slide=True)] == together[sample]
+        assert [event.token for event in generate(decoder, [alone], Sampler(RANDOM), 30, slide=True)] == together[
+            sample
+        ]
 
 
 def test_sequences_that_fill_the_context_at_the_same_time_all_shift(decoder: Decoder) -> None:

@@ -17,6 +17,7 @@ from foretell.generation.filters import (
     Filter,
     Prefix,
     ban,
+    frequency_penalty,
     logit_bias,
     make_filters,
     min_p,
@@ -24,6 +25,7 @@ from foretell.generation.filters import (
     narrow,
     no_repeat_ngram,
     odds,
+    presence_penalty,
     repetition_penalty,
     temperature,
     top_k,
@@ -104,6 +106,20 @@ def test_the_repetition_penalty_looks_at_each_rows_own_ids() -> None:
     assert logits.tolist() == [[2, -2], [2, -2]]  # the input is not changed
 
 
+@given(logits=LOGITS, penalty=st.floats(-2, 2), ids=st.lists(st.integers(0, 7), max_size=8), start=st.integers(0, 8))
+def test_frequency_and_presence_penalties_count_the_generated_tokens_alone(
+    logits: list[float], penalty: float, ids: list[int], start: int
+) -> None:
+    ids = [token for token in ids if token < len(logits)]
+    prefix, generated = [Prefix(ids, start)], ids[start:]
+    row = torch.tensor([logits], dtype=torch.float64)
+    by_count = [value - penalty * generated.count(token) for token, value in enumerate(logits)]
+    assert frequency_penalty(penalty)(row, prefix)[0].tolist() == by_count
+    once = [value - penalty if token in generated else value for token, value in enumerate(logits)]
+    assert presence_penalty(penalty)(row, prefix)[0].tolist() == once
+    assert row[0].tolist() == logits  # the input is not changed
+
+
 @given(logits=LOGITS, value=st.floats(0.05, 20))
 def test_the_temperature_divides(logits: list[float], value: float) -> None:
     largest = max(logits)  # stays at 0, so that a tiny temperature cannot overflow
@@ -181,6 +197,8 @@ ALL_FILTERS: dict[str, Any] = {
     "ban": [[1, 2]],
     "min_tokens": 4,
     "logit_bias": {1: 2.0},
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.5,
     "regex": "a",
 }
 NEUTRAL: dict[str, Any] = {"temperature": 1, "top_p": 1}  # the model's own distribution

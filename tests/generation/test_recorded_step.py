@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation import engine
+from foretell.generation.batch_generation import generate
 from foretell.generation.engine import can_record
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import PagedKVCache, StaticPagedKVView

@@ -13,12 +13,17 @@ import torch
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import ContextLengthError, UsageError
 from foretell.generation import scheduler as scheduler_module
+from foretell.generation.admission import ReadingPace
+from foretell.generation.batch_generation import generate, make_scheduler, run
+from foretell.generation.block_table import BlockPool, BlockTable
 from foretell.generation.engine import Engine
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler, generate, make_scheduler, run
-from foretell.generation.sequence import BlockPool, BlockTable, Rules, Sequence
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import Rules, Sequence, table_of
+from foretell.generation.speculation import PromptLookup
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.model.kernels.strict import strict_copy
 from foretell.model.surgery import copy_with
 
 CONTEXT, VOCABULARY = 96, 23
@@ -57,7 +62,7 @@ def finish(scheduler: Scheduler) -> None:
 
 def assert_nothing_is_leaked(scheduler: Scheduler) -> None:
     assert not any(scheduler.pool.owners)
-    assert len(scheduler.pool.free) == scheduler.num_blocks
+    assert scheduler.pool.num_free == scheduler.num_blocks
 
 
 def random_prompt(rng: random.Random) -> list[int]:
@@ -85,12 +90,14 @@ def test_random_adds_and_cancels_change_no_continuation_and_leak_no_block(
     seed: int, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(scheduler_module, "TOKENS_BETWEEN_STEPS", 16)
-    scheduler = Scheduler(decoder, num_blocks=14, max_rows=5)
+    monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: 16 if is_growing else 4096)
+    paused = count_pauses(monkeypatch)
+    scheduler = Scheduler(decoder, num_blocks=9, max_rows=5)
     added: list[Sequence] = []
     for _ in range(STEPS):
         for _ in range(rng.choice([0, 0, 1, 2]) if len(scheduler.waiting) < 10 else 0):
             added.append(random_sequence(rng))
+            added[-1].key = rng.choice("aab")
             scheduler.add(added[-1])
         if added and rng.random() < 0.1:
             scheduler.cancel(rng.choice(added[-15:]))
@@ -100,6 +107,7 @@ def test_random_adds_and_cancels_change_no_continuation_and_leak_no_block(
     finish(scheduler)
     assert_nothing_is_leaked(scheduler)
     assert {sequence.finish_reason for sequence in added} >= {"length", "cancelled"}
+    assert paused
     for sequence in added:
         expected = alone(decoder, sequence)
         assert sequence.generated == (
@@ -144,12 +152,39 @@ def test_the_samples_of_one_prompt_read_it_once(decoder: Decoder, monkeypatch: p
     assert len({sequence.generated[0] for sequence in sequences}) > 1
 
 
+def test_users_share_no_cached_beginning(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time until the first token would show what others have asked."""
+    counts, scheduler = count_tokens_read(monkeypatch), Scheduler(decoder)
+    read = []
+    for key, salt in (("a", ""), ("a", ""), ("b", ""), ("a", "salt")):
+        sequence = make_sequence([5] * 50 + [6], max_tokens=1)
+        sequence.key, sequence.cache_salt = key, salt
+        scheduler.add(sequence)
+        finish(scheduler)
+        read.append(sum(counts))
+        counts.clear()
+    assert read == [51, 1, 51, 51]
+
+
+def test_the_samples_of_a_prompt_that_was_read_start_in_one_step(decoder: Decoder) -> None:
+    """40 tokens are two full blocks and a part of one, which every sample copies."""
+    scheduler = Scheduler(decoder)
+    for sample in range(8):
+        scheduler.add(make_sequence([5] * 40, sample, max_tokens=3))
+    scheduler.step()
+    assert len(scheduler.running) == 1
+    scheduler.step()
+    assert len(scheduler.running) == 8
+    finish(scheduler)
+    assert_nothing_is_leaked(scheduler)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     decoder = copy.deepcopy(decoder).to(dtype)
-    monkeypatch.setattr(scheduler_module, "TOKENS_BETWEEN_STEPS", 10)
+    monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: 10 if is_growing else 4096)
     scheduler = Scheduler(decoder)
     early, late = make_sequence([1, 2], max_tokens=30), make_sequence([3] * 50)
     scheduler.add(early)
@@ -161,17 +196,102 @@ def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others(
     assert len(late.generated) == 1
 
 
-def test_a_sequence_waits_until_there_is_room_for_its_longest_text(decoder: Decoder) -> None:
-    scheduler = Scheduler(decoder, num_blocks=3)
-    first, second = make_sequence([1], max_tokens=50), make_sequence([2], max_tokens=40)
-    scheduler.add(first)
-    scheduler.add(second)
-    for _ in range(50):
-        assert not second.generated
-        scheduler.step()
-    assert first.finish_reason == "length"
+def count_pauses(monkeypatch: pytest.MonkeyPatch) -> list[Sequence]:
+    paused: list[Sequence] = []
+    pause = Scheduler._pause
+    monkeypatch.setattr(
+        Scheduler, "_pause", lambda scheduler, sequence: paused.append(sequence) or pause(scheduler, sequence)
+    )
+    return paused
+
+
+@pytest.mark.parametrize("proposer", [None, PromptLookup(4)], ids=["plain", "guesses"])
+def test_the_sequence_that_started_last_waits_when_the_blocks_run_out(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, proposer: PromptLookup | None
+) -> None:
+    paused = count_pauses(monkeypatch)
+    scheduler = Scheduler(decoder, num_blocks=3, proposer=proposer)
+    first, second = make_sequence([1], max_tokens=60), make_sequence([2], max_tokens=50)
+    for sequence in (first, second):
+        scheduler.add(sequence)
+    scheduler.step()
+    assert first.generated
+    assert second.generated  # although the blocks do not suffice for both
     finish(scheduler)
-    assert second.generated == alone(decoder, second)
+    assert set(paused) == {second}
+    assert [first.generated, second.generated] == [alone(decoder, first), alone(decoder, second)]
+    assert_nothing_is_leaked(scheduler)
+
+
+def test_pauses_change_no_bit_in_strict_mode(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = strict_copy(copy.deepcopy(decoder).float())
+    paused = count_pauses(monkeypatch)
+
+    def logprobs(num_blocks: int | None, room: int) -> list[Any]:
+        monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: room)
+        scheduler = Scheduler(strict, num_blocks=num_blocks)
+        sequences = [make_sequence([sample + 1] * 20, sample, max_tokens=60, top_logprobs=2) for sample in range(4)]
+        found: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}
+        for sequence, *event in run(scheduler, sequences):
+            found[sequence].append(event)
+        return list(found.values())
+
+    expected = logprobs(None, 4096)
+    assert not paused
+    for room in (7, 4096):
+        assert logprobs(4, room) == expected
+        assert len(paused) > 2
+        paused.clear()
+
+
+def test_blocks_that_are_reserved_for_later_go_to_a_sequence_that_waits(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder, num_blocks=4)
+    first, second = make_sequence([1], max_tokens=90), make_sequence([2], max_tokens=90)
+    scheduler.add(first)
+    scheduler.step()
+    assert len(table_of(first).blocks) == 3
+    scheduler.add(second)
+    scheduler.step()
+    assert [len(table_of(first).blocks), len(table_of(second).blocks)] == [1, 1]
+    finish(scheduler)
+    assert [first.generated, second.generated] == [alone(decoder, first), alone(decoder, second)]
+
+
+def test_a_large_sequence_does_not_block_small_ones_for_ever_nor_they_it(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "MOST_PASSED", 3)
+    scheduler = Scheduler(decoder, num_blocks=4)
+    first, large = make_sequence([1] * 40, max_tokens=20), make_sequence([2] * 90, max_tokens=3)
+    small = [make_sequence([3 + index], max_tokens=25) for index in range(9)]
+    for sequence in (first, large, *small):
+        scheduler.add(sequence)
+    scheduler.step()
+    assert small[0].generated  # it has passed the large one
+    ended: list[Sequence] = []
+    while scheduler.is_busy:
+        scheduler.step()
+        ended += scheduler.ended
+    assert ended.index(large) < ended.index(small[4])
+    assert_nothing_is_leaked(scheduler)
+
+
+def test_a_user_with_one_sequence_does_not_wait_for_a_user_with_many(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder, max_rows=4)
+    many = [make_sequence([1 + index], max_tokens=60) for index in range(12)]
+    for sequence in many:
+        sequence.key = "many"
+        scheduler.add(sequence)
+    scheduler.step()
+    one = make_sequence([20], max_tokens=3)
+    one.key = "one"
+    scheduler.add(one)
+    scheduler.step()
+    assert len(one.generated) == 1  # the last of the others has made way
+    assert [bool(sequence.table) for sequence in many[:4]] == [True, True, True, False]
+    finish(scheduler)
+    for sequence in (one, *many):
+        assert sequence.generated == alone(decoder, sequence)
 
 
 def test_each_sequence_has_its_own_rules(decoder: Decoder) -> None:
@@ -217,7 +337,7 @@ def test_hooks_on_another_form_see_only_the_passes_of_its_own_sequence(decoder: 
 
 def test_a_cancelled_sequence_frees_its_blocks_at_once(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=3)
-    running, waiting = make_sequence([1], max_tokens=60), make_sequence([2], max_tokens=60)
+    running, waiting = make_sequence([1], max_tokens=60), make_sequence([2] * 90, max_tokens=6)
     scheduler.add(running)
     scheduler.add(waiting)
     scheduler.step()
@@ -318,6 +438,11 @@ def test_the_cache_takes_the_memory_that_it_is_given(decoder: Decoder) -> None:
     assert 2**19 < cache.keys.nbytes + cache.values.nbytes <= 2**20 + 2 * cache.keys[:, :, 0].nbytes
 
 
+def test_schedulers_share_one_memory(decoder: Decoder) -> None:
+    alone, shared = Scheduler(decoder, memory=2**20), Scheduler(decoder, memory=2**20, num_schedulers=3)
+    assert shared.num_blocks == alone.num_blocks // 3
+
+
 def test_a_table_starts_without_blocks() -> None:
     assert BlockTable(3).last_content == 3
 
@@ -334,3 +459,40 @@ def test_adding_and_cancelling_do_not_scan_the_queue(decoder: Decoder, monkeypat
     assert compared == []
     assert not scheduler.is_busy
     assert {sequence.finish_reason for sequence in many} == {"cancelled"}
+
+
+# --- nothing outlives its request ------------------------------------------------------------------------------------
+
+
+def test_a_watched_sequence_runs_in_its_own_pass_and_leaves_nothing(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder)
+    expected = alone(decoder, make_sequence([1, 2, 3]))
+    for _ in run(scheduler, [make_sequence([9])]):
+        pass
+    kept = list(scheduler.engine._prepared), list(scheduler._roots)
+    seen: list[int] = []
+    sequences = [make_sequence([1, 2, 3], sample) for sample in (0, 0, 1)]
+    sequences[0].decoder = watched = scheduler.engine.watched_copy()
+    watched.trunk.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    for _ in run(scheduler, sequences):
+        pass
+    assert seen == [1] * 12
+    assert sequences[0].generated == sequences[1].generated == expected
+    cancelled = make_sequence([4])
+    cancelled.decoder = scheduler.engine.watched_copy()
+    scheduler.add(cancelled)
+    scheduler.cancel(cancelled)
+    assert (list(scheduler.engine._prepared), list(scheduler._roots)) == kept
+    assert not scheduler._forms
+
+
+def test_the_cache_remembers_a_limited_number_of_users(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "ROOTS_KEPT", 3)
+    scheduler = Scheduler(decoder)
+    for user in range(9):
+        sequence = make_sequence([1, 2], max_tokens=2)
+        sequence.key = str(user)
+        scheduler.add(sequence)
+        finish(scheduler)
+    assert [key for *_, key, _ in scheduler._roots] == ["6", "7", "8"]
+    assert_nothing_is_leaked(scheduler)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.engine import Engine
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.generation.speculation import DraftModel, PromptLookup, Proposer, common_length, last_occurrence
 from foretell.model.decoder import Decoder

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.generation.batch_generation import generate
 from foretell.generation.filters import Prefixes
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

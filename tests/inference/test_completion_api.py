@@ -58,7 +58,7 @@ def test_a_stop_string_may_be_given_alone(model):
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("x" * 60, 10), {}, ContextLengthError, "--max-tokens 5"),
+        (("x" * 60, 10), {}, ContextLengthError, "at most max_tokens 5, or use slide=True"),
         (("x",), {"stop": ""}, UsageError, "a stop string is empty"),
         (("x",), {"temprature": 1}, ConfigError, "unknown key 'temprature', did you mean 'temperature'?"),
         (("x",), {"top_p": 2}, ConfigError, "top_p = 2: input should be less than or equal to 1"),
@@ -83,9 +83,9 @@ def test_a_full_context_predicts_one_token(model):
     completion = generate(model, prompt, 1, temperature=0)
     assert completion.token_ids == [next_tokens(model, prompt, top=1)[0].tokens[0].id]
     assert generate(model, prompt[:-1], 2, temperature=0).finish_reason == "length"
-    with pytest.raises(ContextLengthError, match="at most --max-tokens 1"):
+    with pytest.raises(ContextLengthError, match="at most max_tokens 1"):
         generate(model, prompt, 2)
-    with pytest.raises(ContextLengthError, match="--max-tokens 1"):
+    with pytest.raises(ContextLengthError, match="at most max_tokens 1"):
         generate(model, prompt)
 
 

@@ -97,7 +97,7 @@ def test_an_empty_prompt_is_the_end_token(model):
 
 def test_what_does_not_fit_is_refused_before_anything_is_generated(model):
     completer = Completer(model, ["x" * 60], SamplingConfig(), [])
-    with pytest.raises(ContextLengthError, match="--max-tokens 5"):
+    with pytest.raises(ContextLengthError, match="at most max_tokens 5"):
         completer.stream(10)
 
 

@@ -23,8 +23,9 @@ from foretell.insight.explain.explanation import EXPLAINERS, explain_value
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
 from foretell.insight.page.write_page import page_html
+from foretell.insight.recorded_values import least_elements
 from foretell.insight.recording import Recording, TracedScalar
-from foretell.insight.trace import Trace, least_elements, trace_names
+from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.attention import SDPAttention
 from foretell.model.description import Declared, Derivation, Description
@@ -278,7 +279,7 @@ def test_a_formula_can_be_given_an_explanation(make_model, monkeypatch: pytest.M
     explanation = explain_value(make_model("a norm with a new formula"), TEXT, f"{BLOCK}.attention_norm.cap[3]")
     assert explanation.agrees
     assert explanation.derived
-    assert "The largest absolute element of embed[3] is" in str(explanation)
+    assert "The largest absolute element of embed[3,:] is" in str(explanation)
 
 
 def test_a_formula_without_what_it_needs_is_refused(make_model) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, DataError
+from foretell.generation.batch_generation import generate
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.model.decoder import Decoder

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from foretell.config import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace, trace_names
 from foretell.model.cache import FreshKVView

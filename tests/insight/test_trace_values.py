@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from foretell.config import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
-from foretell.insight.trace import Budget, Trace, element_bytes, least_elements
+from foretell.insight.recorded_values import Budget, element_bytes, least_elements
+from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.structure import model_structure
 from foretell.training.objective import Objective

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.model.cache import CachedKVView, KVCache
-from foretell.model.cost import cache_bytes_per_token
 from foretell.model.decoder import Decoder
 
 MakeDecoder = Callable[..., Decoder]
@@ -137,7 +136,7 @@ def test_kept_rows_are_unchanged_when_other_rows_are_dropped(
 def test_cache_size_is_what_cost_predicts(config: ModelConfig) -> None:
     cache = KVCache(config, rows=3, capacity=7, dtype=torch.float32, device="cpu")
     per_slot = (cache.keys.nbytes + cache.values.nbytes) // (3 * (7 + 1))  # one more slot, for padding
-    assert per_slot == cache_bytes_per_token(config, element_bytes=4)
+    assert per_slot == config.cache_bytes_per_token(element_bytes=4)
 
 
 def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:

@@ -11,21 +11,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import with_fast_kernels
 from foretell.model.lora import LoRAConfig, LoRALinear
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
-from foretell.model.surgery import replace
+from foretell.model.quantized_linear import QuantizedLinear, make_quantization, quantize_decoder
+from foretell.model.surgery import copy_with_own_hooks, replace
 from foretell.model.transformer import Block
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import fused_block
+from foretell.model.kernels import fast_linear, fused_block, matmul
 from foretell.model.kernels.block_program import PHASES
-from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedWeights
+from foretell.model.kernels.fast_linear import FastForward, FastWeight
+from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedForward, FusedWeights
 from foretell.model.kernels.threads import SCRATCH, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS
+from foretell.model.kernels.vectors import HAS_VNNI
 
 TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
 WHOLE = {"width": 32, "head_width": 16, "feedforward_width": 64}  # multiples of what kernels read at once
@@ -317,3 +320,64 @@ def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
         assert nn.Linear in seen  # a module inside of a block
     finally:
         hook.remove()
+
+
+def fused_weights(block: nn.Module) -> FusedWeights:
+    assert isinstance(block, FusedForward)
+    return block.fused
+
+
+def test_hooks_on_a_copy_leave_the_original_fused(
+    make: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy shares the packed weights; its values are those of hooks on the original."""
+    runs: list[FusedWeights] = []
+    run = FusedWeights.run
+    monkeypatch.setattr(FusedWeights, "run", lambda self, *given: runs.append(self) or run(self, *given))
+    fast = with_fast_kernels(make("gpt2"), wait=True)
+    assert is_fused(fast)
+    expected, num_runs = read(fast), len(runs)
+    copy = copy_with_own_hooks(fast)
+    assert torch.equal(read(copy), expected)
+    blocks = [fused_weights(block) for block in copy.trunk.blocks]
+    own = [fused_weights(block) for block in fast.trunk.blocks]
+    assert all(one.matrices is other.matrices for one, other in zip(blocks, own, strict=True))
+    path, seen = "trunk.blocks.0.attention.query", list[Tensor]()
+    copy.get_submodule(path).register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+    runs.clear()
+    assert torch.equal(read(fast), expected)
+    assert (len(runs), seen) == (num_runs, [])
+    runs.clear()
+    watched = read(copy)
+    assert blocks[0] not in runs
+    assert blocks[1] in runs
+    with Trace(fast, path) as trace:
+        assert torch.equal(read(fast), watched)
+    assert all(torch.equal(one, other) for one, other in zip(seen, trace.calls(path), strict=True))
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="needs a processor with VNNI")
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("to", ["int8", "int4"])
+@torch.no_grad()
+def test_many_rows_are_read_on_the_packed_weights(name, to, make, monkeypatch):
+    monkeypatch.setattr(matmul, "fastest_unit", lambda bits, group: "dots")
+    monkeypatch.setattr(fast_linear, "is_bfloat16_slow", lambda: True)
+    decoder = make(name, **WHOLE, context_length=96)
+    quantize_decoder(decoder, make_quantization(decoder, to, 32))
+    exact = read(decoder, (40,))  # 80 rows, in float32
+    fused = with_fast_kernels(decoder.bfloat16())
+    for layer in fused.trunk.blocks[0].modules():
+        if isinstance(layer, QuantizedLinear):
+            assert isinstance(layer, FastForward)
+            addresses = [part.matmul.matrix.words.untyped_storage().data_ptr() for part in joined_weights(fused)]
+            assert layer.fast.matmul.matrix.words.untyped_storage().data_ptr() in addresses
+            x = torch.randn(80, layer.in_features).bfloat16()
+            product = x.float() @ layer.rows(slice(None)).T + (0 if layer.bias is None else layer.bias)
+            assert distance(product, layer(x)) < 2**-8
+    assert (read(fused, (40,)) - exact).norm() < 1.5 * (read(decoder, (40,)) - exact).norm()
+
+
+def joined_weights(decoder: Decoder) -> list[FastWeight]:
+    block: Any = decoder.trunk.blocks[0]
+    return block.fused.matrices

@@ -12,7 +12,7 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels.dispatch import AlignedTiedHead, Use, choose_kernels
 from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
+from foretell.model.kernels.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.norm import RMSNorm
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 8, "vocab_size": 11, "norm": "rmsnorm"}
@@ -61,10 +61,19 @@ def test_parameters_and_their_paths_are_kept():
     assert all(after[path] is before[path] for path in before)
 
 
-def test_attention_with_dropout_keeps_the_explicit_core():
+@pytest.mark.parametrize(
+    ("use", "core"),
+    [
+        (Use(CPU, torch.bfloat16, 8, is_training=True), DropoutAttention),
+        (Use(CPU, torch.float32, 4096, is_training=True), DropoutAttention),
+        (Use(CPU, torch.float32, 8), EagerAttention),
+        (Use(CUDA, torch.bfloat16, 8, is_training=True), EagerAttention),
+    ],
+)
+def test_attention_with_dropout_has_a_kernel_for_training_on_a_cpu(use, core):
     model = make_model(dropout={"attention": 0.5})
-    choose_kernels(model, Use(CPU, torch.bfloat16, 8, is_training=True))
-    assert EagerAttention in kinds(model)
+    choose_kernels(model, use)
+    assert kinds(model) & {EagerAttention, DropoutAttention} == {core}
 
 
 def test_a_subclass_of_a_layer_is_not_replaced():

@@ -40,7 +40,9 @@ def with_random_updates(decoder: Decoder) -> Decoder:
 def test_a_new_update_changes_no_logit(decoder):
     before = decoder(IDS)
     paths = add_lora(decoder, LoRAConfig())
-    assert paths == [f"trunk.blocks.{layer}.attention.{name}" for layer in (0, 1) for name in ("query", "value")]
+    layers = [path for path, module in decoder.named_modules() if path.startswith("trunk.blocks.")]
+    assert paths == [path for path in layers if path.endswith((".query", ".key", ".value", ".output", ".up", ".down"))]
+    assert len(paths) == 2 * 6
     assert torch.equal(decoder(IDS), before)
 
 

@@ -16,12 +16,12 @@ from foretell.model.quantization import dequantize_int4, dequantize_int8, quanti
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import amx, vector_matmul
+from foretell.model.kernels import amx, matmul, vector_matmul
 from foretell.model.kernels.compiling import FEATURES
 from foretell.model.kernels.matmul import Matmul
 from foretell.model.kernels.packing import PackedMatrix, pack_floats, pack_int4, pack_int8
 from foretell.model.kernels.threads import SCRATCH
-from foretell.model.kernels.vector_matmul import HAS_VNNI
+from foretell.model.kernels.vectors import HAS_INTEGER_DOTS
 
 IS_EMULATED = "FORETELL_AMX" in os.environ  # `make amx`
 if IS_EMULATED:
@@ -29,8 +29,8 @@ if IS_EMULATED:
 HAS_AMX = amx.HAS_AMX or IS_EMULATED
 GROUP = 32
 BITS = (32, 16, 8, 4)
-UNITS = ("vectors", *(["vnni"] if HAS_VNNI else []), *(["amx"] if HAS_AMX else []))
-READS = {"vectors": (32, 16, 8, 4), "vnni": (8, 4), "amx": (16, 8, 4)}
+UNITS = ("vectors", *(["dots"] if HAS_INTEGER_DOTS else []), *(["amx"] if HAS_AMX else []))
+READS = {"vectors": (32, 16, 8, 4), "dots": (8, 4), "amx": (16, 8, 4)}
 CASES = [(bits, unit) for bits in BITS for unit in UNITS if bits in READS[unit]]
 DTYPES = (torch.float32, torch.bfloat16)
 # Rounding of sums of numbers up to 16 times as large as the weights (int4), in units of the sum of absolute products
@@ -139,7 +139,7 @@ def test_infinities_and_nan_stay_in_their_row_and_do_not_become_finite(bits, uni
     assert torch.equal(output[[0, 2]], expected[[0, 2]])
 
 
-@pytest.mark.skipif(not (HAS_AMX and HAS_VNNI), reason="needs a processor with AMX")
+@pytest.mark.skipif(not (HAS_AMX and HAS_INTEGER_DOTS), reason="needs a processor with AMX")
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("group", [32, 64, 128, 192, 256])
@@ -147,17 +147,17 @@ def test_vectors_and_matrix_unit_have_the_same_integer_sums(bits, dtype, group):
     matrix, _ = packed(bits, 53, 768, group)
     for rows in (1, 3, 5, 15, 16, 35):
         x = (torch.randn(rows, 768) * 10 ** torch.randn(rows, 768)).to(dtype)
-        assert torch.equal(Matmul(matrix, "vnni")(x), Matmul(matrix, "amx")(x))
+        assert torch.equal(Matmul(matrix, "dots")(x), Matmul(matrix, "amx")(x))
 
 
-@pytest.mark.skipif(not HAS_VNNI, reason="needs a processor with VNNI")
+@pytest.mark.skipif(not HAS_INTEGER_DOTS, reason="needs a processor with AVX2")
 @pytest.mark.parametrize("bits", [8, 4])
 def test_planes_of_integers_lose_less_than_bfloat16_activations_hold(bits):
     matrix, weight = packed(bits, 64, 256, 64)
     x = torch.randn(4, 256).bfloat16()
     exact = x.double() @ weight.double().T
     rounded = (x.double() * (1 + 2**-9 * torch.randn(4, 256))) @ weight.double().T  # as a rounding to bfloat16 would be
-    two_planes = Matmul(matrix, "vnni")(x).double()
+    two_planes = Matmul(matrix, "dots")(x).double()
     error = (two_planes - exact.bfloat16().double()).abs().mean()
     assert error < 0.1 * (rounded - exact).abs().mean()
 
@@ -174,6 +174,23 @@ def test_memory_left_by_an_earlier_call_is_not_read(bits, unit, inputs):
     assert torch.equal(multiply(x), expected)
 
 
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+def test_matrices_that_take_turns_are_multiplied_apart(bits, unit):
+    matrix, _ = packed(bits, 96, 64, bias=torch.randn(96))
+    x = torch.randn(19, 64)
+    tiles = Matmul(matrix, unit)(x).unflatten(1, (-1, 16))  # (19, 6, 16)
+    assert torch.equal(Matmul(matrix.part(2, 64), unit)(x), tiles[:, 2:].flatten(1))
+    assert torch.equal(Matmul(matrix.part(1, 48, turns=2), unit)(x), tiles[:, 1::2].flatten(1))
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+def test_rows_that_are_multiplied_in_parts_have_the_same_bits(bits, unit, monkeypatch):
+    multiply, x = Matmul(packed(bits, 40, 64)[0], unit), torch.randn(7, 5, 64)
+    whole = multiply(x)
+    monkeypatch.setattr(matmul, "ROWS_AT_ONCE", 16)
+    assert torch.equal(multiply(x), whole)
+
+
 def test_a_kernel_that_drops_an_input_is_detected():
     matrix, weight = packed(16, 16, 64)
     x = torch.randn(2, 64)
@@ -182,26 +199,34 @@ def test_a_kernel_that_drops_an_input_is_detected():
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not {"avx512f"} <= FEATURES, reason="needs a processor with AVX-512")
-def test_a_processor_without_avx512_has_the_same_products():
-    """The kernels compiled for AVX2 alone (Haswell), in a process of their own."""
+@pytest.mark.parametrize("features", ["", "+avx2,+fma"], ids=["generic", "AVX2"])
+def test_a_processor_without_avx512_has_the_same_products(features):
+    """The kernels compiled for Haswell, in a process of their own: with AVX2 integer sums have the bits of VNNI."""
     code = f"""
 import importlib.util, torch
-from foretell.model.kernels import amx, matmul, vector_matmul
+from foretell.model.kernels import amx, matmul, vector_matmul, vectors
 spec = importlib.util.spec_from_file_location("cases", {__file__!r})
 cases = importlib.util.module_from_spec(spec); spec.loader.exec_module(cases)
 assert vector_matmul.ROWS == 2 and not amx.HAS_AMX
+assert vectors.HAS_INTEGER_DOTS == ("avx2" in {features!r})
 assert torch.get_num_threads() == 1  # numba starts more
-for bits in cases.BITS:
+for bits, unit in cases.CASES:
     matrix, weight = cases.packed(bits, 50, 96)
-    x = torch.randn(5, 96)
-    y = matmul.Matmul(matrix, "vectors")(x)
+    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1))
+    y = matmul.Matmul(matrix, unit)(x)
     assert cases.largest_error(y, x, weight) < cases.BOUND, bits
-    assert torch.equal(matmul.Matmul(matrix, "vectors")(x[3:4]), y[3:4])
+    assert torch.equal(matmul.Matmul(matrix, unit)(x[3:4]), y[3:4])
+    if unit == "dots":
+        print(bits, y.view(torch.int32).sum().item())
 """
     inherited = {name: value for name, value in os.environ.items() if name != "FORETELL_AMX"}
-    environment = {**inherited, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "OMP_NUM_THREADS": "1"}
+    environment = {**inherited, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1))
+    for line in done.stdout.splitlines():
+        bits, digest = map(int, line.split())
+        assert Matmul(packed(bits, 50, 96)[0], "dots")(x).view(torch.int32).sum().item() == digest
 
 
 def test_the_number_of_rows_at_once_suits_the_registers():

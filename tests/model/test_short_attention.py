@@ -1,4 +1,4 @@
-"""The attention kernel for short rows in training equals the explicit core, including its gradients."""
+"""The attention kernel for training equals the explicit core, including its gradients, with and without dropout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.model.attention import EagerAttention
 from foretell.model.cache import full_mask
+from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.kernels import short_attention
-from foretell.model.kernels.short_attention import ShortAttention
+from foretell.model.kernels.short_attention import DropoutAttention, ShortAttention
 from foretell.model.mask import Mask
 
 B, H, T, E = 3, 4, 7, 6
@@ -50,16 +51,57 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask = MASKS["causal
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("rows_at_once", [1, 2, 3])
+@pytest.mark.parametrize("rows_at_once", [0.5, 1, 2, 3])
 def test_output_and_gradients_equal_the_explicit_core(
-    mask: Mask, num_kv_heads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+    mask: Mask, num_kv_heads: int, rows_at_once: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(short_attention, "WEIGHTS_AT_ONCE", rows_at_once * H * T * T)
+    monkeypatch.setattr(short_attention, "BYTES_AT_ONCE", int(rows_at_once * H * T * T * 8))
+    monkeypatch.setattr(short_attention, "QUERIES_AT_ONCE", 3)
     explicit = EagerAttention(config(num_kv_heads))
     expected = output_and_gradients(lambda *heads: explicit(*heads, mask), inputs(num_kv_heads))
     actual = output_and_gradients(partial(attend, mask=mask), inputs(num_kv_heads))
     for ours, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
+
+
+def dropped_out(kind: type[EagerAttention], rate: float = 0.3) -> EagerAttention:
+    """A core with dropout, with the counters of a later step and micro-batch."""
+    core = kind(config(H).replaced(dropout={"attention": rate}))
+    assert isinstance(core.dropout, Dropout)
+    core.dropout.bind(DropoutRNG(seed=3, step=5, first_row=2), "a.core.dropout")
+    return core
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("rows_at_once", [0.25, 0.75, 1, 2])
+def test_with_dropout_the_same_weights_are_dropped_as_in_the_explicit_core(
+    mask: Mask, rows_at_once: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_attention, "BYTES_AT_ONCE", int(rows_at_once * H * T * T * 8))
+    monkeypatch.setattr(short_attention, "QUERIES_AT_ONCE", 3)
+    expected = output_and_gradients(partial(dropped_out(EagerAttention), mask=mask), inputs())
+    actual = output_and_gradients(partial(dropped_out(DropoutAttention), mask=mask), inputs())
+    for ours, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
+    without = output_and_gradients(partial(attend, mask=mask), inputs())
+    assert not torch.allclose(actual[0], without[0], rtol=1e-3)
+
+
+def test_with_dropout_the_kernel_is_for_training_without_hooks_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[Dropout] = []
+    kernel = short_attention.short_attention
+    monkeypatch.setattr(short_attention, "short_attention", lambda *given: passes.append(given[-1]) or kernel(*given))
+    core, mask = dropped_out(DropoutAttention), MASKS["causal"]
+    core(*inputs(), mask)
+    assert passes == [core.dropout]
+    core(*(heads.detach() for heads in inputs()), mask)
+    core(*inputs(), Mask(T, T, window=2))
+    core.eval()(*inputs(), mask)
+    weights: list[Tensor] = []
+    with core.dropout.register_forward_hook(lambda _, given, output: weights.append(output)):
+        core.train()(*inputs(), mask)
+    assert len(passes) == 1
+    assert [each.shape for each in weights] == [(B, H, T, T)]
 
 
 def test_bfloat16_is_exact_up_to_rounding() -> None:

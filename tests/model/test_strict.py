@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +16,9 @@ from torch import Tensor, nn
 from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import UsageError
+from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.filters import Prefixes
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.generation.speculation import PromptLookup
 from foretell.insight.trace import Trace
@@ -37,6 +41,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "windows": {"position": "sinusoidal", "window": (None, 9), "norm_placement": "post"},
 }  # fmt: skip
 DTYPES = [torch.float32, torch.bfloat16]
+AVX2 = {  # limits the instructions of torch, oneDNN, MKL and numba
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c,+bmi2",
+}
 
 
 def new_decoder(name: str, dtype: torch.dtype, **changes: Any) -> Decoder:
@@ -104,6 +115,49 @@ def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
     assert torch.equal(torch.cat([decoder(row[None]) for row in ids]), whole)
     assert torch.equal(in_parts(decoder, ids[:2], [1, 3, 5]), whole[:2])
     assert torch.equal(in_parts(decoder, ids[:1], [1] * 9), whole[:1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_logits_have_the_same_bits_with_any_number_of_threads(
+    name: str, dtype: torch.dtype, ids: Tensor, numba: None, restore_threads: None
+) -> None:
+    decoder, logits = strict_copy(new_decoder(name, dtype)), []
+    for num_threads in (1, 2, 3):
+        torch.set_num_threads(num_threads)
+        logits.append(decoder(ids[:1]))
+    assert torch.equal(logits[0], logits[1]) and torch.equal(logits[0], logits[2])
+
+
+def logits_digest() -> str:
+    """A digest of the strict logits of models in float32 and in integers."""
+    digest, ids = hashlib.sha256(), torch.randint(501, (1, LENGTH), generator=torch.Generator().manual_seed(3))
+    for name in MODELS:
+        for form in ("float32", "int8", "int4"):
+            decoder = new_decoder(name, torch.float32)
+            if form in ("int8", "int4"):
+                quantize_decoder(decoder, make_quantization(decoder, form))
+            with torch.inference_mode():
+                digest.update(strict_copy(decoder)(ids).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.skipif(not strict.has_numba(), reason="numba is missing")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the processor has no AVX-512")
+def test_logits_have_the_same_bits_with_avx2_and_avx512() -> None:
+    code = f"""
+import importlib.util, torch
+spec = importlib.util.spec_from_file_location("cases", {__file__!r})
+cases = importlib.util.module_from_spec(spec); spec.loader.exec_module(cases)
+assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+print(cases.logits_digest())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **AVX2}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == logits_digest()
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])

@@ -11,7 +11,7 @@ from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention
 from foretell.model.dropout import Dropout
 from foretell.model.init import make_decoder
-from foretell.model.surgery import recast, replace
+from foretell.model.surgery import copy_with_own_hooks, recast, replace
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 8, "vocab_size": 11}
 IDS = torch.tensor([[1, 2, 3, 4]])
@@ -51,6 +51,21 @@ def test_undo_keeps_a_later_replacement(decoder):
     replace(decoder, "trunk.norm", lambda module: nn.Tanh())
     first.undo()
     assert isinstance(decoder.trunk.norm, nn.Tanh)
+
+
+def test_a_copy_with_its_own_hooks_shares_weights_and_no_hooks(decoder):
+    seen = []
+    decoder.trunk.norm.register_forward_hook(lambda *_: seen.append("original"))
+    copy = copy_with_own_hooks(decoder)
+    copy.trunk.blocks[1].attention.query.register_forward_hook(lambda *_: seen.append("copy"))
+    expected = decoder(IDS)
+    assert seen == ["original"]
+    assert torch.equal(copy(IDS), expected)
+    assert seen == ["original", "copy"]
+    pairs = zip(decoder.named_parameters(), copy.named_parameters(), strict=True)
+    assert all((name, own.data_ptr()) == (other, weight.data_ptr()) for (name, own), (other, weight) in pairs)
+    copy.trunk.blocks[0].attention.core = EagerAttention(decoder.config)
+    assert not isinstance(decoder.trunk.blocks[0].attention.core, EagerAttention)
 
 
 def test_a_glob_without_a_match_is_refused_with_a_suggestion(decoder):

@@ -12,9 +12,9 @@ pytest.importorskip("numba")
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import UsageError
+from foretell.generation.batch_generation import generate
 from foretell.generation.engine import Engine
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
@@ -128,7 +128,7 @@ def test_texts_are_the_same_with_the_first_pass_in_plain_modules() -> None:
 
     def tokens(max_tokens: int) -> list[int]:
         sampler = Sampler(SamplingConfig(temperature=0))
-        return [token for _, token in generate(decoder, [Sequence([1, 2, 3])], sampler, max_tokens)]
+        return [event.token for event in generate(decoder, [Sequence([1, 2, 3])], sampler, max_tokens)]
 
     short = tokens(fast_decoder.MIN_TOKENS - 1)  # which is not prepared
     assert tokens(fast_decoder.MIN_TOKENS + 8)[: len(short)] == short

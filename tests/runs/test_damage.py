@@ -47,7 +47,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     pretrain(request, Reporter())
     shutil.rmtree(out / "checkpoints" / "step-000008")
-    Run(out).forget_metrics_after(4)
+    Run(out).metrics.keep(lambda line: line["step"] <= 4)
     return out
 
 
@@ -157,7 +157,7 @@ def test_metrics_that_are_a_device_or_a_pipe_are_refused_unread(run: Run, target
     else:
         path.symlink_to(target)
     with pytest.raises(CheckpointError, match="is a link out of its directory|is not a regular file"):
-        run.metrics()
+        run.metrics.records()
 
 
 def test_a_run_whose_record_is_lost_is_never_advised_to_be_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

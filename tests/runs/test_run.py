@@ -1,4 +1,4 @@
-"""Run directories: names of checkpoints, metrics that survive a crash, and recovery from damage."""
+"""Run directories: names of checkpoints, and recovery from damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from foretell.config import TrainingConfig, make_section
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.run import Run, is_run
@@ -22,13 +21,6 @@ def run(folder: Path) -> Run:
 
 
 # --- making and opening ----------------------------------------------------------------------------------------------
-
-
-def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "x")
-    run.write_record({"config": {}}, {})
-    with pytest.raises(CheckpointError, match="has no 'data'"):
-        run.record()
 
 
 def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
@@ -61,20 +53,6 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a run: run\.json is missing"):
         Run.open(tmp_path)
     assert not is_run(tmp_path / ("x" * 1000))
-
-
-FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
-
-
-def test_a_configuration_has_the_same_digest_under_old_and_new_names(tmp_path: Path) -> None:
-    record = Run(FROZEN).record()
-    checkpoint = json.loads((FROZEN / "checkpoints" / "step-000004" / "training.json").read_text())
-    assert Run(FROZEN).configuration_digest() == checkpoint["configuration"]
-    training = make_section(TrainingConfig, record["config"]["training"])
-    record["config"]["training"] = training.model_dump(mode="json")
-    assert "final_learning_rate_share" in record["config"]["training"]
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    assert Run(tmp_path).configuration_digest() == checkpoint["configuration"]
 
 
 # --- naming a checkpoint ---------------------------------------------------------------------------------------------
@@ -132,48 +110,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused(run: Run, save: Save) -> 
         run.last_intact()
 
 
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-LINES = [{"step": step, "loss": 3.5 - step, "validation_loss": None} for step in (1, 2, 3)]
-
-
-@pytest.fixture
-def measured(run: Run) -> Run:
-    for line in LINES:
-        run.append_metrics(line)
-    return run
-
-
-def test_metrics_come_back_in_the_order_they_were_written(measured: Run) -> None:
-    assert measured.metrics() == LINES
-
-
-def test_a_run_without_metrics_has_none(run: Run) -> None:
-    assert run.metrics() == []
-
-
-def cut(run: Run, count: int) -> None:
-    path = run.directory / "metrics.jsonl"
-    path.write_bytes(path.read_bytes()[:-count])
-
-
-@pytest.mark.parametrize("count", [1, 2, 20])
-def test_a_truncated_last_line_is_left_out(count: int, measured: Run) -> None:
-    cut(measured, count)
-    assert measured.metrics() == LINES[:2]
-
-
-@pytest.mark.parametrize("was_cut", [False, True])
-def test_resuming_drops_the_metrics_after_the_checkpoint(was_cut: bool, measured: Run) -> None:
-    if was_cut:
-        cut(measured, 5)
-    measured.forget_metrics_after(2)
-    assert measured.metrics() == LINES[:2]
-    measured.append_metrics(LINES[2])
-    assert measured.metrics() == LINES
-
-
-def test_samples_are_kept_by_step(measured: Run) -> None:
-    measured.samples.mkdir()
-    measured.write_sample(12, "once upon ☃")
-    assert (measured.samples / "step-000012.txt").read_text(encoding="utf-8") == "once upon ☃"
+def test_samples_are_kept_by_step(run: Run) -> None:
+    run.samples.mkdir()
+    run.write_sample(12, "once upon ☃")
+    assert (run.samples / "step-000012.txt").read_text(encoding="utf-8") == "once upon ☃"

@@ -21,7 +21,17 @@ from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import part
-from foretell.saved_model.part import DecoderPart, Part, PartSource, TokenizerPart, register_part
+from foretell.saved_model.config_file import OUTSIDE_DECODER
+from foretell.saved_model.part import (
+    KIND_MODULES,
+    KINDS,
+    DecoderPart,
+    Part,
+    PartSource,
+    TokenizerPart,
+    part_class,
+    register_part,
+)
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.text import train_tokenizer
 
@@ -259,3 +269,10 @@ USES = [Use(torch.device("cuda"), torch.float32, 12), Use(torch.device("cpu"), t
 def test_kernels_do_not_hinder_saving(plain, tmp_path, use):
     choose_kernels(plain["decoder"].decoder, use)
     save_parts(tmp_path, plain)
+
+
+def test_kinds_outside_of_the_decoder_are_listed_without_torch():
+    registered = {part_class(kind, Path("here")) for kind in [*KIND_MODULES, *KINDS]}
+    outside = {part.kind for part in registered if not part.is_inside_decoder and part.kind in KIND_MODULES}
+    assert outside >= set(OUTSIDE_DECODER)
+    assert not {part.kind for part in registered if part.is_inside_decoder} & set(OUTSIDE_DECODER)

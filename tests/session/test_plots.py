@@ -139,7 +139,7 @@ def run(tmp_path: Path) -> Run:
     """A run that has its metrics."""
     run = Run(tmp_path)
     for line in METRICS[:5]:
-        run.append_metrics(line)
+        run.metrics.append(line)
     return run
 
 

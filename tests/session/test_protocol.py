@@ -34,9 +34,11 @@ from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.runs.run import MEASURED, Run
+from foretell.runs.line_files import MEASURED
+from foretell.runs.run import Run
+from foretell.session.declaration import Choice, Machine, Training, kept_data
 from foretell.session.machine import Footprint
-from foretell.session.protocol import Choice, Machine, Training, kept_data, run_training, start_session
+from foretell.session.protocol import run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.task import Task
@@ -279,7 +281,7 @@ def results(run: Path) -> dict[str, Any]:
     """The last checkpoint's tensors, and the metrics that do not depend on the machine."""
     last = max((run / "checkpoints").glob("step-*"))
     tensors = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
-    lines = Run.open(run).metrics()
+    lines = Run.open(run).metrics.records()
     return {
         "step": last.name,
         **tensors,

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 import foretell.session
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
-from foretell.runs.run import MEASURED, Run
+from foretell.runs.line_files import MEASURED
+from foretell.runs.run import Run
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.session import Session
 
@@ -30,7 +31,7 @@ def final_files(run: Run) -> dict[str, bytes]:
 
 def curve(run: Run) -> list[dict[str, Any]]:
     """The metrics that do not depend on the machine."""
-    return [{key: value for key, value in line.items() if key not in MEASURED} for line in run.metrics()]
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in run.metrics.records()]
 
 
 def cut(run: Run, after: int) -> None:
@@ -44,7 +45,7 @@ def test_a_task_without_text_learns_and_is_saved(sessions: Any) -> None:
     session = sessions.start(steps=40, learning_rate=0.1)
     session.go()
     run = session.run
-    lines = run.metrics()
+    lines = run.metrics.records()
     assert lines[-1]["step"] == 40
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
     names = {path.name for path in run.at("last").directory.iterdir()}
@@ -58,7 +59,7 @@ def test_a_task_without_text_learns_and_is_saved(sessions: Any) -> None:
 def test_the_first_figure_is_the_validation_loss_and_the_others_keep_their_names(sessions: Any) -> None:
     session = sessions.start()
     session.go()
-    evaluated = [line for line in session.run.metrics() if line["validation_loss"] is not None]
+    evaluated = [line for line in session.run.metrics.records() if line["validation_loss"] is not None]
     assert [line["step"] for line in evaluated] == [2, 4, 6, 8]
     assert all(line["largest_error"] > line["validation_loss"] for line in evaluated)
     state = session.run.at("last").training()
@@ -141,7 +142,7 @@ def test_a_task_without_held_out_data_is_trained(sessions: Any, monkeypatch: pyt
     session = sessions.start()
     monkeypatch.setattr(session.task, "evaluate", lambda dtype: {})
     session.go()
-    assert {line["validation_loss"] for line in session.run.metrics()} == {None}
+    assert {line["validation_loss"] for line in session.run.metrics.records()} == {None}
     assert session.run.best().step == 8
 
 

@@ -185,5 +185,5 @@ def test_stop_inside_an_unfinished_one_is_used_at_the_end() -> None:
 
 @pytest.mark.parametrize("stops", [[""], ["a", ""], "abc"])
 def test_empty_stop_string_is_refused(stops: list[str]) -> None:
-    with pytest.raises(UsageError, match="not empty"):
+    with pytest.raises(UsageError, match="is empty|a list of strings"):
         StopStrings(stops)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models
 
-from foretell.text import Tokenizer, train_tokenizer
+from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 from foretell.text.streaming import AFTER_WORD, ANYWHERE, PIECE_SIZE, iter_pieces, safe_cut
 from foretell.text.tokenizer_training import SPLITS
 
@@ -90,8 +90,9 @@ def test_unknown_pre_tokenizer_forbids_cutting() -> None:
         assert safe_cut(content_with(pre_tokenizer=split)) is None
 
 
-def test_normalizer_other_than_nfc_forbids_cutting() -> None:
+def test_other_normalizer_than_nfc_or_lower_case_forbids_cutting() -> None:
     split = SPLITS["qwen2"]
+    assert safe_cut(content_with(pre_tokenizer=split, normalizer={"type": "Lowercase"})) is AFTER_WORD
     assert safe_cut(content_with(pre_tokenizer=split, normalizer={"type": "NFC"})) is AFTER_WORD
     assert safe_cut(content_with(pre_tokenizer=split, normalizer={"type": "NFKC"})) is None
 
@@ -104,6 +105,13 @@ def test_added_token_that_could_reach_across_a_cut_forbids_cutting(token: dict, 
     flags = {"id": 3, "special": False, "lstrip": False, "rstrip": False, "single_word": False, "normalized": True}
     content = content_with(pre_tokenizer=SPLITS["gpt2"], added_tokens=[flags | token])
     assert (safe_cut(content) is not None) is allowed
+
+
+def test_encode_long_equals_encode_in_lower_case() -> None:
+    tokenizer = train_lower_case_words(["the Cafe İ is Öpen"], vocab_size=6)
+    text = "The \u0301cafe\u0301 İ, IS\u0300 1.\u0300 Öpen " * 5000
+    assert len(list(iter_pieces(text, AFTER_WORD))) > 1
+    assert tokenizer.encode_long(text).tolist() == tokenizer.encode(text)
 
 
 def test_encode_long_equals_encode_with_nfc() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretell.errors import Interrupted, TokenizerError, end_by_sigterm
-from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
+from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer, vocabulary_tokenizer
 from foretell.text.tokenizer_training import LONGEST_WORD, _cut_words, _interruptible
 
 
@@ -33,6 +33,15 @@ def test_word_ids_follow_frequency_then_alphabet() -> None:
 def test_punctuation_marks_are_words() -> None:
     tokenizer = train_tokenizer("words", ["Wait... (really?)"])
     assert tokenizer.pieces(tokenizer.encode("Wait... (really?)")) == ["Wait", ".", ".", ".", "(", "really", "?", ")"]
+
+
+def test_lower_case_words_are_counted_and_read_without_case() -> None:
+    tokenizer = train_lower_case_words(["The film, THE Σοφός the İ"], vocab_size=5)
+    assert tokenizer.pieces(range(5)) == ["the", ",", "film", "<|unknown|>", "<|endoftext|>"]
+    assert tokenizer.encode("tHe FILM") == [0, 2]
+    whole = train_lower_case_words(["THE ΣΟΦΌΣ İSTANBUL"])
+    assert whole.decode(whole.encode("The ΣΟΦΌΣ İstanbul")) == "the σοφόσ i̇stanbul"
+    assert (whole.kind, whole.vocab_size) == ("words", 4)
 
 
 @settings(max_examples=100, deadline=None)

@@ -16,8 +16,8 @@ from torch import Tensor
 from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.data.loader import Loader
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder

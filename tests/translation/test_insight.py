@@ -14,8 +14,7 @@ from foretell.insight.attribution.direct_logit_attribution import direct_logit_a
 from foretell.insight.attribution.head_patterns import CROSS, ENCODER, OWN, memory_patterns
 from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.explain.explanation import explain, explain_value
-from foretell.insight.page.collect import collect
-from foretell.insight.page.write_page import page_html
+from foretell.insight.page.write_page import page_html, record_all
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.translation.translator import Translator
@@ -79,12 +78,11 @@ def test_contributions_of_heads_that_read_the_source_add_up(given):
 
 
 def test_the_page_holds_both_texts_and_all_attention(given):
-    traced = collect(given, TARGET)
-    assert traced.memory is not None
-    assert traced.memory.pieces == ["the", "cat", "sat", "<|endoftext|>"]
-    assert [weights.shape for weights in (*traced.memory.cross, *traced.memory.encoder)] == [(2, 3, 4)] * 2 + [
-        (2, 4, 4)
-    ] * 2
+    traced = record_all(given, TARGET)
+    assert given.memory is not None
+    assert given.memory.pieces == ["the", "cat", "sat", "<|endoftext|>"]
+    shapes = [traced.memory_weights(name).shape for name in (*traced.page.cross, *traced.page.encoder)]
+    assert shapes == [(2, 3, 4)] * 2 + [(2, 4, 4)] * 2
     document = page_html(given, TARGET)
     structure = json.loads(document.split('<script type="application/json" id="structure">')[1].split("</script>")[0])
     assert len(structure["memory"]["tokens"]) == 4
@@ -102,6 +100,15 @@ def test_the_page_shows_them_in_a_browser(given, browser, tmp_path, accessibilit
     assert page.locator("#encoder-map tbody tr").count() == 4
     page.locator("#cross-map tbody th button").nth(1).click()
     assert page.locator("#cross-reading").inner_text().startswith("“le” (1) reads most of")
+    labels = page.locator("#cross-values .vector-labels span").all_inner_texts()
+    read = page.locator("#cross-reading").inner_text().partition("reads most of ")[2].partition(":")[0]
+    assert {f"key of {read}", f"value of {read}"} < set(labels)
+    for element in page.locator("#cross-values tbody tr td:first-of-type").all():
+        shown = float(element.text_content().replace("−", "-"))
+        assert shown == pytest.approx(
+            explain_value(given, TARGET, element.get_attribute("data-address")).stored, abs=6e-5
+        )
+    assert page.locator("#contribution-cross_attention-heads tbody tr").count() == 2
     assert failures == []
     assert accessibility_problems(page) == []
     page.close()

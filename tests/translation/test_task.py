@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,12 @@ from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
-from foretell.session.protocol import Machine
+from foretell.session.declaration import Machine
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.translation.language_check import count_sides
 from foretell.translation.pairs import Pair, train_vocabulary
-from foretell.translation.task import PairData
+from foretell.translation.task import BEAM_COST, PairData
 from foretell.translation.train import PairRequest, PairText, TranslationTraining, train_translation
 from foretell.translation.translate import (
     LENGTH_PENALTIES,
@@ -86,10 +87,21 @@ def test_a_quantised_model_translates(session, to, tmp_path):
 
 
 def test_the_run_has_a_loss_a_bleu_and_samples(session):
-    last = session.run.metrics()[-1]
+    last = session.run.metrics.records()[-1]
     assert last["validation_loss"] < 0.5
     assert last["bleu"] > 50
     assert "a black bird. → un oiseau noir" in next((session.run.directory / "samples").glob("*60.txt")).read_text()
+
+
+def test_the_time_for_the_closing_beam_search_follows_the_time_of_the_translations(session, monkeypatch):
+    seconds = iter([0.0, 9.0, 10.0, 20.0, 20.0, 30.0])  # when an evaluation begins, translates and ends; twice
+    monkeypatch.setattr("foretell.translation.task.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    evaluation, *_ = session.actions()
+    evaluation.seconds = 2.0
+    session.task.evaluate(torch.float32)
+    assert evaluation.closing_seconds == pytest.approx(2 * (1 + BEAM_COST * 0.1))
+    session.task.evaluate(torch.float32)
+    assert evaluation.closing_seconds == pytest.approx(2 * (1 + BEAM_COST))
 
 
 def test_runs_can_be_listed_and_compared(session):
@@ -201,7 +213,7 @@ def test_other_settings_than_those_of_the_run_are_refused(session):
 
 @pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 240), (None, 0.001, None)])
 def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monkeypatch, minutes, seconds, steps):
-    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: seconds)
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
     choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
@@ -212,7 +224,7 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
 
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.1, "tiny")])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, session, tmp_path, monkeypatch):
-    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: seconds)
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     training = TranslationTraining(PairRequest(out=tmp_path, minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
     data = PairData(session.task.data.train * 1000, session.task.data.validation)

@@ -1,17 +1,20 @@
-"""`foretell convert SOURCE TARGET --to FORMAT`: export a model; `foretell quantize`: write it with integer weights."""
+"""`foretell convert`: export a model; `push`: to the Hub; `quantize`: write it with integer weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Json, ModelArgument, Verify, Whole
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
 from foretell.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretell.language_model import LanguageModel
 
 
 def convert(
@@ -45,28 +48,82 @@ def convert(
     """
     if to == "peft":
         return convert_adapter(source, target, adapter, family, dtype, json)
-    from foretell.convert.export import EXPORTERS
-    from foretell.convert.families import find_family
-    from foretell.convert.huggingface import stored_dtype
     from foretell.files import check_new
 
-    exporter = EXPORTERS[to]
     check_new(target)
-    if family is not None:
-        find_family(family, exporter.families)
-    if dtype is not None:
-        exporter.check_precision(to, dtype)
+    check_export(to, family, dtype)
     model = open_model(source, "cpu", "float32", adapter=adapter, verify=verify)
-    chosen = dtype or exporter.defaults[stored_dtype(find_weights_of(source))]
+    exported = export_model(model, source, target, to, family, dtype)
+    for line in exported.get("notes", ()):
+        note(line)
+    return show(target, exported, classifier_rows if "labels" in exported else export_rows, json)
+
+
+def check_export(to: str, family: str | None, dtype: str | None) -> None:
+    """Refuse a family or precision that a format does not have, before a model is loaded."""
+    from foretell.convert.export import EXPORTERS
+    from foretell.convert.families import find_family
+
+    if family is not None:
+        find_family(family, EXPORTERS[to].families)
+    if dtype is not None:
+        EXPORTERS[to].check_precision(to, dtype)
+
+
+def export_model(
+    model: LanguageModel, source: str, target: Path, to: str, family: str | None, dtype: str | None
+) -> dict[str, Any]:
+    """Write a model, a classifier with its head, in a format; the report of the comparison."""
+    from foretell.convert.export import EXPORTERS
+    from foretell.convert.huggingface import stored_dtype
+
+    exporter = EXPORTERS[to]
+    precision = exporter.precisions[dtype or exporter.defaults[stored_dtype(find_weights_of(source))]]
     if "task_head" in model.parts and to == "huggingface":
         from foretell.finetuning.export_classifier import export_classifier
 
-        exported = export_classifier(model, target, exporter.precisions[chosen], family)
-        return show(target, exported, classifier_rows, json)
-    exported = exporter.export(model, target, exporter.precisions[chosen], family)
-    for line in exported["notes"]:
-        note(line)
-    return show(target, exported, export_rows, json)
+        return export_classifier(model, target, precision, family)
+    return exporter.export(model, target, precision, family)
+
+
+def push(
+    source: ModelArgument,
+    target: Annotated[str, Parameter(help="The place on the Hub, hub:owner/name.")],
+    /,
+    *,
+    update: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Add a commit to a repository that exists.")
+    ] = False,
+    private: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Make a new repository that others cannot see.")
+    ] = False,
+    family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
+    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
+    verify: Verify = False,
+    json: Json = False,
+) -> None:
+    """Write a model to the Hugging Face Hub, with a model card.
+
+    transformers and foretell load it: as after `convert --to huggingface`. The card has the data, digests,
+    loss and bits per byte of the run, and how to load the model. Needs a token: HF_TOKEN, or hf auth login.
+    """
+    import tempfile
+
+    from foretell.convert.push import find_target, model_card
+    from foretell.finding import find_model
+    from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+
+    check_export("huggingface", family, dtype)
+    place = find_target(target, private=private, update=update)
+    model = open_model(source, "cpu", "float32", verify=verify)
+    directory = find_model(source)
+    checkpoint = Checkpoint(directory) if is_checkpoint(directory) else None
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export_model(model, source, Path(folder) / "model", "huggingface", family, dtype)
+        address = place.upload(Path(folder) / "model", model_card(place.repository, exported, checkpoint))
+    if json:
+        return print_json({"path": target, "commit": address, **exported})
+    return write(f"{target}: {exported['family']} in {exported['dtype']}, {address}")
 
 
 def find_weights_of(source: str) -> Path:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
-Epochs = Annotated[float | None, Parameter(help="Passes over the data; default: 3, or 6 from scratch.")]
+Epochs = Annotated[
+    float | None, Parameter(help="Passes over the data; default: 3, or 6 from scratch; more for few examples.")
+]
 
 
 def finetune(

@@ -346,10 +346,11 @@ def evaluate_forecast(
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
-    by_context = evaluate_contexts(forecaster, origins, plan, lengths)
+    with ProgressLine("origins by context") as progress:
+        by_context = evaluate_contexts(forecaster, origins, plan, lengths, progress)
     if not has_peer():
         note(WITHOUT_PEER)
-    with ProgressLine("origins") as progress:
+    with ProgressLine("origins, other methods") as progress:
         evaluation = replace(evaluation, others=score_others(origins, plan, progress))
     if out is not None:
         write_table(out, series_rows(evaluation))

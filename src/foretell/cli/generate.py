@@ -108,7 +108,7 @@ def generate(
             print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
     else:
         write_pieces(texts[0], items)
-        if not completer.texts[0]:
+        if not completer.continuations[0].text:
             note(f"the continuation is empty; it ended with: {completer.completion(0).finish_reason}")
     if receipt and not (json or out or prompt_file):
         show_receipts(completer.completions())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,25 +31,31 @@ def info(
     machine: Annotated[
         bool, Parameter(negative="", help="Versions, processor and installed extras instead, for a bug report.")
     ] = False,
+    names: Annotated[
+        bool, Parameter(negative="", help="Also list the modules, and the values to trace and explain.")
+    ] = False,
     kernels: Annotated[
         bool, Parameter(negative="", help="Also list the kernels that generation uses on this machine.")
     ] = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
-    """Paths, shapes and sizes of all weights, trace names, and cost.
+    """Paths, shapes and sizes of all weights, and cost; trace names.
 
     The path of a module is also the name of its output, and the key of its
-    weights on disk.
+    weights on disk. --names and --kernels load the model.
     """
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:
         raise UsageError("info needs a MODEL, or --machine")
-    config = find_preset(model)
-    facts = describe_model(model, verify, kernels) if config is None else describe_preset(model, config)
-    if kernels and config is not None:
-        note("a preset has no weights, so no kernels are chosen")
+    if config := find_preset(model):
+        facts = describe_preset(model, config, names)
+        if kernels:
+            note("a preset has no weights, so no kernels are chosen")
+    else:
+        stored = None if names or kernels else describe_stored(model, verify)
+        facts = stored or describe_model(model, verify, names, kernels)
     if json:
         return print_json(facts)
     from foretell.typesetting.text import document_text
@@ -94,20 +101,50 @@ def find_preset(argument: str) -> ModelConfig | None:
     return preset_config(argument, **({"vocab_size": ASSUMED_VOCABULARY} if argument in SIZES else {}))
 
 
-def describe_preset(name: str, config: ModelConfig) -> dict[str, Any]:
+def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
+    """The facts about a saved model from its configuration and the header of its weights, without torch.
+
+    None for other layouts, and for updates or an encoder inside the model.
+    """
+    from foretell.files import printable_name
+    from foretell.finding import check_files, find_model
+    from foretell.saved_model.config_file import read_stored_model
+
+    directory = find_model(argument)
+    check_files(directory, in_full=verify)
+    stored = read_stored_model(directory)
+    if stored is None:
+        return None
+    for line in stored.tokenizer.notes:
+        note(line)
+    weights = sorted(
+        (asdict(weight) for weight in stored.weights()), key=lambda weight: in_reading_order(weight["path"])
+    )
+    parameters = sum(weight["parameters"] for weight in weights)
+    facts = describe(printable_name(argument), stored.config, stored.tokenizer, parameters, weights)
+    settings = stored.quantization
+    return {**facts, "quantization": settings and settings.model_dump(mode="json")}
+
+
+def in_reading_order(path: str) -> tuple[bool, list[tuple[int, str]]]:
+    """A key that sorts paths by name, layers by number, and the head to the end."""
+    return path.startswith("head."), [(len(part) if part.isdecimal() else 0, part) for part in path.split(".")]
+
+
+def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, Any]:
     """The facts about a preset, from a decoder without weights."""
     from foretell.model.init import empty_decoder
     from foretell.model.presets import ASSUMED_VOCABULARY, SIZES
 
     assumed = f"; its vocabulary comes from the text, {ASSUMED_VOCABULARY:,} is assumed" if name in SIZES else ""
     note(f"{name} is a preset: a shape without weights{assumed}")
-    return describe(name, empty_decoder(config), None)
+    return describe_decoder(name, empty_decoder(config), None, names)
 
 
-def describe_model(argument: str, verify: bool, kernels: bool = False) -> dict[str, Any]:
-    """The facts about a model that can be loaded, with its kernels if asked for."""
+def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> dict[str, Any]:
+    """The facts about a model that can be loaded, with its names and kernels if asked for."""
     model = open_model(argument, "cpu", "auto", verify=verify)
-    facts = describe(model.name, model.decoder, model.tokenizer)
+    facts = describe_decoder(model.name, model.decoder, model.tokenizer, names)
     settings = model.quantization
     chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
     return {**facts, "quantization": settings and settings.model_dump(mode="json"), **chosen}
@@ -140,27 +177,38 @@ def precision_of(module: Module, dtype: torch.dtype) -> str:
     return " and ".join(sorted(schemes)) or dtype_name(dtype)
 
 
-def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Configuration, tokenizer, cost and all weights, as plain values."""
-    from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
+def describe_decoder(name: str, decoder: Decoder, tokenizer: Tokenizer | None, names: bool) -> dict[str, Any]:
+    """The facts about a decoder in memory or without weights, with its modules and trace names if asked for."""
+    from foretell.model.cost import count_parameters
     from foretell.model.structure import model_structure
 
-    weights = describe_weights(decoder)
+    facts = describe(name, decoder.config, tokenizer, count_parameters(decoder.config), describe_weights(decoder))
+    if not names:
+        return facts
     return {
-        "name": name,
-        "config": decoder.config.model_dump(mode="json"),
-        "tokenizer": tokenizer
-        and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
-        "parameters": sum(weight["parameters"] for weight in weights),
-        "weight_bytes": sum(weight["bytes"] for weight in weights),
-        "training_flops_per_token": training_flops_per_token(decoder.config),
-        "cache_bytes_per_token": cache_bytes_per_token(decoder.config, element_bytes=4),
-        "weights": weights,
+        **facts,
         "modules": [path for path, _ in decoder.named_modules() if path],
         "names": [
             {"name": trace_name, "derived": value.is_derived}
             for trace_name, value in model_structure(decoder).values.items()
         ],
+    }
+
+
+def describe(
+    name: str, config: ModelConfig, tokenizer: Tokenizer | None, decoder_parameters: int, weights: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Configuration, tokenizer, cost and all weights, as plain values; the cost follows from `decoder_parameters`."""
+    return {
+        "name": name,
+        "config": config.model_dump(mode="json"),
+        "tokenizer": tokenizer
+        and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
+        "parameters": sum(weight["parameters"] for weight in weights),
+        "weight_bytes": sum(weight["bytes"] for weight in weights),
+        "training_flops_per_token": config.training_flops_per_token(decoder_parameters),
+        "cache_bytes_per_token": config.cache_bytes_per_token(element_bytes=4),
+        "weights": weights,
     }
 
 
@@ -187,7 +235,7 @@ def document(facts: dict[str, Any]) -> DocumentSection:
     """The facts as tables of at most 80 columns."""
     from foretell.typesetting.document import DocumentSection, Table
 
-    settings, names = facts.get("quantization"), name_patterns(facts["names"])
+    settings = facts.get("quantization")
     weights = [
         (
             weight["path"],
@@ -197,12 +245,14 @@ def document(facts: dict[str, Any]) -> DocumentSection:
         )
         for weight in facts["weights"]
     ]
-    traced = [(pattern, "derived" if is_derived else "") for pattern, is_derived in names.items()]
     parts = [
         Table(("", ""), summary(facts)),
         Table(("weight", "shape", "parameters", *(["type"] if settings else [])), weights),
-        Table(("value to trace and explain (*: any layer)", "from recorded ones"), traced),
     ]
+    if "names" in facts:
+        patterns = name_patterns(facts["names"]).items()
+        traced = [(pattern, "derived" if is_derived else "") for pattern, is_derived in patterns]
+        parts.append(Table(("value to trace and explain (*: any layer)", "from recorded ones"), traced))
     if "kernels" in facts:
         columns = ("path", "kernel", "plain", "precision")
         rows = [tuple(chosen[column] for column in columns) for chosen in facts["kernels"]]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from foretell.lessons.registry import LessonOptions
     from foretell.lessons.translation import LiveTranslation
 
-SHOWN_ONLY = ("at", "model", "ask", "break")  # options that add to what is shown and change no check
+SORTER = Path("runs/sort")  # where --open saves the sorter
+SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that add to what is shown and change no check
 
 
 def lesson(
@@ -37,15 +38,19 @@ def lesson(
         str | None, Parameter(help="toy, translation: what the trained model is asked.", show_default=False)
     ] = None,
     break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
+    out: Annotated[Path | None, Parameter(help="sort: save the sorter as a model.", show_default=False)] = None,
+    open_page: Annotated[
+        bool, Flag, Parameter("--open", help=f"sort: save the sorter, in {SORTER} unless --out, and serve its page.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """How a decoder works, in short lessons with every number shown.
 
     --check compares the computed figures with those that the sources print; exit code 1 if one differs.
     """
-    values = {"weights": weights, "at": at, "seed": seed, "model": model, "ask": ask}
+    values = {"weights": weights, "at": at, "seed": seed, "model": model, "ask": ask, "out": out}
     given = {option: value is not None for option, value in values.items()}
-    given["break"] = break_
+    given |= {"break": break_, "open": open_page}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
     refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
     refuse_contradictions(name, check, html, json, [option for option in SHOWN_ONLY if given[option]])
@@ -65,7 +70,22 @@ def lesson(
     if check:
         check_lessons(entries, options, json)
     else:
-        show(entries[0], make_lesson(entries[0].name, options), html, json)
+        made = make_lesson(entries[0].name, options)
+        show(entries[0], made, html, json)
+        if out is not None or open_page:
+            save_sorter(made, SORTER if out is None else out, open_page)
+
+
+def save_sorter(made: Lesson, out: Path, open_page: bool) -> None:
+    """Save the lesson's sorter, and serve it if its page is asked for."""
+    from foretell.cli.serve import serve
+    from foretell.lessons.sort import SortLesson
+
+    assert isinstance(made, SortLesson), "refuse_other_lessons_options has checked the name"
+    made.save(out)
+    note(f"{out}: foretell serve {out} --open")
+    if open_page:
+        serve([str(out)], port=0, open_page=True)
 
 
 def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], given: list[str], check: bool) -> None:

@@ -54,14 +54,17 @@ VERBS = {  # verb: (group, summary, function)
     "predict": (ASK, "The label or number that a tuned model predicts.", "foretell.cli.predict:predict"),
     "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),
     "embed": (ASK, "The embedding vector of a text.", "foretell.cli.query:embed"),
+    "serve": (ASK, "Serve models to programs, with OpenAI's protocol.", "foretell.cli.serve:serve"),
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
     "plan": (LOOK, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
+    "verify": (LOOK, "Check that a model wrote an answer, from its receipt.", "foretell.cli.verify:verify"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
     "warm": (MAKE, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),
     "quantize": (MAKE, "Write a model with integer weights, and report the cost.", "foretell.cli.convert:quantize"),
     "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
+    "push": (MAKE, "Write a model to the Hugging Face Hub, with a model card.", "foretell.cli.convert:push"),
 }
 
 
@@ -127,7 +130,7 @@ def run(arguments: list[str]) -> int:
             app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except ForetellError as error:
-        return fail(str(error), error.exit_code) if is_told_here(error) else error.exit_code
+        return fail(error.for_command_line(), error.exit_code) if is_told_here(error) else error.exit_code
     except CycloptsError as error:
         return fail(_usage(error), 2)
     except KeyboardInterrupt:

@@ -48,14 +48,14 @@ def runs(
     differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
     warning = warning_about([summary for summary, _ in summarized], differences) if differences else ""
     if png is not None:
-        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized], warning)
+        write_png(png, [(str(run.directory), run.metrics.records()) for _, run in summarized], warning)
         note(f"picture     {png}")
     labels = [summary.name for summary, _ in summarized] if folder else list(names)
     table = RunTable([summary for summary, _ in summarized], labels, "" if folder else MARKS, differences, warning)
     if json:
         print_json(table.to_json())
     elif folder is None:
-        results().print(coloured(f"{table}\n\n{draw([run.metrics() for _, run in summarized])}"))
+        results().print(coloured(f"{table}\n\n{draw([run.metrics.records() for _, run in summarized])}"))
     elif summarized:
         write(str(table))
     return None

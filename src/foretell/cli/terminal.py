@@ -20,6 +20,7 @@ from rich.segment import Segment
 
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
+from foretell.files import format_duration
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
@@ -198,7 +199,8 @@ def print_json(value: Any) -> None:
 
 
 class ProgressLine:
-    """Progress of a long computation: one line on a terminal, overwritten; a line now and then in a log.
+    """Progress of a long computation and the time it still takes: one line on a terminal, overwritten; in a log, a line
+    now and then, and one after the first part of a computation that takes longer than that.
 
     Call it with (done, total). The line is erased when the block ends.
     """
@@ -206,7 +208,8 @@ class ProgressLine:
     def __init__(self, what: str):
         self.what = what
         self.console = messages()
-        self._last = time.monotonic()
+        self._start = self._last = time.monotonic()
+        self._has_shown = False
         self._seconds = TERMINAL_SECONDS if self.console.is_terminal else PLAIN_SECONDS
 
     def __enter__(self) -> Self:
@@ -217,10 +220,12 @@ class ProgressLine:
             self.console.print(" " * WIDTH, end="\r")
 
     def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._last < self._seconds:
+        now = time.monotonic()
+        left = (now - self._start) / max(1, done) * (total - done)
+        if now - self._last < self._seconds and (self._has_shown or left < self._seconds):
             return
-        self._last = time.monotonic()
-        line = f"{self.what}: {done:,} of {total:,} ({done / max(1, total):.0%})"
+        self._last, self._has_shown = now, True
+        line = f"{self.what}: {done:,} of {total:,} ({done / max(1, total):.0%}), {format_duration(left)} left"
         end = "\r" if self.console.is_terminal else "\n"
         self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
 

@@ -126,7 +126,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
 
     from foretell.device import dtype_name
     from foretell.files import check_target
-    from foretell.insight.trace import FORMAT, Trace
+    from foretell.insight.recorded_values import FORMAT
+    from foretell.insight.trace import Trace
 
     check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)

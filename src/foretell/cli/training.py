@@ -17,7 +17,7 @@ from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.session.protocol import Training
+    from foretell.session.declaration import Training
     from foretell.session.session import Session
 
 Value = TypeVar("Value")
@@ -145,7 +145,7 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
     from foretell.session.plots import plot, points_of
 
     run, console = session.run, results()
-    points = points_of(run.metrics(), "loss", "step")
+    points = points_of(run.metrics.records(), "loss", "step")
     if len(points) > 1:
         console.print()
         console.print(plot([points], "step", console.width))

@@ -8,6 +8,6 @@ The letters for sizes, used in every comment of the package:
     F feed-forward width, V vocabulary, L layers
 """
 
-from foretell.config.model import Bias, DropoutRates, ModelConfig, RopeScaling, Size
+from foretell.config.model import Bias, DropoutRates, ModelConfig, QuantizationConfig, RopeScaling, Scheme, Size
 from foretell.config.section import ALIASES, Section, check_known, make_section, translate_training_input
 from foretell.config.training import Config, DataConfig, SamplingConfig, TokenizerConfig, TrainingConfig, read_toml

@@ -12,6 +12,7 @@ from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
 Depth = Annotated[int, Field(gt=0, le=2**14)]
 Size = Annotated[int, Field(gt=0, le=2**24)]
+Scheme = Literal["int8", "int4"]
 
 
 class Bias(Section):
@@ -167,12 +168,34 @@ class ModelConfig(Section):
         """The attention window of each layer."""
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
 
+    def training_flops_per_token(self, parameters: int) -> int:
+        """6N + 12 L (H E) T: forward and backward, with attention over a full context.
+
+        Chowdhery et al. 2022, appendix B. N is `parameters` without learned positions, which are not multiplied.
+        """
+        looked_up = self.context_length * self.width if self.position == "learned" else 0
+        attention_width = self.num_heads * self.head_width
+        return 6 * (parameters - looked_up) + 12 * self.num_layers * attention_width * self.context_length
+
+    def cache_bytes_per_token(self, element_bytes: int) -> int:
+        """Bytes of the keys and values of one position in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_width * element_bytes
+
     def replaced(self, **changes: Any) -> ModelConfig:
         """A checked copy with some fields changed; without norms there is no qk_norm unless `changes` asks for it."""
         values = {**self.model_dump(), **changes}
         if changes.get("norm") == "none":
             values["qk_norm"] = changes.get("qk_norm")
         return ModelConfig(**values)
+
+
+class QuantizationConfig(Section):
+    """The storage format of a decoder's weights."""
+
+    to: Scheme
+    group: int = Field(gt=1)  # inputs of one row that share a scale
+    keep: tuple[str, ...] = ()  # globs of module paths whose weights stay as they are
+    calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
 
 
 def _as_int(value: Any) -> int | None:

@@ -168,7 +168,10 @@ def download(hub: ModuleType, listing: HubListing, name: str) -> Path:
         return Path(cached)
     logger.info("downloading %s of %s, %s", name, listing.repository, format_bytes(listing.sizes[name]))
     bar = progress_class(name)
-    with one_line_errors(hub, listing.repository, listing.commit, name), warnings_in_our_log():
+    with (
+        one_line_errors(hub, listing.repository, listing.commit, f"{name} could not be downloaded"),
+        warnings_in_our_log(),
+    ):
         return Path(hub.hf_hub_download(listing.repository, name, revision=listing.commit, tqdm_class=bar))
 
 
@@ -210,8 +213,8 @@ def warnings_in_our_log() -> Generator[None]:
 
 
 @contextmanager
-def one_line_errors(hub: ModuleType, repository: str, revision: str, file: str | None = None) -> Generator[None]:
-    """Turn every error of the Hub into one line; `file` is the one being downloaded."""
+def one_line_errors(hub: ModuleType, repository: str, revision: str, failure: str | None = None) -> Generator[None]:
+    """Turn every error of the Hub into one line; `failure` describes a transfer that breaks off."""
     errors, name = hub.errors, PREFIX + repository
     try:
         yield
@@ -228,7 +231,7 @@ def one_line_errors(hub: ModuleType, repository: str, revision: str, file: str |
         advice = "set a valid HF_TOKEN" if status in (401, 403) else "try again later"
         raise CheckpointError(f"{name}: the Hub answered with status {status}; {advice}") from error
     except Exception as error:  # transport errors depend on the HTTP library in use
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        if file is not None:
-            raise CheckpointError(f"{name}: {file} could not be downloaded ({reason}); try again") from error
+        reason = " ".join(str(error.__cause__ or error).split())[:120] or type(error).__name__
+        if failure is not None:
+            raise CheckpointError(f"{name}: {failure} ({reason}); try again") from error
         raise UnreachableError(f"{hub.constants.ENDPOINT} cannot be reached ({reason})") from error

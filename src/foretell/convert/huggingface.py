@@ -15,8 +15,9 @@ from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_j
 from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
-from foretell.safetensors_files import FLOATS, StoredTensor, check_finite, check_shapes, read_header, read_tensor
-from foretell.saved_model.part import check_depth, check_vocabulary
+from foretell.safetensors_files import FLOATS, check_finite, check_shapes, read_tensor
+from foretell.safetensors_header import StoredTensor, read_header
+from foretell.saved_model.config_file import check_depth, check_vocabulary
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 from foretell.text.tokenizer_loading import read_end_ids
 

@@ -18,8 +18,8 @@ import torch
 from foretell.config import ModelConfig, SamplingConfig
 from foretell.convert.family import Family
 from foretell.errors import OutputError, TokenizerError
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -148,7 +148,7 @@ def make_probe(model: LanguageModel, text: str | None, ids: list[int]) -> Probe:
     prompt = ids[: max(1, min(PROMPT, 2 * context_length // 3))]
     count = min(CONTINUATION, context_length - len(prompt))
     greedy = Sampler(SamplingConfig(temperature=0, top_p=1.0))
-    drawn = [token for _, token in generate(model.decoder, [TokenSequence(prompt)], greedy, count)]
+    drawn = [event.token for event in generate(model.decoder, [TokenSequence(prompt)], greedy, count)]
     return Probe(text, prompt, drawn)
 
 

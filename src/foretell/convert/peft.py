@@ -24,7 +24,8 @@ from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, 
 from foretell.language_model import LanguageModel
 from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
-from foretell.safetensors_files import check_finite, read_header, read_tensor, save_tensors
+from foretell.safetensors_files import check_finite, read_tensor, save_tensors
+from foretell.safetensors_header import read_header
 from foretell.saved_model.part import LORA, LoRAPart, add_adapters
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -15,18 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from foretell.config import SamplingConfig
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
-from foretell.generation.filters import Prefixes
-from foretell.generation.scheduler import Scheduler, run
-from foretell.generation.sequence import Rules, blocks_for
+from foretell.generation.block_table import blocks_for
+from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
-from foretell.model.decoder import rows_at_once
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
@@ -216,69 +214,34 @@ class Likelihood:
     is_greedy: bool
 
 
-class GivenTokens:
-    """Continues sequences with given tokens and adds up their log-probabilities; sequence i continues as rows[i] does.
-
-    It is both sampler and proposer, so that the tokens of a continuation are read in one pass.
-    """
-
-    def __init__(self, model: LanguageModel, rows: list[ContinuationRow]):
-        self.model, self.rows = model, rows
-        self.num_tokens = rows_at_once(model.decoder)
-        self.logprobs = [0.0] * len(rows)
-        self.are_greedy = [True] * len(rows)
-
-    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
-        """The given token of each row of the logits (B, V); notes its log-probability."""
-        pairs = zip(prefixes, samples, strict=True)
-        tokens = [self.rows[sample].ids[len(prefix.ids)] for prefix, sample in pairs]
-        logprobs = self.model.log_probabilities(logits)  # (B, V)
-        targets = torch.tensor(tokens, device=logits.device)  # (B,)
-        chosen, best = logprobs.gather(1, targets[:, None])[:, 0], logprobs.argmax(-1)
-        for sample, logprob, is_best in zip(samples, chosen.tolist(), (best == targets).tolist(), strict=True):
-            self.logprobs[sample] += logprob
-            self.are_greedy[sample] &= is_best
-        return tokens
-
-    def completes(self, generated: list[int]) -> bool:
-        """False: a sequence ends after max_tokens."""
-        return False
-
-    def propose(self, sequences: list[TokenSequence], rooms: list[int]) -> list[list[int]]:
-        """The next given tokens of each sequence, at most `num_tokens` rows of logits together."""
-        most = self.num_tokens // len(sequences) - 1
-        pairs = zip(sequences, rooms, strict=True)
-        return [
-            self.rows[each.sample].ids[len(each.ids) : len(each.ids) + max(0, min(room, most))] for each, room in pairs
-        ]
-
-    def release(self, sequence: TokenSequence) -> None:
-        """There is no state."""
-
-    def sequence(self, index: int) -> TokenSequence:
-        """The sequence of a row: its text, then its continuation. A decoder with a source reads the first source."""
-        row = self.rows[index]
-        return TokenSequence(list(row.text), sample=index, row=0, rules=Rules(self, len(row.ids) - row.first))
-
-    def likelihood(self, index: int) -> Likelihood:
-        """The likelihood of a row whose sequence has ended."""
-        row = self.rows[index]
-        return Likelihood(self.logprobs[index], len(row.ids) - row.first, self.are_greedy[index])
-
-
 def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
     """The likelihood of each row's continuation. Rows with the same text before it read that once."""
-    given, batches = GivenTokens(model, rows), list(in_reading_order(rows))
-    max_rows = max(1, min(GROUPS_AT_ONCE, given.num_tokens, len(rows)))
+    batches, max_rows = list(in_reading_order(rows)), max(1, min(GROUPS_AT_ONCE, len(rows)))
     num_blocks = max((blocks_needed([rows[index] for index in members], max_rows) for members in batches), default=1)
-    scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=1, proposer=given)
-    ended = set[int]()
+    scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=0)
+    sampler = Sampler(SamplingConfig(temperature=0), model.tokenizer.vocab_size)
+    rules = Rules(sampler, max_tokens=0, prompt_logprobs=1)
+    likelihoods: dict[int, Likelihood] = {}
     for members in batches:
-        for sequence, _ in run(scheduler, [given.sequence(index) for index in members]):
-            if sequence.finish_reason is not None and sequence.sample not in ended:
-                ended.add(sequence.sample)
-                progress(len(ended), len(rows))
-    return [given.likelihood(index) for index in range(len(rows))]
+        for index in members:
+            ids, first = rows[index].ids, rows[index].first
+            # A decoder with a source reads the first source
+            scheduler.add(TokenSequence(ids, sample=index, row=0, rules=rules, first_logprob=first))
+        while scheduler.is_busy:
+            scheduler.step()
+            for sequence in scheduler.ended:
+                likelihoods[sequence.sample] = likelihood(sequence)
+                progress(len(likelihoods), len(rows))
+    return [likelihoods[index] for index in range(len(rows))]
+
+
+def likelihood(sequence: TokenSequence) -> Likelihood:
+    """The likelihood of the tokens that a sequence has log-probabilities of. Raises the error that ended it."""
+    if sequence.error is not None:
+        raise sequence.error
+    given = [each for each in sequence.prompt_logprobs if each is not None]
+    are_likeliest = all(each.token == each.top[0][0] for each in given)
+    return Likelihood(sum(each.logprob for each in given), len(given), are_likeliest)
 
 
 def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,17 @@ def macro_f1(matrix: np.ndarray) -> float:
     scores = class_scores(matrix)
     used = (matrix.sum(0) + matrix.sum(1)) > 0
     return float(np.mean([score["f1"] for score, is_used in zip(scores, used, strict=True) if is_used]))
+
+
+def class_report(logits: np.ndarray, targets: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """The details of a report on classes: the confusion, the scores of each class, the calibration."""
+    matrix = confusion(logits.argmax(1), targets, len(names))
+    return {
+        "labels": list(names),
+        "confusion": matrix.tolist(),
+        "by_label": dict(zip(names, class_scores(matrix), strict=True)),
+        "calibration": calibration(logits, targets),
+    }
 
 
 def calibration(logits: np.ndarray, targets: np.ndarray) -> dict[str, Any]:

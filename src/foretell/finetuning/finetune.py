@@ -13,14 +13,13 @@ from foretell.config import make_section
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
 from foretell.files import remove_directory
-from foretell.finetuning import from_scratch
 from foretell.finetuning.baseline import check_ensemble, fit_tfidf, tuned_baseline
 from foretell.finetuning.ensemble import TfidfModel, tfidf_of, with_tfidf
 from foretell.finetuning.figures import describe_figures
-from foretell.finetuning.from_scratch import untrained
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
+from foretell.finetuning.recipe import untrained
 from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import FinetuneConfig
@@ -31,15 +30,15 @@ from foretell.language_model import LanguageModel
 from foretell.loading import Start, find_start
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import FOLDS, Run
+from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import resume_command
 from foretell.session.machine import Footprint
-from foretell.session.protocol import describe_model, kept_data, run_training
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import Tokenizer
 
-DROPOUT = 0.1
-NEW_MODEL = "vocabulary  the most frequent words of the training texts; others are read as unknown"
+NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +77,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if not self.request.is_from_scratch:
             return self.start
         if self.new_start is None:
-            self.new_start = untrained(data.train, self.request.seed, self.request.size)
+            self.new_start = untrained(type(kind_of(data.settings)), data.train, self.request.seed, self.request.size)
         return self.new_start
 
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
         request, start, head = self.request, self.start_of(data), data.settings
-        dropout = from_scratch.DROPOUT if request.is_from_scratch else DROPOUT
-        model = start.config.replaced(**{"dropout": dropout, **request.section("model")})
+        model = start.config.replaced(**{"dropout": request.recipe.dropout, **request.section("model")})
         tokens = choose_tokens(start.tokenizer, head.pool, kind_of(head).has_delimiter)
         return FinetuneConfig(
             model=model,
@@ -114,7 +112,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
         Without a start the weights are random.
         """
-        start = start or untrained(data.train, config.training.seed, shape=config.model)
+        start = start or untrained(type(kind_of(data.settings)), data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
         headed = with_head(untuned, config.head, config.training.seed)
@@ -140,7 +138,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         tokens = ", ".join(f"{name} {token}" for name, token in names.items()) or "no new tokens"
         longest = max(example.length for example in data.train)
         columns = ", ".join((*head.columns.texts, *head.columns.choices))
-        new = [] if "from" in task.about else [describe_model(task.about["size"], task.config.model), NEW_MODEL]
+        case = "" if task.head.task.reads_case else " in lower case"
+        new = (
+            []
+            if "from" in task.about
+            else [describe_model(task.about["size"], task.config.model), NEW_MODEL.format(case=case)]
+        )
         return [
             *new,
             f"columns     {columns}; label {head.columns.label}",

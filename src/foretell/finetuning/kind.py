@@ -104,6 +104,7 @@ class Kind(ABC):
     learning_rate: ClassVar[float] = 5e-4  # of models below SMALL_WIDTH; GPT-1's for larger ones
     scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint
     drops_words: ClassVar[bool] = True  # `word_dropout` has a meaning
+    reads_case: ClassVar[bool] = False  # a new vocabulary has words in upper and in lower case
     linear_model: ClassVar[str] = ""  # on TF-IDF of the text, as the baseline of a report: "logistic" or "ridge"
     in_transformers: ClassVar[bool] = False  # as one of its classes for sequence classification
     answer: ClassVar[str]  # the key of the prediction in JSON

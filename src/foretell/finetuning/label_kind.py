@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretell.errors import DataError, UsageError, did_you_mean
-from foretell.finetuning.figures import calibration, class_scores, confusion, label_figures, log_softmax, macro_f1
+from foretell.finetuning.figures import class_report, confusion, label_figures, log_softmax, macro_f1
 from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
@@ -88,14 +88,7 @@ class LabelKind(Kind):
     def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
         logits, indices = stacked(outputs), indices_of(targets)
         names = self.settings.labels or tuple(map(str, range(logits.shape[1])))
-        matrix = confusion(logits.argmax(1), indices, len(names))
-        return {
-            **label_figures(logits, indices),
-            "labels": list(names),
-            "confusion": matrix.tolist(),
-            "by_label": dict(zip(names, class_scores(matrix), strict=True)),
-            "calibration": calibration(logits, indices),
-        }
+        return {**label_figures(logits, indices), **class_report(logits, indices, names)}
 
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
         indices, labels = indices_of(targets), self.settings.labels

@@ -125,7 +125,7 @@ def how_to_improve(session: Session[FinetuneTask]) -> str:
     A checkpoint between two evaluations is evaluated too, and may be better than both.
     """
     progress, about = session.progress, session.task.about
-    evaluated = [step for step, _ in points_of(session.run.metrics(), "validation_loss", "step")]
+    evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
     if not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return ""
     minutes = about.get("minutes")

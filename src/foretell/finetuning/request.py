@@ -10,16 +10,11 @@ from typing import Any, ClassVar
 from foretell.config import Section, TrainingConfig, make_section
 from foretell.distributed.world import current_world
 from foretell.errors import UsageError
-from foretell.finetuning import from_scratch
 from foretell.finetuning.kind import find_kind
+from foretell.finetuning.recipe import BATCH_SIZE, GPT1, LORA, RANDOM_WEIGHTS, Recipe
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
-from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.model.presets import SIZES, preset
 from foretell.session.request import TrainingRequest
-
-EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
-WARMUP_SHARE = 0.002  # of the steps, as in the paper
-EVALUATIONS_PER_EPOCH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +47,19 @@ class FinetuneRequest(TrainingRequest):
     def described(self) -> list[str]:
         return [str(path) for path in (self.data, self.dev) if path is not None]
 
+    @property
+    def recipe(self) -> Recipe:
+        """The defaults of what the options leave open."""
+        if self.is_from_scratch:
+            return RANDOM_WEIGHTS
+        return LORA if "lora" in self.overrides else GPT1
+
     def tuning(self) -> TuningSettings:
         """The settings. With folds, the options that need held-out examples or a known time are refused."""
         given = self.section("finetuning")
         settings = make_section(TuningSettings, given, "finetuning")
-        if self.is_from_scratch:
-            defaults = from_scratch.tuning_defaults(find_kind(settings.task))
-            settings = make_section(TuningSettings, {**defaults, **given}, "finetuning")
+        defaults = self.recipe.tuning_defaults(find_kind(settings.task))
+        settings = make_section(TuningSettings, {**defaults, **given}, "finetuning")
         if settings.folds is not None:
             if self.dev is not None or settings.best_by != "loss":
                 option = "--best-by" if self.dev is None else "--dev"
@@ -90,26 +91,12 @@ class FinetuneRequest(TrainingRequest):
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
         batch_size = min(checked.batch_size, examples)
         per_epoch = examples // batch_size
-        epochs = self.epochs or (from_scratch.EPOCHS if self.is_from_scratch else EPOCHS)
-        by_epochs = max(1, round(epochs * per_epoch))
+        by_epochs = max(1, round(self.epochs * per_epoch)) if self.epochs else self.recipe.steps(per_epoch)
         steps = checked.steps if "steps" in given else steps or by_epochs
-        every = max(1, per_epoch // EVALUATIONS_PER_EPOCH)
-        defaults = {
-            "steps": steps,
-            "learning_rate": LEARNING_RATE if width >= SMALL_WIDTH else find_kind(self.tuning().task).learning_rate,
-            "schedule": "linear",
-            "final_learning_rate_share": 0.0,
-            "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
-            "weight_decay": 0.01,
-            "beta2": 0.999,
-            "patience": 6 if has_dev else None,
-            "evaluate_every": every,
-            "log_every": max(1, min(10, steps // 50)),
-            "checkpoint_every": max(every, steps // 5),
-            "keep_checkpoints": 1,
-            **(from_scratch.TRAINING if self.is_from_scratch else {}),
-        }
-        return make_section(TrainingConfig, {**defaults, **given, "steps": steps, "batch_size": batch_size}, "training")
+        defaults = self.recipe.training_defaults(find_kind(self.tuning().task), width, steps, per_epoch)
+        patience = {"patience": 6 if has_dev else None}
+        values = {**defaults, **patience, **given, "steps": steps, "batch_size": batch_size}
+        return make_section(TrainingConfig, values, "training")
 
 
 def make_request(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from foretell.data.table import Format, Row, Table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.figures import calibration, class_scores, confusion, log_softmax, scores
+from foretell.finetuning.figures import class_report, log_softmax, scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
 from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction, cell_text, label_text
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
@@ -97,6 +97,7 @@ class TagKind(Kind):
     suffixes = (".conll", ".bio", ".iob")
     splits_by_label = False
     drops_words = False
+    reads_case = True  # names begin with a capital letter
     most_texts = None
     reads = "a text, or its words"
     pools = ("last",)
@@ -224,10 +225,7 @@ class TagKind(Kind):
 
     def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
         labels, (logits, indices) = self.settings.labels, read_words(outputs, targets)
-        matrix = confusion(logits.argmax(1), indices, len(labels))
-        report: dict[str, Any] = {**self.figures(outputs, targets), "labels": list(labels)}
-        report["calibration"] = calibration(logits, indices)
-        report |= {"confusion": matrix.tolist(), "by_label": dict(zip(labels, class_scores(matrix), strict=True))}
+        report = {**self.figures(outputs, targets), **class_report(logits, indices, labels)}
         if is_spans(labels):
             counts = span_counts(self.chosen(outputs, targets), self.tags(targets))
             report["by_span"] = {kind: scores(*counts[kind]) for kind in sorted(counts)}

@@ -17,8 +17,8 @@ from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
+from foretell.session.declaration import AnyRequest, AnyTask, Choice, Machine, Training
 from foretell.session.machine import Footprint
-from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
 
 SMALL_WIDTH = 512  # models below it have a larger default learning rate
 

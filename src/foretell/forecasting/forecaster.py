@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -20,18 +20,24 @@ from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scal
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
+from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import Scheme
 from foretell.randomness import stream_key
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.html import Shown, ShownList
 
 PART = "codec"  # the name of the codec among the parts of a saved model
 MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
-TOKENS_AT_ONCE = 2**17  # context and horizon of all rows together: 0.5 GiB of keys and values in the size `small`
+ROWS_AT_ONCE = 64  # paths; with more, a CPU copies the keys of every path in every step (kernels/fast_decoder.py)
+SERIES_AT_ONCE = 8  # between two reports of progress
+SHOWN_STEPS, SHOWN_LEVEL = 24, 80  # of a forecast in a notebook
 Advance = Callable[[int, int], None]  # told how many of how many series are done
 
 
@@ -112,12 +118,8 @@ class Forecaster:
             replace(self.prompt(history, length), stream=stream)
             for history, stream in zip(histories, streams_of(histories), strict=True)
         ]
-        paths: list[np.ndarray] = []
-        for first, last in self.batches(prompts, horizon, samples):
-            sampled = self.continue_prompts(prompts[first:last], horizon, samples, seed)
-            paths += [np.maximum(each, self.least(of)) for each, of in zip(sampled, histories[first:last], strict=True)]
-            progress(last, len(prompts))
-        return paths
+        paths = self.continue_prompts(prompts, horizon, samples, seed, progress)
+        return [np.maximum(each, self.least(of)) for each, of in zip(paths, histories, strict=True)]
 
     def least(self, history: np.ndarray) -> float:
         """The least value of a forecast."""
@@ -135,31 +137,31 @@ class Forecaster:
         least = self.least(history)
         return np.maximum(low, least), np.maximum(high, least)
 
-    def batches(self, prompts: Sequence[Prompt], horizon: int, samples: int) -> Iterator[tuple[int, int]]:
-        """Ranges of prompts whose paths fit the memory together."""
-        length = min(self.context_length, max(len(prompt.ids) for prompt in prompts) + horizon)
-        count = max(1, TOKENS_AT_ONCE // (length * samples))
-        for first in range(0, len(prompts), count):
-            yield first, min(first + count, len(prompts))
-
-    def continue_prompts(self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int) -> list[np.ndarray]:
-        """The paths of prompts that are sampled together. A missing value is never sampled."""
-        sequences = [
-            TokenSequence(prompt.ids, stream_key("path", prompt.stream, sample))
-            for prompt in prompts
-            for sample in range(samples)
-        ]
+    def continue_prompts(
+        self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int, progress: Advance = ignore_progress
+    ) -> list[np.ndarray]:
+        """The paths (samples, horizon) of prompts. A missing value is never sampled."""
+        scheduler = Scheduler(self.decoder, max_rows=ROWS_AT_ONCE, expected_tokens=horizon)
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
-        sampler = Sampler(sampling, vocab_size=self.codec.config.bins)
-        is_rolling = self.rolls(horizon)
-        for _ in generate(self.decoder, sequences, sampler, horizon, slide=is_rolling):
-            pass  # the sequences keep what is generated
-        ids = np.array([sequence.generated for sequence in sequences]).reshape(len(prompts), samples, horizon)
-        return [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, prompts, strict=True)]
+        rules = Rules(Sampler(sampling, self.codec.config.bins), horizon, slide=self.rolls(horizon))
+        paths: list[np.ndarray] = []
+        for first in range(0, len(prompts), SERIES_AT_ONCE):
+            part = prompts[first : first + SERIES_AT_ONCE]
+            sequences = [
+                TokenSequence(prompt.ids, stream_key("path", prompt.stream, sample), rules=rules)
+                for prompt in part
+                for sample in range(samples)
+            ]
+            for _ in run(scheduler, sequences):
+                pass  # the sequences keep what is generated
+            ids = np.array([sequence.generated for sequence in sequences]).reshape(len(part), samples, horizon)
+            paths += [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, part, strict=True)]
+            progress(len(paths), len(prompts))
+        return paths
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Shown):
     """Sampled paths (samples, H) of a series' next values. forecaster: of the paths, for its calibrated intervals."""
 
     series: Series
@@ -169,6 +171,16 @@ class Forecast:
     @property
     def times(self) -> list[str]:
         return [self.series.timeline.text(len(self.series) + step) for step in range(self.paths.shape[1])]
+
+    def document(self) -> DocumentSection:
+        """Medians and intervals of the first steps."""
+        low, high = self.interval(SHOWN_LEVEL)
+        columns = ([f"{value:.4g}" for value in each] for each in (self.median, low, high))
+        rows = list(zip(self.times, *columns, strict=True))
+        header = ("time", "median", f"{SHOWN_LEVEL}% from", "to")
+        about = f"{len(self.paths)} sampled paths of {len(rows)} steps"
+        more = [Paragraph(f"{len(rows) - SHOWN_STEPS} more steps are left out.")] if len(rows) > SHOWN_STEPS else []
+        return DocumentSection(self.series.unique_id, [Paragraph(about), Table(header, rows[:SHOWN_STEPS]), *more])
 
     @property
     def mean(self) -> np.ndarray:
@@ -212,7 +224,7 @@ def forecast(
     seed: int = 1,
     progress: Advance = ignore_progress,
     **file_format: str,
-) -> list[Forecast]:
+) -> ShownList[Forecast]:
     """The next `horizon` values of each series, as sampled paths; default: the horizon of the training.
 
     series: also a file or a DataFrame of pandas or polars, read as the training's data was. file_format: fields of
@@ -228,7 +240,7 @@ def forecast(
     histories = [each.values for each in series]
     steps = forecaster.horizon if horizon is None else horizon
     paths = forecaster.sample_paths(histories, steps, samples, seed=seed, progress=progress)
-    return [Forecast(each, sampled, forecaster) for each, sampled in zip(series, paths, strict=True)]
+    return ShownList(Forecast(each, sampled, forecaster) for each, sampled in zip(series, paths, strict=True))
 
 
 def load_forecaster(

@@ -17,8 +17,7 @@ from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.codec import Scale
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.timeline import Timeline
-from foretell.insight.page.collect import collect
-from foretell.insight.page.write_page import PageReport, write_traced
+from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.language_model import LanguageModel
 from foretell.session.plots import check_can_draw, import_figure, save_figure
 from foretell.text import id_tokenizer
@@ -99,7 +98,7 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     check_target(path, HTML_MARK)
     ids, texts, scale = tokens_of(forecaster, forecast)
     model = LanguageModel(forecaster.decoder, id_tokenizer(forecaster.decoder.config.vocab_size), forecaster.name)
-    traced = collect(model, " ".join(str(each) for each in ids))
+    traced = record_all(model, " ".join(str(each) for each in ids))
     values = forecaster.codec.decode(np.arange(forecaster.codec.vocab_size), scale)
     vocabulary: list[str | None] = [value_text(value) for value in values]
     return write_traced(replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary), path)

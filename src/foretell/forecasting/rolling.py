@@ -365,6 +365,17 @@ def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float
 
 
 def evaluate_contexts(
-    forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, contexts: Sequence[int]
+    forecaster: Forecaster,
+    origins: Sequence[Origin],
+    plan: Plan,
+    contexts: Sequence[int],
+    progress: Advance = ignore_progress,
 ) -> dict[int, Evaluation]:
-    return {context: evaluate_origins(forecaster, origins, plan, context=context) for context in contexts}
+    evaluations = {}
+    for done, context in enumerate(contexts):
+
+        def advance(part: int, parts: int, done: int = done) -> None:
+            progress(done * parts + part, len(contexts) * parts)
+
+        evaluations[context] = evaluate_origins(forecaster, origins, plan, context=context, progress=advance)
+    return evaluations

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from foretell.errors import UsageError
-from foretell.forecasting.forecaster import TOKENS_AT_ONCE, Forecaster, Prompt
+from foretell.forecasting.forecaster import Forecaster, Prompt
 from foretell.forecasting.series import Series
 from foretell.insight.attribution.shapley import Masks
 from foretell.insight.attribution.word_effects import PASSES, WordEffects, word_effects
@@ -28,6 +28,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar
 from foretell.typesetting.html import Shown
 
 SPANS = 12
+TOKENS_AT_ONCE = 2**17  # context of all rows together
 SIGNIFICANT = 3  # digits of the largest effect
 
 

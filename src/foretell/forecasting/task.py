@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,8 @@ class ForecastTask(Task):
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
-        evaluated = max(1, len(self.held_out(self.config.training.evaluation_tokens))) * self.length
-        sampled = len(self.calibration_windows()) * CALIBRATION_PATHS * self.config.series.horizon
+        evaluated = max(1, len(self.evaluated_windows)) * self.length
+        sampled = len(self.calibration_windows) * CALIBRATION_PATHS * self.config.series.horizon
         return len(self.contexts()) + SAMPLING_COST * sampled / evaluated
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -121,24 +122,32 @@ class ForecastTask(Task):
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on the held-out values of series evenly spread over the data."""
-        windows = self.held_out(self.config.training.evaluation_tokens) if self.has_held_out else []
+        windows = self.evaluated_windows
         return {"validation_loss": self.loss_on(windows, dtype)} if windows else {}
 
-    def held_out(self, max_tokens: int | None = None, context: int | None = None) -> list[Window]:
-        """The windows that end in held-out values, at most about `max_tokens`."""
-        horizon, count = self.config.series.horizon, self.config.series.held_out_windows
-        windows = held_out_windows([each.values for each in self.series], self.length, horizon, context, count)
-        most = len(windows) if max_tokens is None else max(1, max_tokens // self.length)
-        return windows[:: -(-len(windows) // most)] if windows else []
+    @cached_property
+    def held_out(self) -> list[Window]:
+        """The windows that end in held-out values."""
+        return self.held_out_after() if self.has_held_out else []
 
+    def held_out_after(self, context: int | None = None) -> list[Window]:
+        """The windows with `context` values before the held-out ones, or with all that fit."""
+        horizon, count = self.config.series.horizon, self.config.series.held_out_windows
+        return held_out_windows([each.values for each in self.series], self.length, horizon, context, count)
+
+    @property
+    def evaluated_windows(self) -> list[Window]:
+        """At most about `evaluation_tokens` in windows."""
+        return evenly_chosen(self.held_out, self.config.training.evaluation_tokens // self.length)
+
+    @cached_property
     def calibration_windows(self) -> list[Window]:
         """At most CALIBRATION_WINDOWS windows with values to compare a forecast with."""
-        windows = [each for each in self.held_out() if self.has_held_out and is_measurable(each)]
-        return windows[:: -(-len(windows) // CALIBRATION_WINDOWS)] if windows else []
+        return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
     def calibration(self, forecaster: Forecaster, progress: Advance = ignore_progress) -> Calibration | None:
         """The calibration of a forecaster's intervals on held-out windows; None without a value to compare with."""
-        chosen = self.calibration_windows()
+        chosen = self.calibration_windows
         histories = [each.values[: each.context] for each in chosen]
         horizon = self.config.series.horizon
         paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, progress=progress) if chosen else []
@@ -159,8 +168,8 @@ class ForecastTask(Task):
 
     def loss_by_context(self, dtype: torch.dtype) -> dict[int, float]:
         """The loss on the held-out values by the number of values before them: 1, 2, 4, ... and all that fit."""
-        most = self.config.training.evaluation_tokens
-        windows = {context: self.held_out(most, context) for context in self.contexts()}
+        most = self.config.training.evaluation_tokens // self.length
+        windows = {context: evenly_chosen(self.held_out_after(context), most) for context in self.contexts()}
         return {context: self.loss_on(each, dtype) for context, each in windows.items() if each}
 
     def contexts(self) -> list[int]:
@@ -200,6 +209,11 @@ class ForecastTask(Task):
         vocab_size = self.codec.vocab_size
         loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
         return [f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
+
+
+def evenly_chosen(windows: list[Window], most: int) -> list[Window]:
+    """At most `most` windows, at least one, evenly spread."""
+    return windows[:: max(1, -(-len(windows) // max(1, most)))]
 
 
 def is_measurable(window: Window) -> bool:

@@ -40,8 +40,9 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, SizeCost
+from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
 from foretell.session.machine import check_model_fits
-from foretell.session.protocol import Choice, Machine, Training, describe_model, kept_data, run_training
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foretell.generation.sequence import FinishReason
 from foretell.model.cache import KVCache
-from foretell.model.decoder import Decoder, check_logits
+from foretell.model.decoder import Decoder, log_probabilities
 
 
 class StepModel(Protocol):
@@ -82,7 +82,7 @@ def advance(
     beams: list[Beam], active: list[int], logits: Tensor, end_id: int, beam_size: int, alpha: float
 ) -> tuple[list[int], list[int]]:
     """Extend every active beam by a token; returns the row that each open continuation comes from, and its token."""
-    logprobs = check_logits(logits).double().log_softmax(-1)
+    logprobs = log_probabilities(logits)
     best, tokens = logprobs.topk(min(2 * beam_size, logprobs.shape[-1]))  # (R, 2K): of these at most K are the end
     rows: list[int] = []
     read: list[int] = []

@@ -24,19 +24,28 @@ from foretell.generation.filters import Filter, Prefix, Prefixes
 # llguidance has no time limit, and a{100000} takes 0.3 s per token: each step follows the rest of the repetition
 MAX_CHARACTERS = 20_000  # of a regular expression with its repetitions written out
 MAX_SCHEMA = 2**16  # characters of a schema
-REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-STATES_KEPT = 1024  # of unfinished and finished texts; a missing state is computed from the beginning of its text
+REPETITION = re.compile(r"\{([0-9]{1,9})(?:,([0-9]{0,9}))?\}")  # llguidance refuses larger numbers
+STATES_KEPT = 256  # of unfinished and finished texts; a missing state is computed from the beginning of its text
 JSON_FORM: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as json.dumps writes
 TokenBytes = tuple[bytes, ...]  # the bytes of each id; empty for special tokens
 
 
 @dataclass
 class State:
-    """A text in the constraint: which tokens can follow (V,), and whether it may end. matcher: None for no match."""
+    """A text in the constraint: which tokens can follow, a bit each, and whether it may end.
+
+    matcher: None for no match.
+    """
 
     matcher: Any
-    allowed: Tensor
+    bits: np.ndarray
+    size: int
     may_end: bool
+
+    @property
+    def allowed(self) -> Tensor:
+        """True for the tokens (V,) that can follow."""
+        return torch.from_numpy(np.unpackbits(self.bits, count=self.size).astype(np.bool_))
 
 
 class Constraint:
@@ -48,7 +57,10 @@ class Constraint:
         self.shown = "the JSON schema" if config.regex is None else f"regex '{excerpt(config.regex)}'"
         check_size(config)
         self.size, self.vocabulary = len(token_bytes), vocabulary_of(token_bytes)
-        self.grammar = make_grammar(config)
+        try:
+            self.grammar = make_grammar(config)
+        except ValueError as error:  # such as a number or a text that JSON of the library lacks
+            raise UsageError(f"{self.shown} cannot be used: {excerpt(first_reason(str(error)))}") from None
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
         self._check()
 
@@ -65,12 +77,12 @@ class Constraint:
     def is_complete(self, generated: Sequence[int]) -> bool:
         """True if the text matches and nothing can follow."""
         state = self.state(generated)
-        return state.may_end and not bool(state.allowed.any())
+        return state.may_end and not state.bits.any()
 
     def mask(self, prefix: Prefix) -> Tensor:
         """True for the tokens (V,) that can follow; the end tokens where the text may end."""
         state = self.state(prefix.generated)
-        mask = state.allowed.clone()
+        mask = state.allowed
         if state.may_end:
             mask[list(prefix.end_ids)] = True
         return mask
@@ -83,7 +95,7 @@ class Constraint:
         if before is None:
             matcher, new = LLMatcher(self.vocabulary, self.grammar, log_level=0), list(key)
         elif before.matcher is None:
-            return State(None, before.allowed, True)
+            return State(None, before.bits, self.size, True)
         else:
             matcher, new = before.matcher.deep_copy(), [key[-1]]
         num_consumed = matcher.try_consume_tokens(new)
@@ -91,11 +103,11 @@ class Constraint:
         if num_consumed < len(new):
             if before is not None and bool(before.allowed[new[-1]]):
                 raise UsageError(f"{self.shown}: llguidance refused the token {new[-1]}, which its mask had allowed")
-            return State(None, torch.ones(self.size, dtype=torch.bool), True)
+            return State(None, np.packbits(np.ones(self.size, np.bool_)), self.size, True)
         may_end = matcher.is_accepting()
         allowed = np.frombuffer(matcher.compute_logit_bias(), np.uint8)[: self.size] > 0
         self._check_matcher(matcher)
-        return State(matcher, torch.from_numpy(allowed), may_end)
+        return State(matcher, np.packbits(allowed), self.size, may_end)
 
     def _check_matcher(self, matcher: Any) -> None:
         """Raises UsageError for a matcher in an error state, such as a limit reached; it accepts nothing after that."""
@@ -147,7 +159,9 @@ def written_out(pattern: str) -> int:
         repetition = REPETITION.match(pattern, place)
         character = pattern[place]
         if repetition is not None:
-            groups[-1] += last * (max(int(number) for number in repetition.groups() if number) - 1)
+            count = max(int(number) for number in repetition.groups() if number)
+            groups[-1] += last * (count - 1)
+            last *= max(1, count)  # a{9}{9} repeats the repetition
             place = repetition.end()
             continue
         if character == "(":

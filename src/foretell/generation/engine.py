@@ -9,7 +9,7 @@ the same addresses, sizes and numbers, so a captured step must not depend on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from torch import Tensor
 from foretell.device import memory_of, to_device
 from foretell.errors import UsageError
 from foretell.generation.sequence import Sequence, table_of
-from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
+from foretell.model.decoder import Decoder, logit_chunks
+from foretell.model.kernels.fast_decoder import in_fastest_dtype, is_compiling, is_in_shards, with_fast_kernels
 from foretell.model.paged_cache import (
     PADDING_BLOCK,
     POSITIONS_PER_BLOCK,
@@ -27,6 +27,7 @@ from foretell.model.paged_cache import (
     PagedRow,
     StaticPagedKVView,
 )
+from foretell.model.surgery import copy_with_own_hooks
 
 MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory by default
 MIN_TOKENS = 16  # capturing takes about as long as a few steps
@@ -50,12 +51,14 @@ class Engine:
         self._prepared: dict[Decoder, Decoder | None] = {}  # None: one pass was made, with the plain modules
         self._was_compiling = False  # when the last form was prepared
         self._recorders: dict[Decoder, StepRecorder] = {}
+        self.reading: list[tuple[Sequence, int]] = []  # during a pass: the sequence of each row, and its new tokens
 
     @torch.inference_mode()
-    def read(self, sequences: list[Sequence], tokens: list[list[int]], num_logits: list[int]) -> Tensor:
+    def read(self, sequences: list[Sequence], tokens: list[list[int]], num_logits: list[int]) -> Iterator[Tensor]:
         """Read new tokens of sequences that use one form of the model, after the cached tokens of each.
 
-        Returns the logits (R, V) after the last num_logits[b] tokens of each, one sequence after the other.
+        Yields the logits (r, V) after the last num_logits[b] tokens of each, one sequence after the other, r rows at a
+        time so that memory stays bounded.
         """
         decoder = self._prepare(sequences)
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
@@ -63,17 +66,22 @@ class Engine:
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
         ids = padded(tokens, 0)  # (B, T)
         if max(counts) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
-            return step(ids)
+            yield step(ids)
+            return
         view = decoder.join(PagedKVView(self.cache, rows), source_rows)
-        hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
-        return decoder.head(chosen(hidden, counts, num_logits))
+        self.reading = list(zip(sequences, counts, strict=True))
+        try:
+            hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
+        finally:
+            self.reading = []
+        yield from logit_chunks(decoder, chosen(hidden, counts, num_logits))
 
     def _prepare(self, sequences: list[Sequence]) -> Decoder:
         """The form of the sequences' decoder that is fastest here; it shares weights and hooks."""
         decoder = sequences[0].decoder or self.decoder
         if decoder not in self._prepared:
             self._prepared[decoder] = None
-            return decoder
+            return decoder if is_in_shards(decoder) else in_fastest_dtype(decoder)
         if self._was_compiling and any(each.num_cached == 0 for each in sequences) and not is_compiling():
             self._prepared = dict.fromkeys(self._prepared)  # kernels that were missing may be there now
         form = self._prepared[decoder]
@@ -81,6 +89,20 @@ class Engine:
             form = self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
             self._was_compiling = is_compiling()
         return form
+
+    def watched_copy(self) -> Decoder:
+        """A copy of the prepared decoder for the hooks of one sequence; packed weights are shared.
+
+        It is kept until a sequence of the scheduler that has it as its decoder ends, or until `forget`.
+        """
+        watched = copy_with_own_hooks(self._prepared.get(self.decoder) or self.decoder)
+        self._prepared[watched] = watched
+        return watched
+
+    def forget(self, decoder: Decoder) -> None:
+        """Free what was prepared for another form of the model."""
+        self._prepared.pop(decoder, None)
+        self._recorders.pop(decoder, None)
 
     def _recorder(self, decoder: Decoder) -> StepRecorder:
         if decoder not in self._recorders:
@@ -114,8 +136,8 @@ def bytes_per_block(decoder: Decoder) -> int:
     return numbers * decoder.dtype.itemsize
 
 
-def affordable_blocks(decoder: Decoder, memory: int | None = None) -> int:
-    """The number of blocks in `memory` bytes; None: in a share of the device's memory.
+def affordable_blocks(decoder: Decoder, memory: int | None = None, num_schedulers: int = 1) -> int:
+    """The number of blocks in `memory` bytes for several schedulers; None: in a share of the device's memory.
 
     Raises UsageError where the cache would not fit the machine, or not hold one block.
     """
@@ -123,7 +145,7 @@ def affordable_blocks(decoder: Decoder, memory: int | None = None) -> int:
     memory = installed // MEMORY_SHARE if memory is None else memory
     if memory > installed:
         raise UsageError(f"a cache of {memory / 2**30:,.1f} GiB does not fit the {installed / 2**30:,.1f} GiB here")
-    return memory // bytes_per_block(decoder)
+    return memory // num_schedulers // bytes_per_block(decoder)
 
 
 # --- steps as CUDA graphs --------------------------------------------------------------------------------------------

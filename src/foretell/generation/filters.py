@@ -8,6 +8,7 @@ the same tokens without sorting the vocabulary.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -62,6 +63,33 @@ def repetition_penalty(penalty: float) -> Filter:
         for row, prefix in zip(logits, prefixes, strict=True):
             seen = torch.tensor(sorted(set(prefix.ids)), device=logits.device, dtype=torch.long)
             row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+        return logits
+
+    return apply
+
+
+def frequency_penalty(penalty: float) -> Filter:
+    """Subtract the penalty times the number of times that a token was generated; the prompt does not count.
+
+    The formula of OpenAI's API reference: logit - count * frequency_penalty - (count > 0) * presence_penalty.
+    """
+    return subtracting(lambda counts: penalty * counts)
+
+
+def presence_penalty(penalty: float) -> Filter:
+    """Subtract the penalty from the logits of tokens that were generated, however often."""
+    return subtracting(lambda counts: torch.full_like(counts, penalty))
+
+
+def subtracting(amount: Callable[[Tensor], Tensor]) -> Filter:
+    """Subtract a function of the number of times (n,) that each token was generated."""
+
+    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
+        logits = logits.clone()
+        for row, prefix in zip(logits, prefixes, strict=True):
+            counts = Counter(prefix.generated)
+            numbers = torch.tensor(list(counts.values()), device=logits.device, dtype=logits.dtype)
+            row[torch.tensor(list(counts), device=logits.device, dtype=torch.long)] -= amount(numbers)
         return logits
 
     return apply
@@ -265,6 +293,8 @@ def cumulated(values: Vector) -> Vector:
 # The field of `SamplingConfig`: its neutral value, and the filter for any other one
 FILTERS: dict[str, tuple[Any, Callable[[Any], Filter]]] = {
     "repetition_penalty": (1, repetition_penalty),
+    "frequency_penalty": (0, frequency_penalty),
+    "presence_penalty": (0, presence_penalty),
     "logit_bias": ({}, logit_bias),
     "min_tokens": (0, min_tokens),
     "ban": ((), ban),

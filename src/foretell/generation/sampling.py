@@ -23,6 +23,11 @@ NUMBERS_AT_ONCE = 2**15  # logits of rows that are sampled together: in float64 
 class TokenChooser(Protocol):
     """Chooses the next tokens of sequences; `Sampler` does by their probabilities."""
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Only ids below it have probabilities: a model may have more rows than its tokenizer has tokens."""
+        ...
+
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         """One id per row, from logits (B, V), the ids so far and the sample index of each row."""
         ...

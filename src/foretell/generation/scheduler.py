@@ -1,23 +1,20 @@
-"""`Scheduler`: sequences that join, run together and leave; `generate` continues a list of them."""
+"""`Scheduler`: sequences that join, run together and leave."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
 
-from torch import Tensor
-
-from foretell.errors import UsageError
+from foretell.errors import Interrupted, UsageError
+from foretell.generation.admission import ReadingPace, WaitingSequences, now
+from foretell.generation.block_table import BlockPool, Content, blocks_for
 from foretell.generation.engine import Engine, affordable_blocks, bytes_per_block
-from foretell.generation.sampling import TokenChooser
+from foretell.generation.logprobs import TokenLogprob
+from foretell.generation.next_tokens import ChosenToken, Part, choose, grouped, separately
 from foretell.generation.sequence import (
-    BlockPool,
-    Content,
-    Rules,
     Sequence,
-    blocks_for,
     check_ids,
     check_length,
     first_kept,
@@ -29,25 +26,21 @@ from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 
-MAX_ROWS = 256  # sequences that run at once
+# Sequences that run at once. With more than 64 rows on a CPU, blocks are not fused: a token takes three times as long
+MAX_ROWS = {"cpu": 64}
+MAX_ROWS_ELSEWHERE = 256
 TOKENS_AT_ONCE = 4096  # of prompts in one pass; padding counts
-TOKENS_BETWEEN_STEPS = 512  # the same, while other sequences wait for their next token
-Item = TypeVar("Item")
-Event = tuple[Sequence, int]  # a sequence, and the token that it got
+MOST_BLOCKED = 16  # sequences without room that one step looks at
+ROOTS_KEPT = 1024  # users whose texts the cache remembers; of others, the blocks are used for something else
+MOST_PASSED = 64  # sequences that may start before one for which there is no room
 
 
-@dataclass(frozen=True)
-class Part:
-    """The tokens of a sequence that one pass reads; logits are wanted after the last `num_logits` of them."""
+class Event(NamedTuple):
+    """A sequence, the token that it got, and the token's log-probability if its rules want it."""
 
     sequence: Sequence
-    tokens: list[int]
-    num_logits: int
-
-    @property
-    def guess(self) -> list[int]:
-        """The guessed tokens, at the end of `tokens`."""
-        return self.tokens[len(self.tokens) - self.num_logits + 1 :] if self.num_logits > 1 else []
+    token: int
+    logprob: TokenLogprob | None
 
 
 class Scheduler:
@@ -56,13 +49,16 @@ class Scheduler:
         scheduler = Scheduler(decoder)
         scheduler.add(Sequence(prompt, rules=Rules(Sampler(config), max_tokens=20)))
         while scheduler.is_busy:
-            for sequence, token in scheduler.step():
+            for sequence, token, logprob in scheduler.step():
                 ...
 
-    The continuation of a sequence does not depend on the others. A sequence waits until there are free blocks for the
-    longest text that its rules allow, so a running sequence is not interrupted until its context is full. memory: bytes
-    of the cache; default: a quarter of the machine's. num_blocks: the number of blocks needed, if that is fewer.
-    proposer: guesses tokens, several of which are then checked in one pass. expected_tokens: see `Engine`.
+    The continuation of a sequence does not depend on the others. A sequence starts when there are blocks for its
+    prompt. It gets blocks for the longest text that its rules allow while there are enough, else as it grows. When none
+    is left, the sequence that started last gives its blocks back and is read again later. memory: bytes of the cache;
+    default: a quarter of the machine's. num_schedulers: the number of schedulers that share it. num_blocks: the number
+    of blocks needed, if that is fewer. proposer: guesses tokens, several of which are then checked in one pass.
+    expected_tokens: see `Engine`. step_seconds: about the time that a step may take, so that long prompts are read in
+    parts; None: all that fits one pass, so that the bits of a result do not depend on the time.
     """
 
     def __init__(
@@ -70,19 +66,27 @@ class Scheduler:
         decoder: Decoder,
         *,
         memory: int | None = None,
+        num_schedulers: int = 1,
         num_blocks: int | None = None,
-        max_rows: int = MAX_ROWS,
+        max_rows: int | None = None,
         expected_tokens: int | None = None,
         proposer: Proposer | None = None,
+        step_seconds: float | None = None,
     ):
+        max_rows = max_rows or MAX_ROWS.get(decoder.device.type, MAX_ROWS_ELSEWHERE)
         usable = max_rows * blocks_for(decoder.config.context_length)
-        self.num_blocks = min(affordable_blocks(decoder, memory), usable if num_blocks is None else num_blocks)
+        self.num_blocks = min(
+            affordable_blocks(decoder, memory, num_schedulers), usable if num_blocks is None else num_blocks
+        )
         self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
         self.pool, self.max_rows = BlockPool(self.num_blocks + 1), max_rows
         self.proposer = proposer
-        self.waiting: OrderedDict[Sequence, None] = OrderedDict()  # a queue that finds its members at once
+        self.pace = ReadingPace(step_seconds, TOKENS_AT_ONCE)
+        self.waiting = WaitingSequences()
         self.running: list[Sequence] = []
-        self._roots: dict[tuple[Decoder, int | None], int] = {}
+        self.ended: list[Sequence] = []  # since the last step began
+        self._roots: OrderedDict[tuple[Decoder, int | None, str, str], int] = OrderedDict()  # latest last
+        self._forms: Counter[Decoder] = Counter()  # other forms of the model: the sequences that use each
 
     @property
     def is_busy(self) -> bool:
@@ -94,84 +98,165 @@ class Scheduler:
             raise UsageError("this sequence was added before; make a new one")
         check_ids(sequence, self.engine.decoder.config.vocab_size)
         rules = check_length(sequence, self.engine.decoder.config.context_length)
-        needed = blocks_needed(sequence, self.engine.decoder.config.context_length)
+        needed = self._blocks_needed(sequence)
         size = bytes_per_block(self.engine.decoder)
         if needed > self.num_blocks:
             raise UsageError(
                 f"a text of {needed * POSITIONS_PER_BLOCK:,} tokens needs {needed * size / 2**20:,.0f} MiB of cache, "
                 f"and there are {self.num_blocks * size / 2**20:,.0f}; ask for fewer tokens, or give more memory"
             )
-        sequence.finish_reason = "length" if rules.max_tokens == 0 else None
-        if sequence.finish_reason is None:
-            self.waiting[sequence] = None
+        if rules.prompt_logprobs is not None:
+            sequence.prompt_logprobs = [None] * min(len(sequence.prompt), max(1, sequence.first_logprob))
+        self.waiting.add(sequence)
+        if sequence.decoder is not None:
+            self._forms[sequence.decoder] += 1
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now and free its blocks. A sequence that has ended, or was never added, does not change."""
         is_waiting = sequence in self.waiting
-        self.waiting.pop(sequence, None)
+        if is_waiting:
+            self.waiting.remove(sequence)
+            self._release_form(sequence)
         if sequence.finish_reason is None and (is_waiting or sequence in self.running):
             sequence.finish_reason = "cancelled"
         self._release_finished()
 
     def step(self) -> list[Event]:
-        """Read a part of the prompts, and one token of each sequence whose prompt was read; returns the new tokens."""
+        """Read a part of the prompts, and one token of each sequence whose prompt was read; returns the new tokens.
+
+        Sequences that end are in `ended`, also those that end without a new token: by an error, or by max_tokens 0.
+        """
+        self.ended = []
         self._release_finished()
         self._admit()
+        self._release_finished()  # a prompt of one token without a continuation, or one that a cache holds
         growing = [sequence for sequence in self.running if sequence.is_growing]
         reading = [sequence for sequence in self.running if not sequence.is_growing]
-        parts = self._next_parts(reading, TOKENS_BETWEEN_STEPS if growing else TOKENS_AT_ONCE)
-        events = self._read(parts) + self._read(self._guesses(growing))
+        started = now()
+        parts = self._next_parts(reading, self.pace.room(bool(growing)))
+        events = self._read(parts)
+        self.pace.note(len(parts) * max((len(part.tokens) for part in parts), default=0), started)
+        started = now()
+        events += self._read(self._with_blocks(self._guesses(growing)))
+        self.pace.note_growing(started)
         self._release_finished()
         return events
 
     # ------------------------------------------------------------------ starting and ending
 
     def _admit(self) -> None:
-        """Start sequences in the order in which they were added, as long as there is room for them."""
+        """Start sequences in their order, as long as there is room; one without room lets some others pass."""
         being_read = {}
         for sequence in self.running:
             being_read.update(dict.fromkeys(self._first_unread_content(sequence)))
-        while self.waiting and len(self.running) < self.max_rows:
-            sequence = next(iter(self.waiting))
+        blocked: list[Sequence] = []
+        for sequence in self.waiting.first(self.max_rows - len(self.running) + MOST_BLOCKED):
+            if len(blocked) == MOST_BLOCKED:
+                return
             first = self._match(sequence)
             if any(content in being_read for content in first):
-                return  # another sequence is about to read the same beginning
-            if not self._start(sequence):
-                return
-            being_read.update(dict.fromkeys(first))
-            self.running.append(self.waiting.popitem(last=False)[0])
+                continue  # another sequence is about to read the same beginning
+            has_row = len(self.running) < self.max_rows or self._make_way(sequence)
+            if not (has_row and self._start(sequence)):
+                blocked.append(sequence)
+                if sequence.num_passed >= MOST_PASSED:
+                    return
+                continue
+            being_read.update(dict.fromkeys(self._first_unread_content(sequence)))  # without what `_start` copied
+            self.waiting.take_turn(sequence)
+            self.running.append(sequence)
+            for other in blocked:
+                other.num_passed += 1
 
     def _match(self, sequence: Sequence) -> list[Content]:
         """Give a sequence the blocks that hold its beginning; returns the content that it will read next."""
-        known = sequence.visible[:-1]  # the last token has to be read for its logits
+        known = sequence.visible[: sequence.num_known]
         sequence.table = self.pool.matched(self._root(sequence), known)
         sequence.num_cached = len(sequence.table.blocks) * POSITIONS_PER_BLOCK
         return list(self._first_unread_content(sequence))
 
     def _start(self, sequence: Sequence) -> bool:
-        """Take blocks for the longest text of a sequence; False if there are too few now."""
+        """Take blocks for a sequence; False if there are too few now."""
         table = table_of(sequence)
-        source, count = self.pool.begun_block(table, sequence.visible[:-1])
+        source, count = self.pool.begun_block(table, sequence.visible[: sequence.num_known])
         target = len(table.blocks)
-        if not self.pool.take(table, blocks_needed(sequence, self.engine.decoder.config.context_length)):
-            return False
+        while not self._take_blocks(sequence):
+            if not self._make_way(sequence):
+                return False
         if count:
             self.engine.cache.copy_block(source, table.blocks[target])
             sequence.num_cached += count
+        self._end_if_read(sequence)
         return True
 
+    def _take_blocks(self, sequence: Sequence) -> bool:
+        """Take blocks for the longest text of a sequence, or else for what is to be read of it."""
+        table, longest = table_of(sequence), self._blocks_needed(sequence)
+        if self.pool.take(table, longest):
+            return True
+        self._reclaim({})
+        growing = sum(len(table_of(other).blocks) < self._blocks_needed(other) for other in self.running)
+        num_blocks = min(longest, blocks_for(sequence.num_visible))
+        is_free = self.pool.num_free >= num_blocks - len(table.blocks) + growing  # each of them soon needs another
+        return is_free and self.pool.take(table, num_blocks)
+
+    def _make_way(self, sequence: Sequence) -> bool:
+        """Pause a sequence of the user with the most running ones, if the user of this one has fewer."""
+        counts = Counter(other.key for other in self.running)
+        key, most = counts.most_common(1)[0] if counts else ("", 0)
+        if most < counts[sequence.key] + 2:
+            return False
+        self._pause(next(other for other in reversed(self.running) if other.key == key))
+        return True
+
+    def _reclaim(self, num_read: dict[Sequence, int]) -> None:
+        """Take back blocks that running sequences do not need yet; num_read: the tokens that the next pass reads."""
+        for sequence in self.running:
+            length = max(sequence.num_visible, sequence.num_cached + num_read.get(sequence, 0))
+            self.pool.give_back(table_of(sequence), blocks_for(length))
+
+    def _with_blocks(self, parts: list[Part]) -> list[Part]:
+        """The parts for which there are blocks; those who started last give theirs back until there are."""
+        self._release_finished()
+        num_read = {part.sequence: len(part.tokens) for part in parts}
+        for sequence, count in num_read.items():
+            num_blocks = blocks_for(sequence.num_cached + count)
+            if sequence.table is not None and not self.pool.grow(sequence.table, num_blocks):
+                self._reclaim(num_read)
+            while sequence.table is not None and not self.pool.grow(sequence.table, num_blocks):
+                self._pause(self.running[-1])
+        return [part for part in parts if part.sequence.table is not None]
+
+    def _pause(self, sequence: Sequence) -> None:
+        """Let a running sequence wait, without blocks; what was read of it is read again, or found in the cache."""
+        self.pool.remember_part(table_of(sequence), sequence.visible, sequence.num_cached)
+        self.pool.give_back(table_of(sequence))
+        sequence.table, sequence.num_cached = None, 0
+        self.running.remove(sequence)
+        self.waiting.add(sequence, is_next=True)
+
+    def _blocks_needed(self, sequence: Sequence) -> int:
+        return blocks_needed(sequence, self.engine.decoder.config.context_length)
+
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
-        """The content of the next block of a sequence that is being read."""
-        if sequence.num_unread > 1:  # every sequence reads its last token itself, for the logits
+        """The content of the next block of a sequence that is being read, as far as others could share it."""
+        if sequence.num_cached < sequence.num_known:
             table = table_of(sequence)
             first = len(table.content_ids) * POSITIONS_PER_BLOCK
-            yield table.last_content, tuple(sequence.visible[first : first + POSITIONS_PER_BLOCK])
+            last = min(first + POSITIONS_PER_BLOCK, sequence.num_known + 1)
+            yield table.last_content, tuple(sequence.visible[first:last])
 
     def _root(self, sequence: Sequence) -> int:
-        """The content id of no blocks. Other forms of the model, and other sources, give equal tokens other keys."""
-        key = sequence.decoder or self.engine.decoder, sequence.row
+        """The content id of no blocks. Other forms of the model, and other sources, give equal tokens other keys.
+
+        Users with different keys share none, so the time until the first token does not show what others asked.
+        """
+        key = sequence.decoder or self.engine.decoder, sequence.row, sequence.key, sequence.cache_salt
         if key not in self._roots:
             self._roots[key] = self.pool.new_root()
+        self._roots.move_to_end(key)
+        if len(self._roots) > ROOTS_KEPT:
+            self._roots.popitem(last=False)
         return self._roots[key]
 
     def _release_finished(self) -> None:
@@ -182,7 +267,21 @@ class Scheduler:
                 sequence.table = None
                 if self.proposer is not None:
                     self.proposer.release(sequence)
+                self._release_form(sequence)
+                self.ended.append(sequence)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
+
+    def _release_form(self, sequence: Sequence) -> None:
+        """Forget another form of the model with the last sequence that uses it."""
+        decoder = sequence.decoder
+        if decoder is None:
+            return
+        self._forms[decoder] -= 1
+        if self._forms[decoder] == 0:
+            del self._forms[decoder]
+            self.engine.forget(decoder)
+            for key in [key for key in self._roots if key[0] is decoder]:
+                del self._roots[key]
 
     # ------------------------------------------------------------------ reading
 
@@ -190,19 +289,27 @@ class Scheduler:
         """The prompts to read next, or parts of them; at most `room` tokens with the padding."""
         parts: list[Part] = []
         for sequence in reading:
-            count = min(sequence.num_unread, room)
+            count = min(sequence.num_to_read, room)
             if parts and (len(parts) + 1) * max(count, *(len(part.tokens) for part in parts)) > room:
                 break
-            parts.append(Part(sequence, sequence.unread(count), int(count == sequence.num_unread)))
+            num_sampled = int(count == sequence.num_unread)
+            num_given = max(0, sequence.num_cached + count - sequence.num_known - num_sampled)
+            parts.append(Part(sequence, sequence.unread(count), num_sampled, num_given))
         return parts
 
     def _guesses(self, growing: list[Sequence]) -> list[Part]:
         """The newest token of each sequence, followed by the guesses of the proposer."""
         if self.proposer is None or not growing:
             return [Part(sequence, sequence.unread(1), 1) for sequence in growing]
-        guesses = self.proposer.propose(growing, [self._room_to_guess(sequence) for sequence in growing])
-        pairs = zip(growing, guesses, strict=True)
-        return [Part(sequence, [*sequence.unread(1), *guess], 1 + len(guess)) for sequence, guess in pairs]
+        proposer = self.proposer
+        guesses = separately(lambda part: proposer.propose(part, list(map(self._room_to_guess, part))), growing)
+        parts = []
+        for sequence, guess in zip(growing, guesses, strict=True):
+            if isinstance(guess, Exception):
+                fail(sequence, guess)
+            else:
+                parts.append(Part(sequence, [*sequence.unread(1), *guess], 1 + len(guess)))
+        return parts
 
     def _room_to_guess(self, sequence: Sequence) -> int:
         """The largest number of tokens to guess: the token after them has to fit too."""
@@ -214,39 +321,52 @@ class Scheduler:
         """Read new tokens of sequences; a sequence read to its end gets one token, or all guessed tokens."""
         events: list[Event] = []
         for members in grouped(parts, lambda part: part.sequence.decoder):
-            logits = self.engine.read(
-                [part.sequence for part in members],
-                [part.tokens for part in members],
-                [part.num_logits for part in members],
-            )
-            sampled = iter(self._sample(members, logits))
+            choices = iter(self._choose(members))
             for part in members:
-                events += self._take(part, [next(sampled) for _ in range(part.num_logits)])
+                events += self._take(part, list(islice(choices, part.num_logits)))
         return events
 
-    def _sample(self, parts: list[Part], logits: Tensor) -> list[int]:
-        """Sample the token after each of the last tokens of each part, from its row of the logits (R, V)."""
-        owners = [part.sequence for part in parts for _ in range(part.num_logits)]  # of each row
-        prefixes = [part.sequence.prefix(part.guess[:count]) for part in parts for count in range(part.num_logits)]
-        tokens = [0] * len(owners)
-        for members in grouped(range(len(owners)), lambda row: rules_of(owners[row]).sampler):
-            chosen = logits if len(members) == len(owners) else logits[members]
-            sampler, samples = rules_of(owners[members[0]]).sampler, [owners[row].sample for row in members]
-            for row, token in zip(members, sampler(chosen, [prefixes[row] for row in members], samples), strict=True):
-                tokens[row] = token
-        return tokens
+    def _choose(self, parts: list[Part]) -> list[ChosenToken | Exception]:
+        """Read parts of sequences with the same form of the model; returns the token of each row of logits."""
+        rows = [row for part in parts for row in part.rows()]
+        choices: list[ChosenToken | Exception] = []
+        try:
+            for logits in self.engine.read(
+                [part.sequence for part in parts],
+                [part.tokens for part in parts],
+                [part.num_logits for part in parts],
+            ):
+                choices += choose(rows[len(choices) : len(choices) + len(logits)], logits)
+        except Interrupted:
+            raise
+        except Exception as error:
+            for part in parts:
+                fail(part.sequence, error)
+            return [error] * len(rows)
+        return choices
 
-    def _take(self, part: Part, tokens: list[int]) -> list[Event]:
+    def _take(self, part: Part, choices: list[ChosenToken | Exception]) -> list[Event]:
         """Add sampled tokens to a sequence, up to the first that differs from its guess."""
         sequence, guess = part.sequence, part.guess
-        self._note_read(sequence, len(part.tokens) - len(guess))
         events: list[Event] = []
-        for index, token in enumerate(tokens):
-            self._append(sequence, token)
-            events.append((sequence, token))
-            if sequence.finish_reason is not None or index == len(guess) or token != guess[index]:
+        if sequence.finish_reason == "error":
+            return events
+        self._note_read(sequence, len(part.tokens) - len(guess))
+        for index, choice in enumerate(choices, -part.num_given):
+            if isinstance(choice, Exception):
+                fail(sequence, choice)
+                break
+            if index < 0:
+                sequence.prompt_logprobs.append(choice.logprob)
+                continue
+            if choice.digest is not None:
+                sequence.digests.append(choice.digest)
+            self._append(sequence, choice.token)
+            events.append(Event(sequence, choice.token, choice.logprob))
+            if sequence.finish_reason is not None or index == len(guess) or choice.token != guess[index]:
                 break
             self._note_read(sequence, 1)
+        self._end_if_read(sequence)
         return events
 
     def _note_read(self, sequence: Sequence, count: int) -> None:
@@ -254,7 +374,7 @@ class Scheduler:
         table = table_of(sequence)
         if sequence.num_cached >= (len(table.content_ids) + 1) * POSITIONS_PER_BLOCK:
             self.pool.remember(table, sequence.visible, sequence.num_cached)
-        if count > 1 and sequence.num_unread == 0:
+        if count > 1 and sequence.num_to_read == 0:
             self.pool.remember_part(table, sequence.visible, sequence.num_cached)
 
     # ------------------------------------------------------------------ growing
@@ -263,89 +383,36 @@ class Scheduler:
         """Add a token to a sequence, which may end there."""
         limit = self.engine.decoder.config.context_length
         sequence.generated.append(token)
-        reason = reason_to_end(sequence, token, limit)
+        try:
+            reason = reason_to_end(sequence, token, limit)
+        except Interrupted:
+            raise
+        except Exception as error:
+            fail(sequence, error)
+            return
         if sequence.finish_reason is None:  # else `stop` has cancelled it
             sequence.finish_reason = reason
         if sequence.finish_reason is None and sequence.num_visible > limit:
             self._shift(sequence)
 
-    def _shift(self, sequence: Sequence) -> None:
-        """Keep only the last half visible. Its positions change, so all of it is read again.
+    def _end_if_read(self, sequence: Sequence) -> None:
+        """End a sequence whose prompt was read, and that generates nothing."""
+        if sequence.finish_reason is None and rules_of(sequence).max_tokens == 0 and sequence.num_to_read == 0:
+            sequence.finish_reason = "length"
 
-        The sequence is the first to start again. It may have to wait, since its shared blocks are still in use.
-        """
-        self.pool.give_back(table_of(sequence))
+    def _shift(self, sequence: Sequence) -> None:
+        """Keep only the last half visible. Its positions change, so all of it is read again."""
+        self._pause(sequence)
         sequence.window_start = first_kept(sequence, self.engine.decoder.config.context_length)
-        sequence.table, sequence.num_cached = None, 0
-        self.running.remove(sequence)
-        self.waiting[sequence] = None
-        self.waiting.move_to_end(sequence, last=False)
 
 
 def blocks_needed(sequence: Sequence, context_length: int) -> int:
     """Blocks for the longest text that the model will see of a sequence."""
     limit = rules_of(sequence).max_tokens
-    return blocks_for(context_length if limit is None else min(context_length, sequence.num_visible + limit))
+    left = context_length if limit is None else limit - len(sequence.generated)
+    return blocks_for(min(context_length, sequence.num_visible + left))
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
-    """Items with the same object as key together, in the order in which the keys first occur."""
-    groups: dict[int, list[Item]] = {}
-    for item in items:
-        groups.setdefault(id(key(item)), []).append(item)
-    return list(groups.values())
-
-
-# --- a list of sequences until all have ended ------------------------------------------------------------------------
-
-
-def generate(
-    decoder: Decoder,
-    sequences: list[Sequence],
-    sampler: TokenChooser,
-    max_tokens: int | None,
-    *,
-    end_ids: Collection[int] = (),
-    slide: bool = False,
-) -> Iterator[Event]:
-    """Continue all sequences together by the same rules, yielding (sequence, id) for each sampled token.
-
-    Prompts may differ in length, and the result of each does not depend on the others. A token of end_ids ends its
-    sequence; it is added to `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`.
-    For max_tokens and slide see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
-    """
-    rules = Rules(sampler, max_tokens, frozenset(end_ids), slide)
-    for sequence in sequences:
-        sequence.rules = rules
-        check_length(sequence, decoder.config.context_length)
-    return (event for event in run(make_scheduler(decoder, sequences), sequences) if event[1] not in rules.end_ids)
-
-
-def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
-    """Continue sequences, each by its own rules, yielding (sequence, id) for each sampled token.
-
-    Other sequences of the scheduler continue too, and are not yielded. If the iterator is closed before the sequences
-    have ended, they are cancelled.
-    """
-    own = set(sequences)
-    try:
-        for sequence in sequences:
-            scheduler.add(sequence)
-        unfinished = deque(sequences)
-        while unfinished:
-            if unfinished[0].finish_reason is not None:
-                unfinished.popleft()
-                continue
-            yield from (event for event in scheduler.step() if event[0] in own)
-    finally:
-        for sequence in sequences:
-            scheduler.cancel(sequence)
-
-
-def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
-    """A scheduler with just enough cache for these sequences, or as much as the memory allows."""
-    context_length, limits = decoder.config.context_length, [rules_of(sequence).max_tokens for sequence in sequences]
-    num_blocks = sum(blocks_needed(sequence, context_length) for sequence in sequences)
-    known = [limit for limit in limits if limit is not None]
-    expected_tokens = max(known, default=0) if len(known) == len(limits) else None
-    return Scheduler(decoder, num_blocks=num_blocks, expected_tokens=expected_tokens, proposer=proposer)
+def fail(sequence: Sequence, error: Exception) -> None:
+    """End a sequence by an exception."""
+    sequence.finish_reason, sequence.error = "error", error

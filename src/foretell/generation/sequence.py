@@ -1,176 +1,39 @@
-"""`Sequence`: a prompt and its continuation as ids, its blocks of the cache, its rules, and when it ends.
-
-A full block is identified by its tokens and the blocks before it, so sequences that begin alike share their first
-blocks. A returned block keeps its content until it is needed for something else.
-"""
+"""`Sequence`: a prompt and its continuation as ids, its rules, and when it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from foretell.errors import ContextLengthError, UsageError
+from foretell.generation.block_table import BlockTable
 from foretell.generation.filters import Prefix
+from foretell.generation.logprobs import TokenLogprob
 from foretell.generation.sampling import TokenChooser
 from foretell.model.decoder import Decoder
-from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
 
-Content = tuple[int, tuple[int, ...]]  # the content id of the blocks before, and the tokens of this one
-
-
-# --- blocks of the cache ---------------------------------------------------------------------------------------------
-
-
-def blocks_for(num_tokens: int) -> int:
-    return -(-num_tokens // POSITIONS_PER_BLOCK)
-
-
-@dataclass
-class BlockTable:
-    """The blocks of one sequence.
-
-    content_ids: one for each block whose content the pool has recorded, after the root.
-    """
-
-    root: int  # the content id of no blocks; sequences with different roots share nothing
-    blocks: list[int] = field(default_factory=list)
-    content_ids: list[int] = field(default_factory=list)
-
-    @property
-    def last_content(self) -> int:
-        """The content id of all known blocks together."""
-        return self.content_ids[-1] if self.content_ids else self.root
-
-
-class BlockPool:
-    """The blocks of a cache, with the number of owners and the content of each."""
-
-    def __init__(self, num_blocks: int):
-        self.owners = [0] * num_blocks
-        # In the order of their return; a dict, since a block with a content may be taken out of the middle
-        self.free = dict.fromkeys(block for block in range(num_blocks) if block != PADDING_BLOCK)
-        self.ids: dict[Content, int] = {}  # content to content id
-        self.block_of: dict[int, int] = {}  # content id to block
-        self.content_of: dict[int, tuple[Content, int]] = {}  # block to its content and content id
-        self.part_after: dict[int, tuple[int, tuple[int, ...]]] = {}  # content id to a partly filled block, its tokens
-        self.part_of: dict[int, int] = {}  # partly filled block to the content id before it
-        self.next_id = 0
-
-    def new_root(self) -> int:
-        """A content id for empty tables."""
-        self.next_id += 1
-        return self.next_id
-
-    def matched(self, root: int, tokens: list[int]) -> BlockTable:
-        """A table of the blocks that hold the beginning of these tokens, not taken yet."""
-        table = BlockTable(root)
-        for first in range(0, len(tokens) - POSITIONS_PER_BLOCK + 1, POSITIONS_PER_BLOCK):
-            content = (table.last_content, tuple(tokens[first : first + POSITIONS_PER_BLOCK]))
-            if content not in self.ids:
-                break
-            table.content_ids.append(self.ids[content])
-            table.blocks.append(self.block_of[self.ids[content]])
-        return table
-
-    def begun_block(self, table: BlockTable, tokens: list[int]) -> tuple[int, int]:
-        """A block that holds the next tokens after this table, and how many of them; (0, 0) without such a block."""
-        block, held = self.part_after.get(table.last_content, (PADDING_BLOCK, ()))
-        rest = tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
-        same = 0
-        while same < min(len(held), len(rest)) and held[same] == rest[same]:
-            same += 1
-        return (block, same) if same else (PADDING_BLOCK, 0)
-
-    def take(self, table: BlockTable, num_blocks: int) -> bool:
-        """Take the table's blocks, and more up to `num_blocks`; False if too few are free."""
-        missing = num_blocks - len(table.blocks)
-        kept = {block for block in table.blocks if self.owners[block] == 0}
-        if missing > len(self.free) - len(kept):
-            return False
-        for block in table.blocks:
-            self._own(block)
-        for block in self._choose(missing):
-            self._forget(block)
-            self._own(block)
-            table.blocks.append(block)
-        return True
-
-    def give_back(self, table: BlockTable) -> None:
-        """Return a table's blocks. Blocks with a known content are the last to be reused."""
-        for block in reversed(table.blocks):  # the end of a text is the least likely to be asked for again
-            self.owners[block] -= 1
-            assert self.owners[block] >= 0, "a block is given back once for every time it was taken"
-            if self.owners[block] == 0:
-                self.free[block] = None
-        table.blocks, table.content_ids = [], []
-
-    def remember(self, table: BlockTable, tokens: list[int], count: int) -> None:
-        """Note the content of the table's full blocks; the first `count` tokens are in the cache."""
-        while (len(table.content_ids) + 1) * POSITIONS_PER_BLOCK <= count:
-            index = len(table.content_ids)
-            first = index * POSITIONS_PER_BLOCK
-            content = (table.last_content, tuple(tokens[first : first + POSITIONS_PER_BLOCK]))
-            if content not in self.ids:
-                self.next_id += 1
-                self.ids[content] = self.next_id
-                self.block_of[self.next_id] = table.blocks[index]
-                self.content_of[table.blocks[index]] = (content, self.next_id)
-            table.content_ids.append(self.ids[content])
-
-    def remember_part(self, table: BlockTable, tokens: list[int], count: int) -> None:
-        """Note the content of the table's last, partly filled block; its owner only adds to it."""
-        full = len(table.content_ids) * POSITIONS_PER_BLOCK
-        if count > full:
-            block, parent = table.blocks[len(table.content_ids)], table.last_content
-            self._forget_part(block)
-            if old := self.part_after.get(parent):
-                self._forget_part(old[0])
-            self.part_after[parent] = block, tuple(tokens[full:count])
-            self.part_of[block] = parent
-
-    def _choose(self, count: int) -> Iterable[int]:
-        """Free blocks, adjacent ones if possible: their keys need not be gathered."""
-        blank = sorted(block for block in self.free if block not in self.content_of)
-        for first in range(len(blank) - count + 1):
-            if blank[first + count - 1] - blank[first] == count - 1:
-                return blank[first : first + count]
-        order = [*blank, *(block for block in self.free if block in self.content_of)]
-        return order[:count]
-
-    def _own(self, block: int) -> None:
-        self.free.pop(block, None)
-        self.owners[block] += 1
-
-    def _forget_part(self, block: int) -> None:
-        if block in self.part_of:
-            del self.part_after[self.part_of.pop(block)]
-
-    def _forget(self, block: int) -> None:
-        self._forget_part(block)
-        if block in self.content_of:
-            content, content_id = self.content_of.pop(block)
-            del self.ids[content], self.block_of[content_id]
-
-
-FinishReason = Literal["length", "stop", "end", "context", "cancelled"]
-
-
-# --- a sequence ------------------------------------------------------------------------------------------------------
+FinishReason = Literal["length", "stop", "end", "context", "cancelled", "error"]
 
 
 @dataclass(frozen=True)
 class Rules:
     """Sampling settings and limits of a sequence. Sequences with the same sampler are sampled together.
 
-    max_tokens: None means until the context is full. end_ids: tokens that end a sequence; they are added to it.
-    slide: a sequence that fills the context continues from its last half, which is read again (a context shift).
+    max_tokens: None means until the context is full; 0 means that the prompt is read and nothing generated. end_ids:
+    tokens that end a sequence; they are added to it. slide: a sequence that fills the context continues from its last
+    half, which is read again (a context shift). top_logprobs: the number of likeliest tokens that are reported with the
+    log-probability of each generated token; 0: the token's alone; None: no log-probabilities. prompt_logprobs: the same
+    for the prompt's tokens. digests: keep a digest of the logits from which each token was sampled.
     """
 
     sampler: TokenChooser
     max_tokens: int | None = None
     end_ids: frozenset[int] = frozenset()
     slide: bool = False
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    digests: bool = False
 
 
 @dataclass(eq=False)
@@ -179,9 +42,14 @@ class Sequence:
 
     sample: index of the stream of random numbers. stop: called with every generated token, true for the token that ends
     the sequence. decoder: another form of the model for this sequence alone, such as one with a replaced module.
-    row: for a model with an encoder, the row of its source.
+    row: for a model with an encoder, the row of its source. key: the user; those who wait take turns by user. Sequences
+    share cached blocks only with equal key and cache_salt. first_logprob: the index of the first token of the prompt
+    with a log-probability, 1 or more.
+    prompt_logprobs: one for each token of the prompt, if its rules want them; None before first_logprob. digests: of
+    the logits of each generated token, if its rules want them.
     finish_reason is set once: length (max_tokens reached), end (an end token was sampled), context (the context is
-    full), stop (`stop` was true, the constraint of its sampler is complete, or set by the caller), or cancelled.
+    full), stop (`stop` was true, the constraint of its sampler is complete, or set by the caller), cancelled, or error:
+    its sampler, its stop rule or its form of the model has raised `error`.
     """
 
     prompt: list[int]
@@ -191,7 +59,14 @@ class Sequence:
     stop: Callable[[int], bool] | None = None
     decoder: Decoder | None = None
     row: int | None = None
+    key: str = ""
+    cache_salt: str = ""
+    first_logprob: int = 1
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    num_passed: int = 0  # sequences that started before it, although it was their turn later
     window_start: int = 0  # the first token that the model still sees; moves only with slide
     num_cached: int = 0  # visible tokens that are in the cache
     table: BlockTable | None = None  # its blocks of the cache, while it runs
@@ -213,6 +88,24 @@ class Sequence:
     def num_unread(self) -> int:
         """The number of visible tokens that are not in the cache: 1 for a sequence that grows token by token."""
         return self.num_visible - self.num_cached
+
+    @property
+    def num_given(self) -> int:
+        """The number of the prompt's tokens whose log-probability is wanted and not yet known."""
+        return 0 if rules_of(self).prompt_logprobs is None else len(self.prompt) - len(self.prompt_logprobs)
+
+    @property
+    def num_known(self) -> int:
+        """The number of visible tokens whose logits are not wanted: a cache may hold them."""
+        return self.num_visible - 1 - self.num_given
+
+    @property
+    def num_to_read(self) -> int:
+        """The number of visible tokens to read before the next token is sampled, or, with max_tokens 0, before the end.
+
+        A token after which none is sampled is not read.
+        """
+        return self.num_unread - int(rules_of(self).max_tokens == 0)
 
     @property
     def is_growing(self) -> bool:
@@ -243,6 +136,32 @@ def table_of(sequence: Sequence) -> BlockTable:
     return sequence.table
 
 
+class NoRoomError(ContextLengthError):
+    """A prompt and its new tokens do not fit the context.
+
+    room: the number of tokens that may follow the prompt; the last one is predicted, and not read. max_tokens: None for
+    a prompt that is too long by itself.
+    """
+
+    def __init__(self, prompt_tokens: int, max_tokens: int | None, context_length: int):
+        self.prompt_tokens, self.max_tokens, self.context_length = prompt_tokens, max_tokens, context_length
+        self.room = context_length + 1 - prompt_tokens
+        super().__init__(self.message("max_tokens", "slide=True"))
+
+    def message(self, max_tokens: str, slide: str | None) -> str:
+        """The message with these names of the setting and of the option to continue from the prompt's tail."""
+        if self.room < 1 or self.max_tokens is None:
+            tail = "" if slide is None else f", or use {slide} to continue from its tail"
+            size = f"the prompt has {self.prompt_tokens:,} tokens and the model's context is {self.context_length:,}"
+            return f"{size}; shorten it{tail}"
+        size = f"a prompt of {self.prompt_tokens:,} tokens and {self.max_tokens:,} new ones do not fit the model's"
+        advice = f"ask for at most {max_tokens} {self.room}" + ("" if slide is None else f", or use {slide}")
+        return f"{size} context of {self.context_length:,}; {advice}"
+
+    def for_command_line(self) -> str:
+        return self.message("--max-tokens", "--slide")
+
+
 # --- the end: no other file decides when a sequence ends --------------------------------------------------------------
 
 
@@ -266,20 +185,18 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
     limit, length, rules = context_length, len(sequence.prompt), rules_of(sequence)
     if rules.max_tokens is not None and rules.max_tokens < 0:
         raise UsageError(f"max-tokens must be 0 or more, not {rules.max_tokens}")
+    if min(rules.top_logprobs or 0, rules.prompt_logprobs or 0) < 0:
+        raise UsageError("top-logprobs and prompt-logprobs must be 0 or more")
     if length == 0:
         raise UsageError("the prompt is empty; give at least one token to continue from")
+    if rules.slide and rules.prompt_logprobs is not None and length > limit:
+        raise ContextLengthError(f"log-probabilities of a prompt need all {length} tokens in the context of {limit}")
     if rules.slide:
         sequence.window_start = 0 if length <= limit else first_kept(sequence, limit)
-    elif length > limit:
-        raise ContextLengthError(
-            f"the prompt has {length} tokens and the model's context is {limit}; shorten it, or use --slide to "
-            "continue from its tail"
-        )
+    elif length > limit + (rules.max_tokens == 0):
+        raise NoRoomError(length, None, limit)
     elif length + (rules.max_tokens or 0) > limit + 1:  # the last token is predicted, and not read
-        raise ContextLengthError(
-            f"a prompt of {length} tokens and {rules.max_tokens} new ones do not fit the model's context of {limit}; "
-            f"ask for at most --max-tokens {limit + 1 - length}, or use --slide"
-        )
+        raise NoRoomError(length, rules.max_tokens, limit)
     return rules
 
 

@@ -6,16 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from html import escape
 from typing import Any, Unpack, overload
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import UsageError
+from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler, make_scheduler, run
-from foretell.generation.sequence import FinishReason, Rules, Sequence, check_length
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import FinishReason, NoRoomError, Rules, Sequence, check_length
 from foretell.generation.speculation import DraftModel, PromptLookup, Proposer
+from foretell.inference.answer_receipt import AnswerReceipt, ModelIdentity, identity_of, make_receipt
+from foretell.inference.continuation import Continuation
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
 from foretell.sampling_options import SamplingOptions
@@ -106,7 +109,8 @@ class Completion:
     """A prompt and its continuation. `str` gives both; `text` is the continuation alone.
 
     The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if asked for, has one receipt
-    for each sampled token, including those that were left out.
+    for each sampled token, including those that were left out. With a strict model, `receipt` is of the
+    whole answer, and others can verify it.
     """
 
     prompt: str
@@ -114,6 +118,7 @@ class Completion:
     token_ids: list[int]
     finish_reason: FinishReason
     receipts: ShownList[Receipt] | None = None
+    receipt: AnswerReceipt | None = None
 
     def __str__(self) -> str:
         return self.prompt + self.text
@@ -133,6 +138,8 @@ class Completion:
     def to_json(self) -> dict[str, Any]:
         names = ("prompt", "text", "token_ids", "finish_reason")
         values = {name: getattr(self, name) for name in names}
+        if self.receipt is not None:  # its digests are enough where the logits can be computed again
+            return {**values, "receipt": self.receipt.to_json()}
         return values if self.receipts is None else {**values, "receipts": [item.to_json() for item in self.receipts]}
 
 
@@ -227,19 +234,19 @@ class Completer:
         allow_special: bool = False,
         stop_ids: Collection[int] = (),
     ):
-        self.model, prompts = model, list(prompts)
+        self.model, prompts, self.keeps_digests = model, list(prompts), False
         self.prompts = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
         self.stop_ids = frozenset([*model.tokenizer.end_ids, *stop_ids])
         self.sampler, self.min_tokens = self._make_sampler(sampling), sampling.min_tokens
-        if any(not text for text in stop):
-            raise UsageError("a stop string is empty; give at least one character")
-        self.stops = [StopStrings(stop) for _ in prompts]
-        self.texts, self.new_texts = [""] * len(prompts), [""] * len(prompts)
-        self.sequences = [
-            Sequence(self._encode(prompt, allow_special), sample, stop=partial(self._take, index))
-            for index, (prompt, sample) in enumerate(zip(prompts, samples or number_copies(prompts), strict=True))
+        sequences = [
+            Sequence(self._encode(prompt, allow_special), sample)
+            for prompt, sample in zip(prompts, samples or number_copies(prompts), strict=True)
         ]
-        self.decoders = [model.tokenizer.stream(before=sequence.prompt) for sequence in self.sequences]
+        self.continuations = [Continuation(model.tokenizer, sequence, StopStrings(stop)) for sequence in sequences]
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [continuation.sequence for continuation in self.continuations]
 
     def stream(
         self, max_tokens: int | None = None, *, slide: bool = False, scheduler: Scheduler | None = None
@@ -264,7 +271,7 @@ class Completer:
         limit = self._default_length(slide) if max_tokens is None else max_tokens
         if self.min_tokens > max(limit, 0):
             raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
-        rules = Rules(self.sampler, limit, self.stop_ids, slide)
+        rules = Rules(self.sampler, limit, self.stop_ids, slide, digests=self.keeps_digests)
         for sequence in self.sequences:
             sequence.rules = rules
             check_length(sequence, self.model.config.context_length)
@@ -276,8 +283,9 @@ class Completer:
 
     def completion(self, index: int) -> Completion:
         """The result of one prompt, once it has ended."""
-        sequence, text = self.sequences[index], self.texts[index]
-        return Completion(self.prompts[index], text, self._kept_ids(sequence, text), sequence.finish_reason or "length")
+        continuation = self.continuations[index]
+        reason = continuation.sequence.finish_reason or "length"
+        return Completion(self.prompts[index], continuation.text, continuation.kept_ids(), reason)
 
     def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
         tokenizer = self.model.tokenizer
@@ -298,53 +306,16 @@ class Completer:
         longest = max((len(sequence.prompt) for sequence in self.sequences), default=0)
         context_length = self.model.config.context_length
         if longest == context_length:
-            raise ContextLengthError(
-                f"the prompt fills the model's context of {context_length}; shorten it, use --slide, or ask for one "
-                "token with --max-tokens 1"
-            )
-        return min(DEFAULT_TOKENS, max(0, context_length - longest))
+            raise NoRoomError(longest, DEFAULT_TOKENS, context_length)
+        return min(DEFAULT_TOKENS, max(1, context_length - longest))  # of a longer prompt, `check_length` names both
 
     def _read(self, scheduler: Scheduler) -> Iterator[tuple[int, str, bool]]:
-        indices = {sequence: index for index, sequence in enumerate(self.sequences)}
-        for sequence, _ in run(scheduler, self.sequences):
-            index, has_ended = indices[sequence], sequence.finish_reason is not None
-            text = self.new_texts[index] + (self._flush(index) if has_ended else "")
-            self.new_texts[index] = ""
-            self.texts[index] += text
-            yield index, text, has_ended
-        yield from ((index, "", True) for index, sequence in enumerate(self.sequences) if not sequence.generated)
-
-    def _take(self, index: int, token: int) -> bool:
-        """Note the text of a new token; true if a stop string ends there."""
-        self.new_texts[index] += self.stops[index].push(self.decoders[index].push(token))
-        return self.stops[index].stopped
-
-    def _flush(self, index: int) -> str:
-        """The text that was held back, since it could have become a stop string or a character."""
-        stops = self.stops[index]
-        if stops.stopped:
-            return ""
-        text = stops.push(self.decoders[index].finish())
-        if stops.stopped:  # completed by the last bytes
-            self.sequences[index].finish_reason = "stop"
-            return text
-        return text + stops.finish()
-
-    def _kept_ids(self, sequence: Sequence, text: str) -> list[int]:
-        """The generated ids without the end token, and without those that the stop string removed."""
-        if sequence.finish_reason == "end":
-            return sequence.generated[:-1]
-        if sequence.finish_reason != "stop":
-            return sequence.generated
-        kept = len(sequence.generated)
-        while kept and len(self._text_of(sequence, kept - 1)) >= len(text):
-            kept -= 1
-        return sequence.generated[:kept]
-
-    def _text_of(self, sequence: Sequence, count: int) -> str:
-        """The text of the first `count` generated tokens, as it reads after the prompt."""
-        decoder = self.model.tokenizer.stream(before=sequence.prompt)
-        return "".join([*map(decoder.push, sequence.generated[:count]), decoder.finish()])
+        sequences = self.sequences
+        indices = {sequence: index for index, sequence in enumerate(sequences)}
+        for sequence, *_ in run(scheduler, sequences):
+            index = indices[sequence]
+            yield index, self.continuations[index].new_text(), sequence.finish_reason is not None
+        yield from ((index, "", True) for index, sequence in enumerate(sequences) if not sequence.generated)
 
 
 def number_copies(prompts: list[Prompt]) -> list[int]:
@@ -370,11 +341,23 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
 
 
 class RecordingCompleter(Completer):
-    """A completer that keeps a receipt of every sampled token."""
+    """A completer that keeps a receipt of every sampled token; of a strict model also one of each answer."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.keeps_digests = self.model.is_strict
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """The model, as receipts name it."""
+        return identity_of(self.model)
 
     def completion(self, index: int) -> Completion:
         receipts = ShownList(self.recorder.receipts_of(self.sequences[index]))
-        return replace(super().completion(index), receipts=receipts)
+        receipt = None
+        if self.model.is_strict:
+            receipt = make_receipt(self.identity, self.continuations[index], self.model.device)
+        return replace(super().completion(index), receipts=receipts, receipt=receipt)
 
     def _make_sampler(self, sampling: SamplingConfig) -> RecordingSampler:
         self.recorder = RecordingSampler(sampling, self.model.tokenizer)

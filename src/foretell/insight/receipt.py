@@ -17,14 +17,14 @@ from foretell.config import SamplingConfig, Section, make_section
 from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
+from foretell.generation.logit_digests import WORDS, little_endian
+from foretell.generation.logprobs import top_of
 from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection as Document
 from foretell.typesetting.document import Table, fitting, percent, quoted
 from foretell.typesetting.html import Shown
-
-WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 
 
 class PackedVector(Section):
@@ -36,9 +36,7 @@ class PackedVector(Section):
 
 def pack(vector: Tensor) -> dict[str, str]:
     """A floating-point vector (N,) as `{"dtype", "data"}`, without loss."""
-    word, order = WORDS[vector.itemsize]
-    numbers = vector.contiguous().view(word).numpy().astype(order)
-    return {"dtype": dtype_name(vector.dtype), "data": base64.b64encode(numbers.tobytes()).decode()}
+    return {"dtype": dtype_name(vector.dtype), "data": base64.b64encode(little_endian(vector)).decode()}
 
 
 def unpack(packed: PackedVector) -> Tensor:
@@ -88,7 +86,7 @@ class ReceiptStage:
 
     def top_tokens(self, count: int) -> list[tuple[int, float]]:
         """The `count` most probable tokens left, as (id, probability); ties go to the lower id."""
-        return top_of(self.probabilities, min(count, self.left))
+        return top_of(self.probabilities.numpy(), min(count, self.left))
 
     @property
     def removed(self) -> Tensor:
@@ -104,13 +102,7 @@ class ReceiptStage:
 
     def top_removed(self, count: int) -> list[tuple[int, float]]:
         """The most probable tokens among these, as (id, probability before)."""
-        return top_of(self.removed, min(count, self.num_removed))
-
-
-def top_of(probabilities: Tensor, count: int) -> list[tuple[int, float]]:
-    """The `count` largest of probabilities (V,), as (id, probability); ties go to the lower id."""
-    ordered, order = probabilities.sort(descending=True, stable=True)
-    return list(zip(order[:count].tolist(), ordered[:count].tolist(), strict=True))
+        return top_of(self.removed.numpy(), min(count, self.num_removed))
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ from foretell.typesetting.document import ending, quoted
 Array = NDArray[np.floating[Any]]
 
 
-def steady_ids(model: LanguageModel, text: str) -> list[int]:
-    """The ids of a text for a pass whose values can be computed again.
+def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
+    """The ids of a text, which may be given as ids, for a pass whose values can be computed again.
 
     Raises `UsageError` for an empty text or active dropout, `ContextLengthError` for a text longer than the context.
     """
@@ -37,7 +37,10 @@ def steady_ids(model: LanguageModel, text: str) -> list[int]:
             raise UsageError(
                 f"the model is in training mode, where {path} drops values at random; call eval() on the decoder"
             )
-    return model.encode_fitting(text)
+    if isinstance(text, str):
+        return model.encode_fitting(text)
+    model.decoder.check_length(len(text))
+    return text
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,6 @@ class Recording:
     """A recorded pass over a text. Arrays are float64 and hold the recorded numbers exactly."""
 
     model: LanguageModel
-    text: str
     ids: list[int]
     trace: Trace
     hidden: Tensor  # (T, D), after the last norm
@@ -238,7 +240,7 @@ class Recording:
         return words
 
 
-def record(model: LanguageModel, text: str, select: str | list[str]) -> Recording:
+def record(model: LanguageModel, text: str | list[int], select: str | list[str]) -> Recording:
     """Run the model over a text and record the selected names.
 
     Raises as `steady_ids` does.
@@ -249,7 +251,7 @@ def record(model: LanguageModel, text: str, select: str | list[str]) -> Recordin
         # Without a name of the head, the logits of all positions are not needed at once
         if any(name.partition(".")[0] == "head" for name in trace.selected):
             model.decoder.head(hidden)
-    return Recording(model, text, ids, trace, hidden[0])
+    return Recording(model, ids, trace, hidden[0])
 
 
 @dataclass(frozen=True)
@@ -269,8 +271,8 @@ class TracedScalar:
         return self.value.reads[0]
 
 
-def address_of(name: str, *index: int) -> str:
-    """`name[1,3]`."""
+def address_of(name: str, *index: int | str) -> str:
+    """`name[1,3]`; of a vector, with ":" for the index that counts its elements, `name[1,:]`."""
     return f"{name}[{','.join(map(str, index))}]"
 
 

@@ -1,13 +1,11 @@
-"""`Trace`: record or replace named values of a running model; the memory budget of the values, and their file."""
+"""`Trace`: record or replace named values of a running model."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.files import check_target, format_bytes, new_files
-from foretell.insight.address import ONE_ROW, View, make_view, parse_address
+from foretell.files import format_bytes
+from foretell.insight.address import View, make_view, parse_address
+from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
 from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
 from foretell.language_model import LanguageModel, decoder_of
 from foretell.model.attention import attention_weights
@@ -29,14 +28,12 @@ from foretell.model.structure import Structure, Value, model_structure
 from foretell.model.surgery import replace as replace_modules
 from foretell.paths import select as select_names
 from foretell.paths import starred, suggest
-from foretell.safetensors_files import save_tensors
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.html import Shown
 
 DEFAULT_BYTES = 2 << 30
-HEAD = "head"  # the path of a decoder's last module
-LARGEST_SHOWN = 3
 LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
-FORMAT = "foretell.trace/1"
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ def trace_names(model: LanguageModel | Decoder) -> list[str]:
     return model_structure(decoder_of(model)).names
 
 
-class Trace:
+class Trace(Shown):
     """Records named values of every call of a model inside the block: a forward pass, a generation, a training step.
 
         with Trace(model, "trunk.blocks.*.attention.core.weights") as trace:
@@ -62,6 +59,7 @@ class Trace:
     gradients: also record, under `grad:<name>`, the gradient of each selected value in the last backward. Attention
     scores and weights then come from an explicit core; a norm's mean and variance have no gradient.
     budget_bytes: the limit for recorded values; a pass or call that would exceed it raises `UsageError`.
+    structure: of the decoder as it is when the block is entered, from a caller that traces many passes.
     Only calls of the thread that entered the block are recorded and changed; other threads get the model as it is.
     notes: lines about what the trace changed in the pass; they also go to this module's logger.
     """
@@ -74,13 +72,15 @@ class Trace:
         replace: Mapping[str, Replacement] | None = None,
         gradients: bool = False,
         budget_bytes: int = DEFAULT_BYTES,
+        structure: Structure | None = None,
     ):
         self.decoder = decoder_of(model)
         self.tokenizer, self.memory = (
             (model.tokenizer, model.memory) if isinstance(model, LanguageModel) else (None, None)
         )
         self.gradients, self.budget_bytes = gradients, budget_bytes
-        self.structure = model_structure(self.decoder)
+        self._known_structure = structure
+        self.structure = structure or model_structure(self.decoder)
         self.selected = select_names(select, self.structure.names)
         self.replacements = {
             name: replacement
@@ -96,7 +96,7 @@ class Trace:
 
     def __enter__(self) -> Self:
         self._begin()
-        self.structure = model_structure(self.decoder)
+        self.structure = self._known_structure or model_structure(self.decoder)
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.notes))
             if cores := self._cores_to_open():
@@ -169,6 +169,19 @@ class Trace:
         tensor = self[wanted.name]
         memory_tokens = self.memory.pieces if self.memory and row == 0 else ()
         return make_view(tensor, wanted, self.structure, row, self._tokens(row), memory_tokens)
+
+    def document(self) -> DocumentSection:
+        """The values that it holds: a row per name, with `*` for the layer."""
+        rows: dict[str, tuple[str, ...]] = {}
+        for name in self.names():
+            value = self.structure.values.get(name.removeprefix(GRADIENT))
+            dims = " ".join(value.dims) if value else ""
+            held = [] if self.is_derived(name) else self._values.calls(name)
+            shapes = {"×".join(map(str, call.shape)) for call in held if isinstance(call, Tensor)}
+            rows[starred(name)] = starred(name), dims, ", ".join(sorted(shapes)) or "derived"
+        size = format_bytes(self.held_bytes)
+        table = Table(("value (*: any layer)", "dimensions", "shape"), list(rows.values()))
+        return DocumentSection(f"{len(self.names()):,} values, {size}", [table, *map(Paragraph, self.notes)])
 
     @property
     def held_bytes(self) -> int:
@@ -245,119 +258,6 @@ class Trace:
             raise UsageError(f"nothing here is named '{name}'{suggest(name, self.structure.names)}")
         if name not in self.selected:
             raise UsageError(f"{name} was not recorded; add it to what the trace selects")
-
-
-class Budget:
-    """Counts bytes by name and raises `UsageError` when the limit would be exceeded."""
-
-    def __init__(self, limit: int):
-        self.limit = limit
-        self.held: Counter[str] = Counter()  # by name, with layer numbers as *
-
-    @property
-    def total(self) -> int:
-        return sum(self.held.values())
-
-    def add(self, name: str, value: Tensor) -> None:
-        """Count a value that is about to be stored."""
-        self.held[starred(name)] += value.nbytes
-        self.check(self.held)
-
-    def check(self, needed: Counter[str]) -> None:
-        """Raise `UsageError`, naming the largest values, if the sum of `needed` exceeds the limit."""
-        total = sum(needed.values())
-        if total <= self.limit:
-            return
-        largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in needed.most_common(LARGEST_SHOWN))
-        raise UsageError(
-            f"the trace needs {format_bytes(total)} or more and may hold {format_bytes(self.limit)}; "
-            f"largest: {largest}. Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
-        )
-
-    def foresee(self, values: Iterable[Value], structure: Structure, ids: Tensor, element_bytes: int) -> None:
-        """Estimate what a pass over ids (B, T) needs, and refuse it before it starts if that exceeds the limit."""
-        needed = Counter(self.held)
-        for value in values:
-            needed[starred(value.name)] += least_elements(value, structure, ids) * element_bytes
-        self.check(needed)
-
-
-def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
-    """A lower bound of the elements of a value in a pass over ids (B, T).
-
-    Cached keys are not counted, nor are logits: a caller may ask for the logits of a few positions only. For a value
-    with axes for both the text and the memory, one token of the memory is counted.
-    """
-    if value.module.partition(".")[0] == HEAD:
-        return 0
-    if structure.memory_axes(value.name) == "S":
-        value = dataclasses.replace(value, dims=tuple(dim for dim in value.dims if dim != "S"))
-    rows, length = ids.shape
-    is_per_row = any("B" in dim for dim in value.dims) and value.reads != ONE_ROW
-    return structure.count_elements(value.dims, length) * (rows if is_per_row else 1)
-
-
-def element_bytes(dtype: torch.dtype, device: torch.device) -> int:
-    """A lower bound of bytes per element: under autocast, values may be smaller than in the model's precision."""
-    is_smaller = torch.is_autocast_enabled(device.type)
-    return min(dtype.itemsize, torch.get_autocast_dtype(device.type).itemsize if is_smaller else dtype.itemsize)
-
-
-class RecordedValues:
-    """Values by name and call index. Tensors are detached and counted; masks are stored as they are."""
-
-    def __init__(self, budget: Budget):
-        self.budget = budget
-        self._calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)
-
-    def add(self, name: str, value: Any) -> int:
-        """Store the value of the next call and return that call's index."""
-        call = len(self._calls[name])
-        self.put(name, call, value)
-        return call
-
-    def put(self, name: str, call: int, value: Any) -> None:
-        if isinstance(value, Tensor):
-            value = owned(value)
-            self.budget.add(name, value)
-        self._calls[name][call] = value
-
-    def calls(self, name: str) -> list[Any]:
-        return [value for _, value in sorted(self._calls.get(name, {}).items())]
-
-    def names(self) -> list[str]:
-        return list(self._calls)
-
-
-def owned(value: Tensor) -> Tensor:
-    """The detached value; copied if it is a view into larger storage.
-
-    Keys and values in a cache are such views: later calls write into the same storage.
-    """
-    detached = value.detach()
-    return detached.clone() if detached.untyped_storage().nbytes() > detached.nbytes else detached
-
-
-def save_values(
-    values: Iterable[tuple[str, list[Tensor], bool]], path: Path, budget: Budget, metadata: Mapping[str, str]
-) -> list[str]:
-    """Write values to a safetensors file atomically, and return their keys.
-
-    values: name, value of each call, and whether they are derived; the metadata lists the keys of derived ones.
-    """
-    path = check_target(path, FORMAT.encode())
-    tensors: dict[str, Tensor] = {}
-    derived: list[str] = []
-    for name, calls, is_derived in values:
-        for call, value in enumerate(calls):
-            key = name if len(calls) == 1 else f"{name}#{call}"
-            budget.add(name, value)
-            # Identity modules give one tensor two names, which safetensors refuses: so each is copied
-            tensors[key] = value.detach().to("cpu", copy=True).contiguous()
-            derived += [key] if is_derived else []
-    with new_files(path) as (temporary,):
-        save_tensors(temporary, tensors, {"format": FORMAT, "derived": json.dumps(derived), **metadata})
-    return list(tensors)
 
 
 Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call

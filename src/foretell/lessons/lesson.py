@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 from foretell.config import SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.errors import LessonError
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.lessons.catalog import find_lesson
 from foretell.model.decoder import Decoder
-from foretell.training.loop import Action, Progress, train
+from foretell.training.loop import Action, BatchSource, Progress, train
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import read_formula
@@ -279,6 +279,11 @@ def adam(steps: int, learning_rate: float) -> TrainingConfig:
 
 def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], config: TrainingConfig) -> list[float]:
     """Train on the rows in order; returns the loss of each step before its update, in nats per token."""
+    return train_on(decoder, optimizer, RepeatedRows(rows), config)
+
+
+def train_on(decoder: Decoder, optimizer: Optimizer, source: BatchSource, config: TrainingConfig) -> list[float]:
+    """The same with the batches of any source."""
     losses: list[float] = []
 
     def record(progress: Progress) -> None:
@@ -286,7 +291,7 @@ def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]],
         losses.append(progress.loss)
 
     objective, every_step = Objective(decoder), Action(1, record)
-    train(objective, optimizer, RepeatedRows(rows), config, Progress(), [every_step])
+    train(objective, optimizer, source, config, Progress(), [every_step])
     decoder.eval()
     return losses
 

@@ -11,6 +11,7 @@ from foretell.lessons.gpt2 import Gpt2Lesson
 from foretell.lessons.lesson import Lesson
 from foretell.lessons.mask import MaskLesson
 from foretell.lessons.smallest import SmallestLesson
+from foretell.lessons.sort import SortLesson
 from foretell.lessons.toy import ToyLesson
 from foretell.lessons.translation import LiveTranslation, TranslationLesson
 
@@ -34,6 +35,7 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
     "toy": lambda options: ToyLesson(options.seed, options.question),
     "aggregation": lambda options: AggregationLesson(),
     "translation": lambda options: TranslationLesson(options.live),
+    "sort": lambda options: SortLesson(),
     "mask": lambda options: MaskLesson(options.broken),
 }
 

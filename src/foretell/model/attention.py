@@ -159,10 +159,8 @@ class SDPAttention(nn.Module):
 class EagerAttention(nn.Module):
     """The same step by step, with dropout on the weights."""
 
-    description = CORE.changed(
-        values={"dropout": Declared("B H T S", ("weights",), "attention weight")},
-        saved=(*CORE.saved, "dropout", "weights"),
-    )
+    # Kept for the backward pass: at least the T x S numbers that `dropout` declares; without a kernel three times that
+    description = CORE.changed(values={"dropout": Declared("B H T S", ("weights",), "attention weight")})
 
     def __init__(self, config: ModelConfig):
         super().__init__()

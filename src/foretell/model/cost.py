@@ -36,16 +36,5 @@ def extrapolated(config: ModelConfig, count: Callable[[Decoder], int]) -> int:
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
-    """6N + 12 L (H E) T: forward and backward, with attention over a full context (Chowdhery et al. 2022, appendix B).
-
-    N excludes learned positions, which are looked up and not multiplied.
-    """
-    looked_up = config.context_length * config.width if config.position == "learned" else 0
-    matrix_parameters = count_parameters(config) - looked_up
-    attention_width = config.num_heads * config.head_width
-    return 6 * matrix_parameters + 12 * config.num_layers * attention_width * config.context_length
-
-
-def cache_bytes_per_token(config: ModelConfig, element_bytes: int) -> int:
-    """Bytes of the keys and values of one position in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_width * element_bytes
+    """`ModelConfig.training_flops_per_token` of a decoder with this configuration."""
+    return config.training_flops_per_token(count_parameters(config))

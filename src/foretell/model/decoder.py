@@ -182,6 +182,11 @@ def logit_chunks(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
         yield decoder.head(part)
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Logits (..., V) as log-probabilities in nats, in float64. Raises as `check_logits` does."""
+    return check_logits(logits).double().log_softmax(-1)
+
+
 def check_logits(logits: Tensor) -> Tensor:
     """The logits (..., V), if each row has a softmax; a `CheckpointError` where it would be NaN.
 

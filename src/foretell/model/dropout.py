@@ -55,12 +55,24 @@ class Dropout(nn.Module):
 
     def scaled_mask(self, x: Tensor) -> Tensor:
         """0 or 1 / (1 - rate) for every element of x (B, ...), in its dtype."""
-        per_row = x[0].numel()
-        keys = self.make_keys(len(x), x.device) if self.keys is None else self.keys
-        words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
-        bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
+        margins = self.margins(self.row_keys(x), x[0].numel()).view(x.shape)
+        return margins.add_(0.5).clamp_(0, 1).to(x.dtype).mul_(1 / (1 - self.rate))
+
+    def margins(self, keys: Tensor, count: int, first: int = 0) -> Tensor:
+        """Numbers (B, count) above 0 for elements that are kept, below 0 for others; at least 0.5 from 0.
+
+        They are about `count` elements of every row, from `first` on. A comparison of the bits takes five times as
+        long as this subtraction.
+        """
+        first_word, skipped = divmod(first, ELEMENTS_PER_WORD)
+        words = random_words(keys, -(-(skipped + count) // ELEMENTS_PER_WORD), first_word)
+        bits = words.view(torch.int16)[:, skipped : skipped + count]
         threshold = min(round(self.rate * 2 * HALF_RANGE) - HALF_RANGE, HALF_RANGE - 1)  # what 16 bits can hold
-        return (bits >= threshold).to(x.dtype).mul_(1 / (1 - self.rate))
+        return bits.float().sub_(threshold - 0.5)
+
+    def row_keys(self, x: Tensor) -> Tensor:
+        """The key of the random stream of each row of x (B, ...), (B,)."""
+        return self.make_keys(len(x), x.device) if self.keys is None else self.keys
 
     def make_keys(self, rows: int, device: torch.device) -> Tensor:
         """The key of the random stream of each row, (B,), from the counters."""

@@ -20,7 +20,8 @@ from foretell.model.surgery import replace
 from foretell.paths import select
 from foretell.randomness import stream_key
 
-DEFAULT_TARGETS = ("**.attention.query", "**.attention.value")  # as Hu et al. 2021, section 7.1, found best
+# All layers: for small models better than attention's query and value, which are the paper's (docs/finetuning.md)
+DEFAULT_TARGETS = ("trunk.blocks.**",)
 
 
 class LoRAConfig(Section):

@@ -8,17 +8,18 @@ changes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from foretell.config import Section
+from foretell.config import QuantizationConfig, Scheme
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.description import Description
+from foretell.model.kernels import float32_matmul
+from foretell.model.kernels.float32_matmul import fastest_dtype, linear_in_parts
 from foretell.model.quantization import (
     SCALE_DTYPE,
     bits_per_weight,
@@ -35,17 +36,7 @@ from foretell.paths import select
 
 logger = logging.getLogger(__name__)
 
-Scheme = Literal["int8", "int4"]
 ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of GPT-2's head
-
-
-class QuantizationConfig(Section):
-    """The storage format of a decoder's weights."""
-
-    to: Scheme
-    group: int = Field(gt=1)  # inputs of one row that share a scale
-    keep: tuple[str, ...] = ()  # globs of module paths whose weights stay as they are
-    calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
 
 
 class QuantizedMatrix(nn.Module):
@@ -93,13 +84,10 @@ class QuantizedMatrix(nn.Module):
 
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b; W is dequantised in parts."""
-        parts = [F.linear(x, self.rows(part, x.dtype), None if bias is None else bias[part]) for part in self._parts()]
-        return torch.cat(parts, dim=-1)  # (..., O)
-
-    def _parts(self) -> Iterator[slice]:
-        step = max(1, ELEMENTS_AT_ONCE // self.in_features)
-        for start in range(0, self.out_features, step):
-            yield slice(start, start + step)
+        dtype = fastest_dtype(x)
+        elements = ELEMENTS_AT_ONCE if dtype == x.dtype else float32_matmul.ELEMENTS_AT_ONCE
+        rows = partial(self.rows, dtype=dtype)
+        return linear_in_parts(x.to(dtype), rows, bias, self.out_features, elements).to(x.dtype)  # (..., O)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.scheme} in groups of {self.group}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
@@ -12,6 +13,7 @@ from torch import nn
 from foretell.model.dropout import DropoutHost
 from foretell.paths import select
 
+HOOKS = [name for name in vars(nn.Module()) if "_hooks" in name and "state_dict" not in name]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -77,6 +79,32 @@ def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "
         children[name] = changed.get(below, children[name])
     other._modules = children
     return other
+
+
+class RefersToHooks(nn.Module):
+    """A module that keeps references to hooks or to modules above it, besides its children."""
+
+    def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
+        """Refer to the copies of modules, and to their hooks, from now on; this module is a copy too."""
+        raise NotImplementedError
+
+
+def copy_with_own_hooks(module: AnyModule) -> AnyModule:
+    """A copy of a module tree without hooks, which can get its own; weights, packed ones too, are shared.
+
+    The original does not change, and hooks on one of them do not see the calls of the other.
+    """
+    copies = {old: copy.copy(old) for old in module.modules()}
+    for old, new in copies.items():
+        new._modules = {name: None if child is None else copies[child] for name, child in old._modules.items()}
+        for name in HOOKS:
+            setattr(new, name, OrderedDict())
+    for new in copies.values():
+        if isinstance(new, RefersToHooks):
+            new.refer_to(copies)
+    copied = copies[module]
+    assert isinstance(copied, type(module))
+    return copied
 
 
 def recast(module: nn.Module, kind: type[AnyModule]) -> AnyModule:

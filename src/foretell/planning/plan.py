@@ -13,9 +13,9 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError
 from foretell.files import format_bytes
+from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import MEMORY_SHARE
-from foretell.generation.sequence import blocks_for
-from foretell.model.cost import cache_bytes_per_token, count_parameters
+from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning.estimate import (
@@ -174,7 +174,7 @@ def plan_generation(
     default, and in all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
     """
     parameters = count_parameters(config)
-    weights, per_token = parameters * element_bytes, cache_bytes_per_token(config, element_bytes)
+    weights, per_token = parameters * element_bytes, config.cache_bytes_per_token(element_bytes)
     cache = context * per_token
     left = max(0.0, memory - weights)
     users = Range(users_in(min(left, memory // MEMORY_SHARE), per_token, context), users_in(left, per_token, context))

@@ -25,9 +25,10 @@ from foretell.pretraining.task import ContinuedTextTask, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
+from foretell.session.declaration import Choice, Machine, Training, describe_model
 from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
-from foretell.session.protocol import Choice, Machine, Training, describe_model, run_training
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 

@@ -18,8 +18,8 @@ from foretell.model.presets import SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
 from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.declaration import Choice
 from foretell.session.machine import check_batch_fits, check_model_fits
-from foretell.session.protocol import Choice
 from foretell.session.request import intervals
 from foretell.training.optimizer import optimizer_flops_per_step
 

@@ -15,8 +15,8 @@ from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import save_model
 from foretell.model.cost import training_flops_per_token

@@ -21,7 +21,8 @@ from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import CheckpointError, DataError
 from foretell.files import sync
 from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
-from foretell.runs.run import RUN, Run, find_run
+from foretell.runs.record import RUN
+from foretell.runs.run import Run, find_run
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.streaming import AFTER_WORD, iter_pieces

@@ -17,7 +17,8 @@ from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import bits_per_byte
 from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import TokenizedText, open_tokens
-from foretell.runs.run import RUN, Run
+from foretell.runs.record import RUN
+from foretell.runs.run import Run
 from foretell.session.task import ReplayedRow, ReplayedToken
 from foretell.training.objective import Objective
 
@@ -179,7 +180,7 @@ def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
     rows = [make_row(data, batch, losses, (step - 1) * data.batch_size + row, model) for row in range(len(losses))]
-    logged = {line["step"]: line.get("loss") for line in run.metrics()}
+    logged = {line["step"]: line.get("loss") for line in run.metrics.records()}
     mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
     return Replay(step, mean, logged.get(step), rows)
 

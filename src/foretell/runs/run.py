@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
-import shlex
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic_core import to_jsonable_python
-
-from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError, did_you_mean
 from foretell.files import (
     TEMPORARY,
-    TEXT_LIMIT,
+    check_not_removed,
     is_temporary,
-    read_bytes,
     read_json,
     remove_directory,
     remove_leftovers,
     sync,
-    to_json,
     write_json,
     write_text,
 )
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
+from foretell.runs.line_files import FollowedLineFile, LineFile, metrics_line, pace_line, parse_metrics, parse_pace
+from foretell.runs.record import (
+    RUN,
+    advice_without_record,
+    and_advice,
+    configuration_digest,
+    read_record,
+    write_record,
+)
 
 RUNS = Path("runs")
 FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures
-RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
+METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
@@ -52,21 +51,6 @@ WRITTEN = (
     FOLDS,
 )
 WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
-# Metrics that depend on the machine and not on the training
-MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
-# Settings of the training that a resumed run may change
-RESUMABLE = {"gradient_accumulation_steps", "parallel", "checkpoint_activations"}
-# Digests of configurations use the names of the first version, so that its checkpoints keep their digests
-FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
-
-# run.json names its format and its own SHA-256; the first version's has neither, so that one of them alone is damage
-FORMAT = 2
-SEAL = ("format", "sha256")
-# The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
-JSON_NAMES = {dict: "object", list: "array", str: "string"}
-KINDS: dict[str, type] = {"config": dict, "data": list, "size": str, "device": str, "dtype": str}
-
-Line = TypeVar("Line")
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +58,15 @@ logger = logging.getLogger(__name__)
 class Run:
     """Paths and records of one run."""
 
+    line_file: type[LineFile] = LineFile
+
     def __init__(self, directory: Path):
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
         self.samples = directory / "samples"
         self.tokens = directory / "tokens"
+        self.metrics = self.line_file(directory / METRICS, parse_metrics, metrics_line)
+        self.pace = self.line_file(directory / PACE, parse_pace, pace_line)
 
     @property
     def name(self) -> str:
@@ -143,8 +131,7 @@ class Run:
 
     def replace_record(self, record: dict[str, Any]) -> None:
         """Store a record, with its SHA-256."""
-        sealed = {**record, "format": FORMAT}
-        write_json(self.directory / RUN, {**sealed, "sha256": digest_of(sealed)})
+        write_record(self.directory, record)
 
     def environment(self) -> dict[str, Any]:
         """The machine that the run was started on; empty if the file is lost, or damaged, which is a warning."""
@@ -155,118 +142,20 @@ class Run:
             logger.warning(f"{error}; it describes the machine that the run was started on, and is not needed")
             return {}
 
+    def record(self) -> dict[str, Any]:
+        """The record that `write_record` stored; damage is a `CheckpointError`."""
+        return read_record(self.directory)
+
     def configuration_digest(self) -> str:
-        """A hash of the configuration, with which a checkpoint is compared.
-
-        It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may
-        add one whose default is the earlier behaviour.
-        """
-        config = self.record()["config"]
-        fields = TrainingConfig.model_fields.items()
-        defaults = with_first_names(
-            to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
-        )
-        left_out = with_first_names(dict.fromkeys(RESUMABLE))
-        training = {
-            key: value
-            for key, value in with_first_names(config.get("training", {})).items()
-            if key not in left_out and not (key in defaults and value == defaults[key])
-        }
-        canonical = json.dumps({**config, "training": training}, sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-    def check_present(self) -> None:
-        """Refuse to write into a run that was removed meanwhile: that would make a directory that is not a run."""
-        if not self.directory.is_dir():
-            raise OutputError(f"{self.directory} is gone: it was removed, or its disk is not mounted")
+        """A hash of the configuration, with which a checkpoint is compared."""
+        return configuration_digest(self.record()["config"])
 
     def clear_leftovers(self) -> None:
         """Delete what a killed process left: files under temporary names, the mark of a run being made, a cut line."""
         discard(self.directory / PREPARING)
-        if lines := self.pace():
-            write_text(self.directory / PACE, "".join(map(pace_line, lines)))
+        self.pace.keep()
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
-
-    def record(self) -> dict[str, Any]:
-        """The record that `write_record` stored; damage is a `CheckpointError`."""
-        path = self.directory / RUN
-        record = read_json(path)
-        if any(key in record for key in SEAL):
-            seal = record.pop("sha256", None)
-            if record.get("format") != FORMAT or seal != digest_of(record):
-                advice = and_advice(self.directory).replace("is lost", "is damaged")
-                raise CheckpointError(
-                    f"{path} is damaged or was changed: it does not match its own SHA-256; restore it{advice}"
-                )
-            del record["format"]
-        self._check_kinds(record)
-        return record
-
-    def _check_kinds(self, record: dict[str, Any]) -> None:
-        """Refuse a record whose parts are missing or of another kind."""
-        path = self.directory / RUN
-        for key, kind in KINDS.items():
-            if key not in record:
-                raise CheckpointError(f"{path} has no '{key}'; it is damaged or of another version")
-            if not isinstance(record[key], kind):
-                raise CheckpointError(f"{path} is damaged: its '{key}' is not a JSON {JSON_NAMES[kind]}")
-        start = record.get("from") or {"model": "", "weights_sha256": ""}
-        are_right = {
-            "data": all(isinstance(name, str) for name in record["data"]),
-            "device": record["device"] in ("cpu", "cuda", "mps"),
-            "dtype": record["dtype"] in ("float32", "bfloat16"),
-            "config": all(isinstance(section, dict | NoneType) for section in record["config"].values()),
-            "from": isinstance(start, dict)
-            and all(isinstance(start.get(key), str) for key in ("model", "weights_sha256")),
-        }
-        for key, is_right in are_right.items():
-            if not is_right:
-                raise CheckpointError(f"{path} is damaged: its '{key}' is not as training writes it")
-
-    def append_metrics(self, metrics: dict[str, Any]) -> None:
-        """Add one line to metrics.jsonl."""
-        self._append(METRICS, json.dumps(metrics) + "\n")
-
-    def append_pace(self, step: int, share: float, seconds: float) -> None:
-        """Add one line to pace.txt: the share of the training and the seconds that are spent when a step begins."""
-        self._append(PACE, pace_line((step, share, seconds)))
-
-    def sync_pace(self) -> None:
-        """Write pace.txt to the disk, if there is one: a checkpoint must not be newer than it."""
-        if (self.directory / PACE).exists():
-            sync(self.directory / PACE)
-
-    def _append(self, name: str, line: str) -> None:
-        self.check_present()
-        try:
-            with (self.directory / name).open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise OutputError(f"could not write {self.directory / name}: {error.strerror}") from error
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl that are complete, oldest first."""
-        return self._lines(METRICS, parse_metrics)
-
-    def pace(self) -> list[tuple[int, float, float]]:
-        """All lines of pace.txt that are complete, in the order of their steps."""
-        return self._lines(PACE, parse_pace)
-
-    def _lines(self, name: str, parse: Callable[[str], Line]) -> list[Line]:
-        path = self.directory / name
-        try:
-            lines = read_bytes(path, TEXT_LIMIT).decode("utf-8").splitlines(keepends=True) if path.exists() else []
-            return [parse(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error}); remove the line, or start again with another --out"
-            ) from None
-
-    def forget_metrics_after(self, step: int) -> None:
-        """Drop the metrics after the step of the checkpoint that the run resumes from."""
-        kept = [metrics for metrics in self.metrics() if metrics["step"] <= step]
-        write_text(self.directory / METRICS, "".join(json.dumps(metrics) + "\n" for metrics in kept))
 
     def keep_file(self, path: Path, part: str) -> None:
         """Copy a file that the run is made from to tokens/PART/, so that resuming does not need the original."""
@@ -286,7 +175,7 @@ class Run:
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep the samples of a step."""
-        self.check_present()
+        check_not_removed(self.directory)
         make_folder(self.samples)
         write_text(self.samples / f"step-{step:06d}.txt", text)
 
@@ -350,6 +239,8 @@ class Run:
 class FollowedRun(Run):
     """A run as all processes but the first one see it: they read what that one writes."""
 
+    line_file = FollowedLineFile
+
     def replace_record(self, record: dict[str, Any]) -> None:
         """The first process writes it."""
 
@@ -359,65 +250,8 @@ class FollowedRun(Run):
     def clear_leftovers(self) -> None:
         """The first process does it."""
 
-    def append_metrics(self, metrics: dict[str, Any]) -> None:
-        """The first process writes them."""
-
-    def append_pace(self, step: int, share: float, seconds: float) -> None:
-        """The first process writes it."""
-
-    def forget_metrics_after(self, step: int) -> None:
-        """The first process does it."""
-
     def write_sample(self, step: int, text: str) -> None:
         """The first process writes it."""
-
-
-class MetricsDigest:
-    """A running hash of lines of metrics, without what depends on the machine; checkpoints keep it."""
-
-    def __init__(self, lines: Iterable[dict[str, Any]] = ()):
-        self._hash = hashlib.sha256()
-        for metrics in lines:
-            self.add(metrics)
-
-    def add(self, metrics: dict[str, Any]) -> None:
-        """The next line."""
-        kept = {key: value for key, value in metrics.items() if key not in MEASURED}
-        self._hash.update((json.dumps(kept) + "\n").encode())
-
-    @property
-    def value(self) -> str:
-        """In hex, as training.json has it."""
-        return self._hash.hexdigest()
-
-
-def parse_metrics(text: str) -> dict[str, Any]:
-    """A line of metrics.jsonl; ValueError if it is not an object of numbers with a step."""
-    line = json.loads(text)
-    if not isinstance(line, dict) or type(line.get("step")) is not int:
-        raise ValueError("a line is not an object with a step")
-    for key, value in line.items():
-        if value is not None and type(value) not in (int, float):
-            raise ValueError(f"step {line['step']}: '{key}' is not a number")
-    return line
-
-
-def pace_line(mark: tuple[int, float, float]) -> str:
-    """A line of pace.txt: step, share and seconds."""
-    step, share, seconds = mark
-    return f"{step} {share!r} {seconds!r}\n"
-
-
-def parse_pace(text: str) -> tuple[int, float, float]:
-    """A line of pace.txt: step, share and seconds; ValueError if it is anything else."""
-    step, share, seconds = text.split()
-    if not (0 <= float(share) <= 1 and float(seconds) >= 0):
-        raise ValueError(f"step {step}: a share of {share} after {seconds} seconds")
-    return int(step), float(share), float(seconds)
-
-
-def digest_of(record: dict[str, Any]) -> str:
-    return hashlib.sha256(to_json(record).encode()).hexdigest()
 
 
 def discard(path: Path) -> None:
@@ -426,26 +260,6 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning(f"could not remove {path}: {error.strerror or error}; it does no harm")
-
-
-def advice_without_record(directory: Path) -> str:
-    """Advice for a directory whose run.json is lost; empty without checkpoints."""
-    checkpoints = list_checkpoints(directory / "checkpoints")
-    if not checkpoints:
-        return ""
-    path = shlex.quote(str(checkpoints[-1].directory))
-    return f"its {RUN} is lost, but each checkpoint is a model, as in foretell train DATA --start-from {path}"
-
-
-def and_advice(directory: Path) -> str:
-    """The advice as the end of a message."""
-    advice = advice_without_record(directory)
-    return f"; {advice}" if advice else ""
-
-
-def with_first_names(training: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the names of the first version, with which configurations are hashed."""
-    return {FIRST_NAMES.get(key, key): value for key, value in training.items()}
 
 
 def make_folder(path: Path) -> None:

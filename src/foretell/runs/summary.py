@@ -17,7 +17,9 @@ from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
-from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
+from foretell.runs.line_files import MetricsDigest
+from foretell.runs.record import RUN
+from foretell.runs.run import METRICS, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 
@@ -63,7 +65,7 @@ class Summary:
 
 def summarize(run: Run) -> Summary:
     """Read a run's record, metrics and the training state of its checkpoints; damage is a `CheckpointError`."""
-    record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
+    record, metrics, checkpoints = run.record(), run.metrics.records(), list_checkpoints(run.checkpoints)
     training = training_of(record, run)
     warn_of_changed_metrics(run, metrics, checkpoints)
     step = max(
@@ -84,13 +86,18 @@ def summarize(run: Run) -> Summary:
         tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
-        bits_per_byte=None
-        if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None
-        else loss / math.log(2) * held_out.tokens_per_byte,
+        bits_per_byte=bits_per_byte(loss, held_out),
         held_out=task_digest(record, checkpoints) if held_out is None else held_out.digest,
         state=state_of(checkpoints, training, record.get("minutes")),
         changed=max(path.stat().st_mtime for path in written if path.exists()),
     )
+
+
+def bits_per_byte(loss: float, held_out: HeldOut | None) -> float | None:
+    """A loss in nats per token as bits per byte of the held-out text; None without such a text."""
+    if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None:
+        return None
+    return loss / math.log(2) * held_out.tokens_per_byte
 
 
 def is_text_run(config: Mapping[str, Any]) -> bool:
@@ -127,11 +134,23 @@ def read_held_out(run: Run) -> HeldOut | None:
         if not split["bytes"] or not split["tokens"]:
             return None
         rows = index["extra"].get("rows")
-        content = [index["tokenizer"], *(shard["sha256"] for shard in split["shards"]), *([rows] if rows else [])]
-        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-        return HeldOut(None if rows else split["tokens"] / split["bytes"], digest)
+        return HeldOut(None if rows else split["tokens"] / split["bytes"], split_digest(index, "validation"))
     except (KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
+
+
+def training_digest(run: Run) -> str | None:
+    """A hash of the training tokens and of the tokenizer; None for a run without token shards."""
+    path = run.tokens / "index.json"
+    return split_digest(read_json(path), "train") if path.is_file() else None
+
+
+def split_digest(index: dict[str, Any], split: str) -> str:
+    """A hash of the tokens of a split, from the index of its shards, and of the tokenizer."""
+    rows = index["extra"].get("rows")
+    shards = [shard["sha256"] for shard in index["splits"][split]["shards"]]
+    content = [index["tokenizer"], *shards, *([rows] if rows else [])]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) -> str | None:

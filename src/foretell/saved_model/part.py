@@ -19,7 +19,9 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder, weight_shapes
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
 from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
-from foretell.safetensors_files import ROWS_CHECKED, StoredTensor, check_finite, check_shapes, read_tensor
+from foretell.safetensors_files import ROWS_CHECKED, check_finite, check_shapes, read_tensor
+from foretell.safetensors_header import StoredTensor
+from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION, TOKENIZER, check_depth, check_vocabulary
 from foretell.text import Tokenizer, load_tokenizer
 
 Shape = tuple[int, ...]
@@ -141,9 +143,6 @@ def weight_key(part: type[Part], name: str, path: str) -> str:
     return path if part.is_inside_decoder else f"{name}.{path}"
 
 
-DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
-
-
 # --- tokenizer -------------------------------------------------------------------------------------------------------
 
 
@@ -196,23 +195,6 @@ class DecoderPart(Part):
             return cls(quantization.load_decoder(config, source).eval())
         decoder = decoder_with_weights(config, source.read(shapes))
         return cls(decoder.train(source.for_training))
-
-
-def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
-    """Refuse a tokenizer with tokens that the model has no row for."""
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
-            "they do not belong together"
-        )
-
-
-def check_depth(config: ModelConfig, count: int, where: Path) -> None:
-    """Refuse a configuration with more layers than `count` weights, before time is spent on making them."""
-    if config.num_layers > count:
-        raise CheckpointError(
-            f"{where} has {count} weights, too few for the configuration's {config.num_layers} layers"
-        )
 
 
 # --- quantised weights -----------------------------------------------------------------------------------------------

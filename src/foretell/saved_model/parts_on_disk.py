@@ -14,18 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError
-from foretell.files import CONFIG, MODEL_TYPE, WEIGHTS, read_json, write_json
+from foretell.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
 from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantized_linear import quantize_decoder
-from foretell.safetensors_files import MOST_OWN_HEADER_BYTES, read_header, save_tensors
-from foretell.saved_model.part import (
+from foretell.safetensors_files import save_tensors
+from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, read_header
+from foretell.saved_model.config_file import (
     DECODER,
-    KINDS,
+    FORMAT,
+    FORMAT_WITH_PARTS,
     QUANTIZATION,
     TOKENIZER,
+    read_entries,
+)
+from foretell.saved_model.part import (
+    KINDS,
     DecoderPart,
     Part,
     PartSource,
@@ -36,7 +42,6 @@ from foretell.saved_model.part import (
 )
 from foretell.text.tokenizer import CHAT_TEMPLATE
 
-FORMAT, FORMAT_WITH_PARTS = 1, 2
 READ_FIRST = (TOKENIZER, QUANTIZATION)  # a decoder is checked against the one and made by the other
 
 
@@ -133,24 +138,6 @@ def load_parts(
     return {name: parts[name] for name in entries}
 
 
-def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
-    """The parts that config.json names, each with its kind and settings; another program's file is refused."""
-    path = directory / CONFIG
-    values = read_json(path)
-    model_type, version = values.pop("model_type", None), values.pop("format", None)
-    if model_type == MODEL_TYPE and version == FORMAT:
-        return {TOKENIZER: {"kind": TOKENIZER}, DECODER: {"kind": DECODER, **values}}
-    if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
-        entries = values.get("parts")
-        if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
-            return entries
-        raise CheckpointError(f"{path} names no parts; it is damaged")
-    raise CheckpointError(
-        f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
-        f"{FORMAT} and {FORMAT_WITH_PARTS}"
-    )
-
-
 def check_replaceable(directory: Path) -> None:
     """Refuse to write a saved model over anything but a saved model or an empty directory."""
     if not directory.exists():
@@ -158,7 +145,14 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, *(name for part in KINDS.values() for name in part.file_names)}
+    known = {
+        WEIGHTS,
+        CONFIG,
+        CHAT_TEMPLATE,
+        MANIFEST,
+        EXAMPLES,
+        *(name for part in KINDS.values() for name in part.file_names),
+    }
     if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.distributed.launch import is_follower
+from foretell.files import format_duration
 from foretell.session.plots import Points, points_of
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
@@ -165,7 +166,7 @@ class Remaining:
         done, elapsed = step - self._start[0], now - self._start[1]
         if done <= 0 or step >= steps:
             return ""
-        return f"{clock(elapsed / done * (steps - step))} left"
+        return f"{format_duration(elapsed / done * (steps - step))} left"
 
 
 def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
@@ -189,7 +190,7 @@ def describe_gauges(metrics: dict[str, Any]) -> Text:
 
 def describe_tokenizing(done: int, total: int, seconds: float) -> str:
     """Progress, speed and remaining time of tokenizing."""
-    left = clock(seconds / max(1, done) * (total - done))
+    left = format_duration(seconds / max(1, done) * (total - done))
     return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
@@ -198,13 +199,6 @@ def sample_text(step: int, prompt: str, continuation: str) -> Text:
     text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
     text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
     return text.append(shorten(continuation, 160), style="not dim")
-
-
-def clock(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 # --- in a notebook ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from foretell.planning.estimate import (
     training_memory,
 )
 from foretell.planning.speed import peak_flops, time_steps
-from foretell.runs.run import RESUMABLE, Run
+from foretell.runs.record import RESUMABLE
+from foretell.runs.run import Run
 from foretell.training.optimizer import Shapes, make_optimizer
 from foretell.training.step import TrainingBatch
 

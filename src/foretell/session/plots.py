@@ -147,6 +147,6 @@ def draw_curve(run: Run) -> None:
     if not has_matplotlib():
         return
     try:
-        write_png(run.directory / CURVE, [(run.name, run.metrics())])
+        write_png(run.directory / CURVE, [(run.name, run.metrics.records())])
     except OutputError as error:
         logger.warning("%s; the run itself is complete", " ".join(str(error).split()))

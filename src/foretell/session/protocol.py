@@ -8,35 +8,27 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
-import torch
-
-from foretell.config import ModelConfig, TrainingConfig, make_section
-from foretell.device import choose_device, choose_training_dtype, dtype_name
+from foretell.config import TrainingConfig, make_section
+from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
-from foretell.loading import Start, find_start
-from foretell.model.cost import count_parameters
-from foretell.model.init import make_decoder, weight_shapes
-from foretell.planning.estimate import DeviceMemory, device_memory
+from foretell.loading import find_start
+from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
-from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.declaration import AnyTask, Machine, Training
 from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
-    Footprint,
     check_fits,
     freed_memory_kept,
     log_other_machine,
     resumed_precision,
     resumed_training,
-    seconds_per_step,
 )
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -44,145 +36,9 @@ from foretell.session.session import Session
 from foretell.session.task import Task
 from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
 
-AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
-AnyTask = TypeVar("AnyTask", bound=Task)
-
 WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not repeat
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The device, the precision of matrix products, and the memory that a training can use."""
-
-    device: torch.device
-    dtype: torch.dtype
-    memory: DeviceMemory
-
-    def describe(self, parallel: str) -> str:
-        processes = self.memory.processes
-        several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
-        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
-
-
-def describe_model(size: str, model: ModelConfig) -> str:
-    return (
-        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-        f"{model.num_heads} heads, width {model.width}, context {model.context_length}"
-    )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
-
-    record: choices outside the configuration, as entries of run.json. With `most_steps`, a training of a given time has
-    at most this number of steps.
-    """
-
-    config: Any
-    size: str
-    reasons: list[str]
-    record: dict[str, Any] = field(default_factory=dict)
-
-
-class Training(ABC, Generic[AnyRequest, AnyTask]):
-    """A kind of training: how a request becomes a task, for a new run and for one that is resumed.
-
-    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless their
-    docstring states otherwise.
-    """
-
-    verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
-
-    def __init__(self, request: AnyRequest):
-        self.request = request
-        self.began = time.monotonic()  # `minutes` are counted from here
-        self.probed: tuple[Any, float] | None = None  # the last configuration that was measured: seconds per step
-
-    def check_early(self, machine: Machine) -> None:
-        """Refuse a request that cannot fit the machine, before any data is read."""
-
-    @abstractmethod
-    def read(self, run: Run, reporter: Reporter) -> Any:
-        """Read the data, and keep in `run.tokens` what resuming needs of it. Only the first process does."""
-
-    @abstractmethod
-    def reopen(self, run: Run, record: dict[str, Any]) -> Any:
-        """The data that `read` kept."""
-
-    @abstractmethod
-    def choose(self, data: Any, machine: Machine) -> Choice:
-        """Fill in what the user left open. Only the first process does."""
-
-    def footprint(self, config: Any, data: Any) -> Footprint:
-        """The sizes that the checks of memory and disk need; by default, of a decoder whose rows fill its context."""
-        return Footprint(weight_shapes(config.model), config.model)
-
-    def first_model(self, config: Any, data: Any, start: Start | None) -> Any:
-        """The model before its first step, by default a decoder: with new weights, or the start's."""
-        return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
-
-    @abstractmethod
-    def load_model(self, directory: Path, device: torch.device) -> Any:
-        """The model of a checkpoint."""
-
-    @abstractmethod
-    def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
-        """The task; `about` has the entries of run.json beyond the configuration."""
-
-    @abstractmethod
-    def describe(self, task: AnyTask) -> list[str]:
-        """Lines for the log about the data, the model and the recipe of a new run, with the reasons."""
-
-    def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
-        """The time of a training step with this configuration, measured on the run's own batches."""
-        if self.probed is None or self.probed[0] != config:
-            task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
-            task.objective.to(machine.device)
-            task.choose_kernels(machine.device, machine.dtype)
-            seconds = seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
-            self.probed = config, seconds
-        return self.probed[1]
-
-    def timed_size(
-        self,
-        costs: Mapping[str, SizeCost],
-        probed: tuple[str, Any],
-        data: Any,
-        machine: Machine,
-        budget: Callable[[float], Budget],
-    ) -> tuple[str, str]:
-        """The size for time and data (`choose_size`), and the reason.
-
-        probed: the size to measure, and its configuration. budget: from the measured operations per second.
-        """
-        name, config = probed
-        rate = costs[name].flops_per_step / self.seconds_per_step(config, data, machine)
-        return choose_size(costs, budget(rate))
-
-    def timed_steps(
-        self, config: Any, data: Any, machine: Machine, default_minutes: float = 1.0, most: int | None = None
-    ) -> tuple[int, str]:
-        """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
-        if self.request.section("training").get("steps") is not None:
-            return config.training.steps, "as asked"
-        seconds = self.seconds_per_step(config, data, machine)
-        return choose_steps(self.request.minutes, default_minutes, seconds, f"{seconds:.2f} s per step", most)
-
-    def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
-        """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
-
-    def how_to_extend(self, steps: int = 0) -> str:
-        """Advice on training beyond the last step of a run, by a number of steps if one is given."""
-        return "start again with another --out to train longer"
-
-    def opened(self, session: Session[AnyTask]) -> None:
-        """Called before the first or the next step."""
-
-    def closed(self, session: Session[AnyTask]) -> None:
-        """Called after the last step: write the report."""
 
 
 def run_training(
@@ -246,29 +102,31 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     return task
 
 
-def pace_of(training: Training[Any, Any], task: Task, config: TrainingConfig, run: Run) -> Pace:
-    """The steps of the configuration, or the time of the run's record, of which a run that resumes has spent a part."""
+def pace_of(
+    training: Training[Any, Any], task: Task, config: TrainingConfig, run: Run, checkpoint_step: int = 0
+) -> Pace:
+    """The steps of the configuration, or the time of the run's record, of which a run that resumes has spent a part.
+
+    checkpoint_step: of the checkpoint that it resumes from. Steps before it that pace.txt lacks are logged.
+    """
     minutes = task.about.get("minutes")
     if minutes is None:
         return FixedSteps(config)
+    timed = run.pace.records()
+    if (first := max((recorded + 1 for recorded, _, _ in timed), default=0)) < checkpoint_step:
+        logger.warning(
+            f"time        pace.txt has no steps from {first} to {checkpoint_step - 1}: their time is lost and does not "
+            "count"
+        )
     return TimeBudget(
         config,
         60 * minutes,
         spent=time.monotonic() - training.began,
-        marks={step: Mark(share, seconds) for step, share, seconds in run.pace()},
-        record=lambda step, mark: run.append_pace(step, *mark),
+        marks={step: Mark(share, seconds) for step, share, seconds in timed},
+        record=lambda step, mark: run.pace.append((step, *mark)),
         most_steps=task.about.get("most_steps"),
         world=current_world(),
     )
-
-
-def check_pace(run: Run, step: int) -> None:
-    """Log if pace.txt lacks steps before the checkpoint of a step: their time is not counted."""
-    timed = max((recorded + 1 for recorded, _, _ in run.pace()), default=0)
-    if timed < step:
-        logger.warning(
-            f"time        pace.txt has no steps from {timed} to {step - 1}: their time is lost and does not count"
-        )
 
 
 def recorded_task(
@@ -289,14 +147,6 @@ def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, An
         return make_section(training.request.config_type, record["config"], str(run.directory))
     except ConfigError as error:
         raise of_another_version(run, error) from None
-
-
-def kept_data(run: Run) -> Path:
-    """The data file of a run that keeps a copy of it (`Run.keep_file`)."""
-    path = run.kept_file("data")
-    if path is None:
-        raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
-    return path
 
 
 def of_another_version(run: Run, problem: object) -> CheckpointError:
@@ -331,14 +181,13 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     checkpoint = last_checkpoint(run)
-    if checkpoint is not None and record.get("minutes"):
-        check_pace(run, checkpoint.step)
     model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
     record["config"]["training"] = settings.model_dump(mode="json")
     task = recorded_task(training, run, record, model, data)
-    session = Session(run, task, settings, device, dtype, reporter, pace_of(training, task, settings, run))
+    pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
+    session = Session(run, task, settings, device, dtype, reporter, pace)
     if checkpoint is None:
-        run.forget_metrics_after(0)
+        run.metrics.keep(lambda line: False)
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
     else:
         session.restore(checkpoint)

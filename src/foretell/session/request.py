@@ -13,7 +13,7 @@ from foretell.config import ALIASES, Section, check_known, make_section, transla
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.loading import Start
-from foretell.runs.run import RESUMABLE
+from foretell.runs.record import RESUMABLE
 
 MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000

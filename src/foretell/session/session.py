@@ -18,9 +18,12 @@ from foretell.device import autocast
 from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from foretell.files import check_not_removed
 from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
-from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
+from foretell.runs.line_files import MetricsDigest
+from foretell.runs.record import RUN
+from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.failures import StopSignal, explain_failures, resume_command
 from foretell.session.machine import Meter, describe_environment
@@ -138,8 +141,8 @@ class Session(Generic[AnyTask]):
         self.progress = Progress(**state["progress"])
         self._logged = (self.progress.tokens, self.progress.seconds)
         self._saved_step = self.progress.step
-        self.run.forget_metrics_after(self.progress.step)
-        self._metrics_digest = MetricsDigest(self.run.metrics())
+        self.run.metrics.keep(lambda line: line["step"] <= self.progress.step)
+        self._metrics_digest = MetricsDigest(self.run.metrics.records())
         if state.get("metrics") != self._metrics_digest.value:
             logger.warning(
                 f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training continues"
@@ -221,7 +224,7 @@ class Session(Generic[AnyTask]):
 
     def actions(self) -> list[Action]:
         return [
-            Action(self.training.evaluate_every, self.evaluate_and_log, closing=1 + self.task.closing_evaluations),
+            Action(self.training.evaluate_every, self.evaluate_and_log, lambda: 1 + self.task.closing_evaluations),
             Action(self.training.log_every, self.log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
@@ -255,7 +258,7 @@ class Session(Generic[AnyTask]):
             return
         metrics = self.metrics(progress)
         self._logged = (progress.tokens, progress.seconds)
-        self.run.append_metrics(metrics)
+        self.run.metrics.append(metrics)
         self._metrics_digest.add(metrics)
         self.reporter.metrics(metrics, self.pace.expected_steps(progress.step, progress.share))
 
@@ -298,8 +301,8 @@ class Session(Generic[AnyTask]):
             return
         self.evaluate(progress)
         self.check_finite(progress)
-        self.run.check_present()
-        self.run.sync_pace()
+        check_not_removed(self.run.directory)
+        self.run.pace.sync()  # a checkpoint must not be newer
         parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
         save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
         if self.world.is_first:

@@ -39,7 +39,8 @@ class Task(ABC):
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
     flops_per_token: int | None = None  # of training, per token that is read; where it is known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
-    closing_evaluations: float = 0.0  # that the closing report takes; a training of a given time leaves time for them
+    # that the closing report takes; a training of a given time leaves time for them; an evaluation may change it
+    closing_evaluations: float = 0.0
     held_out_setting: str = ""  # the setting that decides how much data is held out
 
     @abstractmethod

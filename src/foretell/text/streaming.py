@@ -23,6 +23,7 @@ from typing import Any
 from foretell.errors import UsageError
 from foretell.text.tokenizer_json import (
     LLAMA3_PATTERN,
+    LOWER_CASE,
     QWEN2_PATTERN,
     WORD_SPLIT,
     TokenizerJson,
@@ -50,8 +51,8 @@ def safe_cut(content: TokenizerJson) -> re.Pattern[str] | None:
     """A pattern that matches where a text can be cut; None if this tokenizer's texts must not be cut."""
     cut = _cut_of_split(content)
     normalizer = content["normalizer"]
-    # NFC never joins a letter to the space or mark after it; other normalizers are unknown.
-    if cut is None or (normalizer is not None and (normalizer != {"type": "NFC"} or cut is ANYWHERE)):
+    # Neither of the two joins a letter to the space or mark after it; other normalizers are unknown.
+    if cut is None or (normalizer is not None and (normalizer not in ({"type": "NFC"}, LOWER_CASE) or cut is ANYWHERE)):
         return None
     ordinary = [token for token in content["added_tokens"] if not token["special"]]
     return None if any(_crosses(token, cut) for token in ordinary) else cut
@@ -232,9 +233,11 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]):
         """Raises UsageError for an empty stop string, which would end every text before it begins."""
-        if isinstance(stops, str) or "" in stops:
-            raise UsageError("stop strings must be a list of strings that are not empty")
-        self._stops = tuple(stops)
+        if isinstance(stops, str):
+            raise UsageError("stop strings must be a list of strings")
+        if "" in stops:
+            raise UsageError("a stop string is empty; give at least one character")
+        self.stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._held = ""
         self.stopped = False
@@ -255,7 +258,7 @@ class StopStrings:
         return self._release(len(self._held)) if match is None else self._stop_at(match)
 
     def _first_match(self) -> int | None:
-        positions = [position for stop in self._stops if (position := self._held.find(stop)) >= 0]
+        positions = [position for stop in self.stops if (position := self._held.find(stop)) >= 0]
         return min(positions, default=None)
 
     def _first_open(self) -> int:
@@ -265,7 +268,7 @@ class StopStrings:
         """
         length = len(self._held)
         for start in range(max(0, length - self._longest + 1), length):
-            if any(stop.startswith(self._held[start:]) and length - start < len(stop) for stop in self._stops):
+            if any(stop.startswith(self._held[start:]) and length - start < len(stop) for stop in self.stops):
                 return start
         return length
 

@@ -20,7 +20,7 @@ import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
-from foretell.text.streaming import StreamDecoder, iter_pieces, iter_stream_pieces, make_stream, safe_cut
+from foretell.text.streaming import StreamDecoder, is_byte, iter_pieces, iter_stream_pieces, make_stream, safe_cut
 from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
 from foretell.text.untrusted_tokenizer import (
     make_backend,
@@ -303,6 +303,20 @@ class Tokenizer:
         spell = piece_bytes if self._byte_level else str.encode
         pieces = ("" if token in special else self._plain.id_to_token(token) or "" for token in range(self.vocab_size))
         return tuple(map(spell, pieces))
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of one token, which may be a part of a character; of a special token its name.
+
+        Raises TokenizerError for an unknown id.
+        """
+        piece = self.piece(token_id)
+        if is_byte(piece) and piece not in self.special_tokens:
+            return bytes([int(piece[3:5], 16)])
+        return (
+            piece_bytes(piece)
+            if self._byte_level and piece not in self.special_tokens
+            else self.text_of(token_id).encode()
+        )
 
     def text_of(self, token_id: int) -> str:
         """One token as readable text: ' the'; incomplete characters as '<0xE2>', special tokens as their name.

@@ -115,6 +115,8 @@ def split_steps(split: TokenizerJson | None) -> list[dict[str, Any]]:
     return [{key: value for key, value in split.items() if key != "trim_offsets"}]
 
 
+LOWER_CASE: TokenizerJson = {"type": "Lowercase"}
+
 # --- writing one -----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import tokenizers
-from tokenizers import pre_tokenizers, trainers
+from tokenizers import normalizers, pre_tokenizers, trainers
 
 from foretell.errors import TokenizerError, did_you_mean
 from foretell.text.streaming import AFTER_WORD, iter_pieces
@@ -26,6 +26,7 @@ from foretell.text.tokenizer_json import (
     CHARACTER_TO_BYTE,
     END,
     END_NAMES,
+    LOWER_CASE,
     QWEN2_PATTERN,
     UNKNOWN,
     TokenizerJson,
@@ -55,6 +56,7 @@ _LONGER = re.compile(  # the splits never join two of these classes, but for a s
 
 Result = TypeVar("Result")
 
+_LOWERCASE = normalizers.Lowercase()  # equals LOWER_CASE; str.lower() differs for a sigma that ends a word
 _WORDS = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])  # equals WORD_SPLIT
 
 
@@ -96,6 +98,13 @@ def train_tokenizer(
             content = _train_bpe(plain, vocab_size, SPLITS[split], names)
     tokenizer = Tokenizer(content)
     return tokenizer if start is None else tokenizer.with_start(start)
+
+
+def train_lower_case_words(texts: Iterable[str], *, vocab_size: int | None = None) -> Tokenizer:
+    """A tokenizer of kind 'words' that reads all texts in lower case. Raises TokenizerError as `train_tokenizer`."""
+    lowered = map(_LOWERCASE.normalize_str, _not_empty(texts))
+    tokenizer = train_tokenizer("words", lowered, vocab_size=vocab_size)
+    return Tokenizer({**tokenizer.to_json(), "normalizer": LOWER_CASE})
 
 
 def special_names(asked: Sequence[str]) -> list[str]:

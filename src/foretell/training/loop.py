@@ -40,12 +40,13 @@ class Progress:
 class Action:
     """Something to do every `every` steps and after the last one.
 
-    closing: the time that is needed after the last step, for this action and what follows, in multiples of `seconds`.
+    closing: the time that is needed after the last step, for this action and what follows, in multiples of `seconds`;
+    it may change from time to time.
     """
 
     every: int
     run: Callable[[Progress], None]
-    closing: float = 1.0
+    closing: Callable[[], float] = lambda: 1.0
     seconds: float = 0.0  # of the last time
 
     def is_due(self, step: int) -> bool:
@@ -55,6 +56,10 @@ class Action:
         started = time.perf_counter()
         self.run(progress)
         self.seconds = time.perf_counter() - started
+
+    @property
+    def closing_seconds(self) -> float:
+        return self.seconds * self.closing()
 
 
 class BatchSource(Protocol):
@@ -102,7 +107,7 @@ def train(
         if due or len(unread) == MOST_UNREAD:
             read(unread, progress)
         pending = sum(action.seconds for action in due)
-        progress.share = pace.share(progress.step, pending, sum(action.seconds * action.closing for action in actions))
+        progress.share = pace.share(progress.step, pending, sum(action.closing_seconds for action in actions))
         if progress.share >= 1:
             due = actions
             read(unread, progress)

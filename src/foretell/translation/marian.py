@@ -19,7 +19,8 @@ from foretell.config import make_section
 from foretell.convert.huggingface import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
-from foretell.safetensors_files import StoredTensor, check_finite, check_shapes, read_tensor
+from foretell.safetensors_files import check_finite, check_shapes, read_tensor
+from foretell.safetensors_header import StoredTensor
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes

@@ -18,10 +18,11 @@ from foretell.files import CONFIG, MODEL_TYPE, open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
-from foretell.saved_model.parts_on_disk import FORMAT_WITH_PARTS, read_entries
+from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import Budget, SizeCost
+from foretell.session.declaration import Choice, Machine, Training
 from foretell.session.machine import Footprint, check_model_fits
-from foretell.session.protocol import Choice, Machine, Training, run_training
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session

@@ -13,12 +13,11 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.evaluation.perplexity import evaluate
+from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
-from foretell.model.decoder import check_logits
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
 from foretell.translation.pairs import Pair
 from foretell.translation.translator import LENGTH_PENALTY, Translator
@@ -129,33 +128,22 @@ def sample(
     vocabulary = translator.vocabulary
     limits = [token_limit(translator, source) for source in sources]
     sampler, end_id = Sampler(sampling, vocabulary.target.vocab_size), vocabulary.target_end_id
+    ends = frozenset([end_id])
     sequences = [
-        TokenSequence([vocabulary.start_id], sample, rules=Rules(sampler, limit, frozenset([end_id])), row=row)
+        TokenSequence([vocabulary.start_id], sample, rules=Rules(sampler, limit, ends, top_logprobs=0), row=row)
         for row, (sample, limit) in enumerate(zip(samples, limits, strict=True))
     ]
-    for _ in run(make_scheduler(translator.model.given(make_source(sources)), sequences), sequences):
-        pass  # the sequences keep what is generated
-    scores = [
-        logprob / length_penalty(len(sequence.generated), alpha)
-        for sequence, logprob in zip(sequences, log_probabilities(translator, sources, sequences), strict=True)
-    ]
+    logprobs = dict.fromkeys(sequences, 0.0)
+    for sequence, _, token in run(make_scheduler(translator.model.given(make_source(sources)), sequences), sequences):
+        logprobs[sequence] += token.logprob if token else 0.0
     return [
-        ([token for token in sequence.generated if token != end_id], score, sequence.finish_reason or "length")
-        for sequence, score in zip(sequences, scores, strict=True)
+        (
+            [token for token in sequence.generated if token != end_id],
+            logprob / length_penalty(len(sequence.generated), alpha),
+            sequence.finish_reason or "length",
+        )
+        for sequence, logprob in logprobs.items()
     ]
-
-
-def log_probabilities(translator: Translator, sources: list[list[int]], sequences: list[TokenSequence]) -> list[float]:
-    """The log-probability of what was generated after each source, in one pass."""
-    size = translator.vocabulary.target.vocab_size
-    targets = make_source([sequence.ids for sequence in sequences])
-    ids = targets.ids.to(translator.device)
-    with torch.inference_mode():
-        logits = translator.model.given(make_source(sources))(ids[:, :-1])[..., :size]
-        logprobs = check_logits(logits).double().log_softmax(-1)
-    chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]  # (B, T)
-    is_real = torch.arange(chosen.shape[1]) < torch.tensor(targets.lengths)[:, None] - 1
-    return (chosen * is_real.to(chosen.device)).sum(-1).tolist()
 
 
 # --- BLEU and chrF, computed by sacrebleu (Post 2018) ----------------------------------------------------------------

@@ -18,7 +18,8 @@ from foretell.files import printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
 from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
-from foretell.saved_model.part import Part, PartSource, TokenizerPart, check_depth, register_part
+from foretell.saved_model.config_file import check_depth
+from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig

@@ -19,8 +19,8 @@ import foretell
 from foretell.config import SamplingConfig
 from foretell.convert.gguf_export import export_gguf
 from foretell.convert.gguf_metadata import PRE_TOKENIZERS
+from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer, tokenizer_json
@@ -100,7 +100,7 @@ def test_greedy_text_equals_ours(case: str, make_model, opened: Open) -> None:
     model = make_model(case)
     theirs, prompt = opened(model), model.tokenizer.encode(PROMPT)
     greedy = Sampler(SamplingConfig(temperature=0))
-    ours = [token for _, token in generate(model.decoder, [Sequence(prompt)], greedy, CONTINUATION)]
+    ours = [event.token for event in generate(model.decoder, [Sequence(prompt)], greedy, CONTINUATION)]
     drawn = theirs.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0)
     assert [token for token, _ in zip(drawn, ours, strict=False)] == ours
 
@@ -169,6 +169,6 @@ def test_the_exported_primer_generates_the_same_text(opened: Open) -> None:
     primer = foretell.load("primer", "cpu", "float32")
     theirs, prompt = opened(primer), primer.tokenizer.encode("The return value of the")
     greedy = Sampler(SamplingConfig(temperature=0))
-    ours = [token for _, token in generate(primer.decoder, [Sequence(prompt)], greedy, 24)]
+    ours = [event.token for event in generate(primer.decoder, [Sequence(prompt)], greedy, 24)]
     answer = theirs.create_completion("The return value of the", max_tokens=24, temperature=0.0, repeat_penalty=1.0)
     assert answer["choices"][0]["text"] == primer.tokenizer.decode(ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -122,8 +123,8 @@ def test_an_explanation_has_all_operands(gpt2):
     assert explanation["meaning"] == ["head 1", "query 3 'a'", "key 2 'c'"]
     products, score, scaled_score, masked, softmax, weight = explanation["steps"]
     assert products["operands"] == {
-        "q": "trunk.blocks.0.attention.core.query[1,3]",
-        "k": "trunk.blocks.0.attention.core.key[1,2]",
+        "q": "trunk.blocks.0.attention.core.query[1,3,:]",
+        "k": "trunk.blocks.0.attention.core.key[1,2,:]",
     }
     columns = products["columns"]
     np.testing.assert_allclose(np.multiply(columns["q"], columns["k"]), columns["q · k"])
@@ -199,3 +200,37 @@ def test_the_notebook_display_has_formulas_and_no_script(gpt2):
     assert "<math" in html
     assert "<script" not in html
     assert "<mfrac" in html
+
+
+def opened(pattern, entry, head_width):
+    """The address of one operand of a listing, from the operands' pattern and the entry of the first column."""
+    address = pattern.partition(", all heads")[0]
+    if address.count(":") == 2:
+        head, element = divmod(entry, head_width)
+        return address.replace(":", str(head), 1).replace(":", str(element), 1)
+    return re.sub(r"(\d*):\d*", lambda bounds: str(int(bounds[1] or 0) + entry), address)
+
+
+@pytest.mark.parametrize("name", ["gpt1", "llama", "explicit core", "mistral", "gpt2"])
+def test_every_operand_opens_into_its_own_explanation_down_to_weights(name, make_model):
+    model, weights = make_model(name), 0
+    draw = random.Random(3)
+    for explanation in every_explanation(model, seed=2):
+        for step in explanation.to_json()["steps"]:
+            for column, pattern in step.get("operands", {}).items() if "columns" in step else ():
+                first, *_ = step["columns"].values()
+                row = draw.randrange(len(first))
+                operand = explain_value(model, TEXT, opened(pattern, first[row], model.config.head_width))
+                assert operand.agrees
+                assert operand.stored == pytest.approx(float(step["columns"][column][row]), rel=1e-5, abs=1e-6)
+                weights += "weight: training" in str(operand)
+    assert weights > 3
+
+
+def test_weights_have_addresses(gpt2):
+    weight = gpt2.decoder.trunk.blocks[0].attention.query.weight.detach()
+    explanation = explain_value(gpt2, TEXT, "trunk.blocks.0.attention.query.weight[2,-1]")
+    assert explanation.stored == float(weight[2, -1]) == explanation.recomputed
+    assert explanation.meaning == ("row 2", f"column {weight.shape[1] - 1}")
+    with pytest.raises(UsageError, match="column 99"):
+        explain_value(gpt2, TEXT, "trunk.blocks.0.attention.query.weight[2,99]")

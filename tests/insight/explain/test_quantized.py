@@ -60,3 +60,11 @@ def test_a_trace_has_the_names_of_the_plain_model(model: LanguageModel) -> None:
     with Trace(model, PATH) as trace, torch.no_grad():
         model.decoder(ids)
     assert trace[PATH].shape == (1, 3, model.config.feedforward_width)
+
+
+def test_a_weight_is_an_integer_times_a_scale(model: LanguageModel) -> None:
+    explanation = explain_value(model, TEXT, f"{PATH}.weight[2,3]")
+    layer = model.decoder.get_submodule(PATH)
+    assert isinstance(layer, QuantizedMatrix)
+    assert explanation.stored == pytest.approx(float(layer.weight[2, 3]), rel=1e-6)
+    assert f"{layer.stored(2)['integer'][3]} · " in str(explanation)

@@ -7,8 +7,7 @@ import torch
 
 from foretell.config import SamplingConfig, make_section
 from foretell.generation.filters import Prefix, make_filters
-from foretell.insight.page.collect import collect
-from foretell.insight.page.write_page import make_page
+from foretell.insight.page.write_page import make_page, record_all
 from foretell.insight.trace import Trace
 
 TEXT = "abcdefghij"
@@ -60,7 +59,7 @@ def test_every_kind_of_model_has_a_page_with_every_weight_of_a_trace(config, mak
     assert opened.text("#facts").startswith(f"10 tokens · {config.num_layers} layers · ")
     assert opened.page.locator(".thumb").count() == config.num_layers * config.num_heads
     assert opened.page.locator("#lens tbody tr").count() == config.num_layers + 1
-    entering = opened.text("#formulas .card:first-child")
+    entering = opened.text("#embedding")
     assert ("position 9" in entering) == (config.position in ("learned", "sinusoidal"))
 
 
@@ -70,8 +69,8 @@ def in_words(weights):
 
 def test_weights_are_correct_if_only_the_last_queries_are_kept(make_model, open_page):
     model = make_model("gpt3", num_layers=6, width=64, window=(None, 3, 1, None, 4, None))
-    traced = collect(model, TEXT)
-    budget = next(size for size in range(180_000, 0, -3000) if make_page(traced, size)[0].first_query)
+    traced = record_all(model, TEXT)
+    budget = next(size for size in range(300_000, 0, -3000) if make_page(traced, size)[0].first_query)
     opened = open_page(model, TEXT, budget_bytes=budget)
     first = opened.ask('async () => (await import("page/main.js")).shown.data.firstQuery')
     shown, expected = opened.ask(ALL_WEIGHTS), weights_of(model, TEXT)
@@ -91,26 +90,30 @@ def test_weights_are_correct_if_only_the_last_queries_are_kept(make_model, open_
     {"top_p": 0.6},
     {"temperature": 0.8, "top_k": 7, "top_p": 0.9},
     {"temperature": 2, "top_k": 5, "top_p": 0.35},
+    {"min_p": 0.2},
+    {"temperature": 1.5, "top_k": 50, "top_p": 0.95, "min_p": 0.3},
 ])  # fmt: skip
 def test_the_sliders_show_the_distribution_of_generation(primer, primer_page, settings):
-    for name in ("temperature", "top_k", "top_p"):
-        box = primer_page.page.locator(f"#{name.replace('_', '-')}-number")
-        box.fill(str(settings.get(name, {"top_k": 1024}.get(name, 1))))
-    logits = torch.from_numpy(collect(*primer).logits)[None].double()
+    for name, value in {"temperature": 1, "top_k": 1024, "top_p": 1, "min_p": 0, **settings}.items():
+        primer_page.page.locator(f"#{name.replace('_', '-')}-number").fill(str(value))
+    logits = logits_of_model = torch.from_numpy(record_all(*primer).logits)[None].double()
     sampling = make_section(SamplingConfig, {"temperature": 1, "top_p": 1, **settings})
     for apply in make_filters(sampling).values():
         logits = apply(logits, [Prefix([])])
     probabilities = logits.softmax(-1)[0]
     kept = int((probabilities > 0).sum())
-    expected = [in_digits(float(probability)) for probability in probabilities.topk(min(kept, 10)).values]
-    assert primer_page.page.locator("#next-table td.number").all_inner_texts() == expected
+    expected = [in_digits(float(probability)) for probability in probabilities.topk(10).values]
+    shown = primer_page.page.locator("#next-table td.number:not(.before)").all_inner_texts()
+    assert shown == expected
+    before = [in_digits(float(probability)) for probability in logits_of_model.softmax(-1)[0].topk(10).values]
+    assert primer_page.page.locator("#next-table .before").all_inner_texts() == (before if settings else [])
     summary = primer_page.text("#next-summary")
     assert summary.startswith("All 1,024" if kept == 1024 else f"{kept:,} token{'' if kept == 1 else 's'} of 1,024")
 
 
 def in_digits(probability):
     """Four decimals; of a small probability two significant digits."""
-    if probability >= 0.001:
+    if probability == 0 or probability >= 0.001:
         return f"{probability:.4f}"
     return (
         f"{probability:.5f}" if probability >= 0.0001 else f"{probability:.1e}".replace("e-0", "e−").replace("e-", "e−")
@@ -126,10 +129,10 @@ def test_no_probability_but_0_is_shown_as_0(primer_page):
 
 
 def test_bars_of_every_table_have_one_scale(primer_page):
-    for name in ("temperature", "top-p"):
-        primer_page.page.locator(f"#{name}-number").fill("1")
+    for name, value in (("temperature", "1"), ("top-p", "1"), ("min-p", "0")):
+        primer_page.page.locator(f"#{name}-number").fill(value)
     primer_page.page.locator("#top-k-number").fill("1024")
-    shares = primer_page.ask("""() => [...document.querySelectorAll(".bars tbody tr")].map((line) => {
+    shares = primer_page.ask("""() => [...document.querySelectorAll(".bars:not(.signed) tbody tr")].map((line) => {
         const bar = line.querySelector(".bar div"), inside = bar.clientWidth;
         const number = [...line.querySelectorAll("td.number")].at(-1).innerText;
         return [Number(number), bar.firstChild.getBoundingClientRect().width / inside];
@@ -157,18 +160,19 @@ def test_a_slider_moves_its_number(primer_page):
 
 def test_tokens_that_tie_with_the_last_of_top_k_are_kept(make_model, open_page):
     model = make_model("gpt2", tie_embeddings=False)
-    top_id = int(collect(model, TEXT).logits.argmax())
+    top_id = int(record_all(model, TEXT).logits.argmax())
     weight = model.decoder.head.weight.data
     weight[(top_id + 1) % len(weight)] = weight[top_id]
     opened = open_page(model, TEXT)
     opened.page.locator("#top-k-number").fill("1")
-    assert opened.page.locator("#next-table td.number").all_inner_texts() == ["0.5000", "0.5000"]
+    shown = opened.page.locator("#next-table td.number:not(.before)").all_inner_texts()
+    assert shown == ["0.5000", "0.5000", *["0.0000"] * (len(shown) - 2)]
 
 
 def test_the_weight_computed_in_the_page_is_the_recorded_one(smallest, open_page):
     opened = open_page(smallest, SENTENCE, "#token=3&key=2")
     assert opened.text("#recorded-weight") == opened.text("#computed-weight") == "0.4381"
-    formulas = opened.page.locator("#formulas .equation")
+    formulas = opened.page.locator("#embedding .equation, #formulas .equation")
     assert formulas.count() == 10
     # text content has no spaces between numbers
     assert "=0.9529" in "".join(formulas.all_text_contents()), "the published score 0.95, to four decimals"

@@ -174,7 +174,7 @@ def test_no_formula_is_cut_on_a_laptops_screen(primer_page):
 def test_the_page_says_what_it_shows_and_what_it_does_not(primer_page):
     footer = primer_page.text("footer")
     assert "This page shows the tokens" in footer
-    assert "It does not show value vectors" in footer
+    assert "It does not show the model’s weights" in footer
     assert "Nothing was left out" not in footer
 
 

@@ -14,6 +14,7 @@ probability. A comparison with another token (`against`) removes what is common 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from foretell.insight.recording import choose_token, make_prediction
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.norm import Norm
+from foretell.model.norm import FrozenNorm, Norm
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
@@ -145,6 +146,9 @@ def _readout(weight: Tensor, bias: Tensor | None, rows: list[int]) -> tuple[Tens
 NamedVectors = list[tuple[str, Tensor]]  # names and vectors (D,) in float64 that add up to the stream
 
 
+Positions = int | slice  # one position, or P of them: vectors are then (P, D)
+
+
 class Term(ABC):
     """A term of the stream, which consists of one or more parts."""
 
@@ -153,14 +157,23 @@ class Term(ABC):
         """The values that must be recorded."""
 
     @abstractmethod
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
-        """The parts at position `at` of the traced pass."""
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
+        """The parts at position `at` of the traced pass; biases are (D,) for any number of positions."""
+
+    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
+        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; None if it lacks that part."""
+        return None
+
+    def stacked(self, trace: Trace, at: Positions) -> tuple[list[str], Tensor]:
+        """The names of the N parts, and their vectors (N, D) or (N, P, D)."""
+        names, vectors = zip(*self.parts(trace, at), strict=True)
+        return list(names), torch.stack(torch.broadcast_tensors(*vectors))
 
 
 def contributions(stream: Term, trace: Trace, at: int, direction: Tensor) -> list[tuple[str, float]]:
     """The name of each part of the stream at a position, and its dot product with `direction` (D,)."""
-    names, vectors = zip(*stream.parts(trace, at), strict=True)
-    return list(zip(names, (torch.stack(vectors) @ direction).tolist(), strict=True))
+    names, vectors = stream.stacked(trace, at)
+    return list(zip(names, (vectors @ direction).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -173,9 +186,12 @@ class Part(Term):
     def names(self) -> list[str]:
         return [self.name, *([self.like] if self.like else [])]
 
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
         vector = trace[self.name][0, at]
         return [(self.name, (vector.to(trace[self.like].dtype) if self.like else vector).double())]
+
+    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
+        return vectors if name == self.name else None
 
 
 @dataclass(frozen=True)
@@ -189,10 +205,11 @@ class HeadOutputs(Term):
     def names(self) -> list[str]:
         return [self.core]
 
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
         heads = trace[self.core][0, :, at].double()  # (H, E)
-        weight, bias = self.projection_weights(heads.numel(), heads.device)
-        updates = torch.einsum("dhe,he->hd", weight.unflatten(1, heads.shape), heads)  # (H, D)
+        sizes = (heads.shape[0], heads.shape[-1])
+        weight, bias = self.projection_weights(math.prod(sizes), heads.device)
+        updates = torch.einsum("dhe,h...e->h...d", weight.unflatten(1, sizes), heads)  # (H, D)
         return [*((f"{self.core}[{head}]", update) for head, update in enumerate(updates)), *bias]
 
     def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, NamedVectors]:
@@ -216,7 +233,8 @@ class SourceOutputs(HeadOutputs):
     def names(self) -> list[str]:
         return [f"{self.core}.weights", f"{self.core}.value"]
 
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
+        assert isinstance(at, int), "the parts of one position"
         weights = trace[f"{self.core}.weights"][0, :, at].double()  # (H, S)
         values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
         values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
@@ -239,8 +257,12 @@ class Sum(Term):
     def names(self) -> list[str]:
         return [*self.first.names(), *self.second.names()]
 
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
         return [*self.first.parts(trace, at), *self.second.parts(trace, at)]
+
+    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
+        carried = self.first.carry(name, vectors, trace, at)
+        return self.second.carry(name, vectors, trace, at) if carried is None else carried
 
 
 @dataclass(frozen=True)
@@ -255,11 +277,17 @@ class Normalized(Term):
     def names(self) -> list[str]:
         return [*self.term.names(), *(f"{self.path}.{name}" for name in self.statistics)]
 
-    def parts(self, trace: Trace, at: int) -> NamedVectors:
-        names, vectors = zip(*self.term.parts(trace, at), strict=True)
-        frozen = self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})
-        scaled = list(zip(names, frozen(torch.stack(vectors)), strict=True))
-        return [*scaled, *optional_part(f"{self.path}.bias", frozen.shift)]
+    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
+        names, vectors = self.term.stacked(trace, at)
+        frozen = self.frozen(trace, at)
+        return [*zip(names, frozen(vectors), strict=True), *optional_part(f"{self.path}.bias", frozen.shift)]
+
+    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
+        carried = self.term.carry(name, vectors, trace, at)
+        return None if carried is None else self.frozen(trace, at)(carried)
+
+    def frozen(self, trace: Trace, at: Positions) -> FrozenNorm:
+        return self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})
 
 
 class StreamDecomposition:

@@ -72,8 +72,8 @@ def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     if query.key_head != query.head:
         shared = f"query head {query.head} uses key head {query.key_head}, shared by several query heads"
     operands = {
-        "q": address_of(query.query_name, query.head, query.query),
-        "k": address_of(query.key_name, query.key_head, key),
+        "q": address_of(query.query_name, query.head, query.query, ":"),
+        "k": address_of(query.key_name, query.key_head, key, ":"),
     }
     products = multiply_out(operands, {"q": query.vector, "k": query.keys[key]}, shared)
     total = products.sums["q · k"]
@@ -113,7 +113,10 @@ def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
         "weight": query.weights,
     }
     note = f"the softmax over all keys of query {query.query}; exp is of masked - {query.masked.max():.6f}, the largest"
-    softmax = Listing(note, columns, ("exp", "weight"), focus=key)
+    stages = {"score": "scores", "scaled": "scaled", "masked": "masked", "weight": "weights"}
+    row = query.head, query.query, ":"
+    opens = {column: address_of(f"{query.core}.{stage}", *row) for column, stage in stages.items()}
+    softmax = Listing(note, columns, ("exp", "weight"), focus=key, opens=opens)
     equation = softmax_equation("weight", query.exponentials, key, "s")
     return Working([*masked.steps, softmax, equation], equation.value, equation.value * query.spread)
 

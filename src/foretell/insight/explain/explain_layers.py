@@ -130,7 +130,7 @@ def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
     position, output = scalar.index
     x, source = read_input(recording, scalar, position)
     weight = recording.weight_path(scalar.value)
-    operands = {"w": address_of(weight, output), "x": source}
+    operands = {"w": address_of(weight, output, ":"), "x": source}
     stored = recording.stored_weight(weight, output)
     products = multiply_out(operands, {"w": recording.weight(weight, output), "x": x}, how_stored(stored), stored)
     total = products.sums["w · x"]
@@ -146,7 +146,11 @@ def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
     weight = recording.weight_path(scalar.value)
     g, u = recording.array(gate)[position], recording.array(up)[position]
     w, stored = recording.weight(weight, output), recording.stored_weight(weight, output)
-    operands = {"g": address_of(gate, position), "u": address_of(up, position), "w": address_of(weight, output)}
+    operands = {
+        "g": address_of(gate, position, ":"),
+        "u": address_of(up, position, ":"),
+        "w": address_of(weight, output, ":"),
+    }
     columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, **stored, "w": w, "w · x": w * g * u}
     products = Listing(how_stored(stored), columns, ("w · x",), operands=operands)
     return affine(recording, scalar, products, scale_of(products))
@@ -176,7 +180,7 @@ def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tup
     array = recording.array(source)
     if "H" in recording.value(source).dims:  # heads are concatenated
         return array[:, position].reshape(-1), f"{source}[:,{position},:], all heads concatenated"
-    return array[position], f"{source}[{position}]"
+    return array[position], address_of(source, position, ":")
 
 
 def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:

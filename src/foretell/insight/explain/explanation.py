@@ -23,6 +23,7 @@ from foretell.insight.explain.steps import (
     applied,
     equals,
     plain,
+    plus,
     softmax_equation,
 )
 from foretell.insight.explain.walk import Walk, walk
@@ -39,6 +40,7 @@ from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
+from foretell.model.quantized_linear import quantized_layers
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
@@ -136,14 +138,18 @@ def explain(model: LanguageModel, text: str, address: str | None = None) -> Expl
     return walk(model, text) if address is None else explain_value(model, text, address)
 
 
-def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
-    """Explain one number of the pass over a text, `name[index]` without the batch row.
+def explain_value(model: LanguageModel, text: str | list[int], address: str) -> Explanation:
+    """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
 
-    Besides all trace names there are `logits[t,v]`, `probabilities[t,v]` and `loss[t]`; a token v may be given as text,
-    `probabilities[4,'!']`. Negative indices count from the end. Raises `UsageError` for an unknown name or index.
+    Besides all trace names there are `logits[t,v]`, `probabilities[t,v]`, `loss[t]` and weights by their paths; a token
+    v may be given as text, `probabilities[4,'!']`. Negative indices count from the end. Raises `UsageError` for an
+    unknown name or index.
     """
     structure = model_structure(model.decoder)
-    wanted = find(parse_address(address), structure)
+    parsed = parse_address(address)
+    if parsed.name in weight_shapes(model.decoder):
+        return explain_weight(record(model, text, []), parsed)
+    wanted = find(parsed, structure)
     if wanted.name in IMPLIED:
         return explain_at(record(model, text, []), wanted)
     check_explained(model.decoder, structure, wanted.name)
@@ -160,6 +166,30 @@ def find(address: Address, structure: Structure) -> Address:
         near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
         raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
+
+
+def explain_weight(recording: Recording, wanted: Address) -> Explanation:
+    """A weight of the model, from which no further number follows; of a quantised one, how it is stored."""
+    name, shape = wanted.name, weight_shapes(recording.model.decoder)[wanted.name]
+    dimensions = ("row", "column")[: len(shape)]
+    index = resolve_index(wanted, dimensions, shape)
+    value = float(recording.weight(name, *index))
+    stored = {part: values[index[1]] for part, values in recording.stored_weight(name, index[0]).items()}
+    steps: list[Step] = [Remark(f"{address_of(name, *index)} is a weight: training sets it.")]
+    if stored:
+        shift = plus(stored["minimum"]) if "minimum" in stored else ()
+        steps.append(equals(value, "w =", stored["integer"], "·", stored["scale"], *shift))
+    meaning = tuple(f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True))
+    dtype = dtype_name(recording.model.dtype)
+    return Explanation(name, index, meaning, tuple(steps), value, dtype, bool(stored), value, 0.0)
+
+
+def weight_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
+    """The shapes of all weights, quantised or not, by path."""
+    shapes = {
+        f"{path}.weight": (layer.out_features, layer.in_features) for path, layer in quantized_layers(decoder).items()
+    }
+    return {**{path: tuple(parameter.shape) for path, parameter in decoder.named_parameters()}, **shapes}
 
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
@@ -240,7 +270,9 @@ def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
         "probability": exponentials[order] / exponentials.sum(),
     }
     note = f"logits = head[{position}], most probable first; exp is of logit - {logits.max():.6f}, the largest"
-    listing = Listing(note, columns, ("exp", "probability"), focus=int(np.flatnonzero(order == token)[0]))
+    opens = {"logit": address_of(HEAD, position, ":"), "probability": address_of("probabilities", position, ":")}
+    focus = int(np.flatnonzero(order == token)[0])
+    listing = Listing(note, columns, ("exp", "probability"), focus, opens=opens)
     equation = softmax_equation("probability", exponentials, token, "v")
     scale = equation.value * (2 + float(logits.max() - logits[token]))
     return Working([listing, equation], equation.value, scale)

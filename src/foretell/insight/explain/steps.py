@@ -62,7 +62,9 @@ class Equation:
 class Listing:
     """A table of operands, one row each, with a note or the addresses they were read from.
 
-    summed: the columns to add up. focus: the row of the explained value, which is always shown.
+    summed: the columns to add up. focus: the row of the explained value, which is always shown. operands: the addresses
+    of columns, with ":" for the entry of the first column; "[:,3,:]" is a row of all heads, one after the other. opens:
+    addresses of further columns, which a text leaves out.
     """
 
     note: str
@@ -70,6 +72,7 @@ class Listing:
     summed: tuple[str, ...] = ()
     focus: int | None = None
     operands: Mapping[str, str] = field(default_factory=dict)
+    opens: Mapping[str, str] = field(default_factory=dict)
     sums: dict[str, float] = field(init=False)
 
     def __post_init__(self):
@@ -88,7 +91,7 @@ class Listing:
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: [plain(entry) for entry in column] for name, column in self.columns.items()}
-        rest = {"operands": dict(self.operands), "columns": columns, "sums": self.sums, "row": self.focus}
+        rest = {"operands": {**self.operands, **self.opens}, "columns": columns, "sums": self.sums, "row": self.focus}
         return {"listing": self.note, **rest}
 
     @property

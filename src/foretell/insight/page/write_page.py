@@ -1,91 +1,36 @@
 """`write_page(model, text, path)`: one self-contained HTML file that shows a forward pass and needs no network.
 
-Numbers are whole multiples of 0.0001 in 16 or 32 bits if they fit, else exact float32. Bytes are stored in planes, all
-lowest bytes first and all highest last: high bytes are nearly alike, and gzip compresses them better next to each
-other.
-
-Required: tokens, vocabulary, logits of the last position, norms of the stream, the lens, attention of every head, to a
-memory too. If these are too large, attention keeps only the last query rows that fit. Optional, in this order:
-embeddings, the head's inputs and rows, the stream's vectors point by point, queries and keys layer by layer. A part
-that does not fit is left out and reported; a later, smaller one may still fit.
+Sections that every page needs: tokens, vocabulary, logits of the last position, norms of the stream, the lens,
+attention of every head, to a memory too. If these are too large, attention keeps only the last query rows that fit.
+Others follow in the order of the registry. A part that does not fit is left out and reported; a later, smaller one may
+still fit.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
-from foretell.insight.page.collect import TracedPass, check_finite, collect, steps
+from foretell.insight.page.block_sections import last_written
+from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
+from foretell.insight.page.family import Family, Index
+from foretell.insight.page.packing import PackedSection, pack_weights
+from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
+from foretell.insight.page.traced_pass import PageModel, TracedPass
 from foretell.language_model import LanguageModel
 
-COMPRESSION = 6
-ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # kind, dtype, largest number
 DEFAULT_BYTES = 20_000_000
 MARGIN = 0.97  # of the rows that the mean compression suggests, since rows and layers compress differently
-
-
-@dataclass(frozen=True)
-class PackedSection:
-    """Packed numbers: gzip in base64, the shape, and the kind, which determines the number format."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    content: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.kind, "shape": self.shape}
-
-
-def pack_weights(name: str, weights: np.ndarray) -> PackedSection:
-    """Pack attention weights, given as whole multiples of 0.0001 (see `steps`)."""
-    return _section(name, "weight16", weights.astype("<u2"))
-
-
-def pack_rounded(name: str, values: np.ndarray) -> PackedSection:
-    """Pack numbers to four decimals, in 16 bits if all fit, else in 32 bits, else as exact float32."""
-    check_finite(name, values)
-    whole = steps(values)
-    largest = np.abs(whole).max(initial=0)
-    for kind, dtype, limit in ROUNDED:
-        if largest <= limit:
-            return _section(name, kind, whole.astype(dtype))
-    return pack_exact(name, values)
-
-
-def pack_exact(name: str, values: np.ndarray) -> PackedSection:
-    check_finite(name, values)
-    return _section(name, "float32", values.astype("<f4"))
-
-
-def pack_whole(name: str, values: np.ndarray) -> PackedSection:
-    return _section(name, "whole32", values.astype("<i4"))
-
-
-def pack_text(name: str, content: str) -> PackedSection:
-    return PackedSection(name, "text", (1,), _encode(content.encode("utf-8")))
-
-
-def _section(name: str, kind: str, values: np.ndarray) -> PackedSection:
-    planes = np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, values.itemsize).T
-    return PackedSection(name, kind, values.shape, _encode(planes.tobytes()))
-
-
-def _encode(content: bytes) -> str:
-    return base64.b64encode(gzip.compress(content, COMPRESSION, mtime=0)).decode("ascii")
 
 
 @dataclass
@@ -107,24 +52,48 @@ class Contents:
 
 def choose(traced: TracedPass, room: int, limit: int) -> Contents:
     """The sections that fit into `room` bytes of a page that may have `limit` bytes."""
-    contents = Contents(sections=list(needed(traced)))
-    if len(traced.lens.ids[0]) < len(traced.ids):
-        contents.cut.append(
-            f"The logit lens is kept for the last {len(traced.lens.ids[0])} of {len(traced.ids)} positions."
-        )
+    contents = Contents(sections=list(required(traced)), cut=kept_positions(traced))
     reason = f"since the page would pass {in_megabytes(limit)}"
     add_attention(contents, traced, room, reason)
-    for words, groups in optional(traced):
-        kept = 0
+    for words, families in groupby((family for family in FAMILIES if family.left_out), lambda family: family.left_out):
+        groups, kept = groups_of(list(families), traced), 0
         for group in groups:
-            if contents.size + size_of(group) > room:
+            if not traced.has(name for family, index in group for name in family.needs(traced.page, index)):
                 break
-            contents.rest += group
+            sections = [family.section(traced, index) for family, index in group]
+            if contents.size + size_of(sections) > room:
+                break
+            contents.rest += sections
             kept += 1
         if kept < len(groups):
             rest = f"; kept for the first {kept} of {len(groups)}" if kept else ""
             contents.cut.append(f"Left out, {reason}: {words}{rest}.")
     return contents
+
+
+def required(traced: TracedPass) -> Iterator[PackedSection]:
+    """The sections that every page needs, except attention."""
+    for family in FAMILIES:
+        if not family.left_out:
+            yield from (family.section(traced, index) for index in family.indices(traced.page))
+
+
+def kept_positions(traced: TracedPass) -> list[str]:
+    """Sentences about what is computed for the last positions only."""
+    total = len(traced.ids)
+    kept = {"The logit lens is": total - traced.lens_from, "The tokens that neurons write are": last_written(traced)}
+    return [
+        f"{words} kept for the last {count} of {total} positions." for words, count in kept.items() if count < total
+    ]
+
+
+def groups_of(families: list[Family], traced: TracedPass) -> list[list[tuple[Family, Index]]]:
+    """The sections of families that are kept or left out together."""
+    groups: dict[Any, list[tuple[Family, Index]]] = {}
+    for family in families:
+        for index in family.file_indices(traced.page, len(traced.ids)):
+            groups.setdefault(family.group(index), []).append((family, index))
+    return list(groups.values())
 
 
 def size_of(sections: list[PackedSection]) -> int:
@@ -136,31 +105,15 @@ def in_megabytes(size: int) -> str:
     return f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def needed(traced: TracedPass) -> Iterator[PackedSection]:
-    """The required sections except attention."""
-    lens = traced.lens
-    yield pack_text("vocabulary", json.dumps(traced.vocabulary, ensure_ascii=False))
-    yield pack_exact("logits", traced.logits)
-    yield pack_rounded("stream.sizes", np.linalg.norm(traced.streams.astype(np.float64), axis=-1))
-    yield pack_whole("lens.ids", lens.ids)
-    for name in ("probabilities", "logits", "following"):
-        yield pack_rounded(f"lens.{name}", getattr(lens, name))
-    yield pack_whole("lens.ranks", lens.ranks)
-    if traced.memory is not None:
-        for kind, layers in (("cross", traced.memory.cross), ("encoder", traced.memory.encoder)):
-            for layer, weights in enumerate(layers):
-                yield pack_weights(f"memory.{kind}.{layer}", weights)
-
-
 def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str) -> None:
     """Add the attention of every head; of the last queries only if all rows are too large."""
-    T = len(traced.ids)
-    sections = [attention_section(traced, layer, 0) for layer in range(len(traced.attention))]
+    T, layers = len(traced.ids), range(traced.page.config.num_layers)
+    sections = [attention_section(traced, layer, 0) for layer in layers]
     while contents.size + size_of(sections) > room and contents.first_query < T - 1:
         share = MARGIN * max(0, room - contents.size) / size_of(sections)
         kept = int((T - contents.first_query) * share)  # later rows are longer, so this takes a few rounds
         contents.first_query = T - max(1, kept)
-        sections = [attention_section(traced, layer, contents.first_query) for layer in range(len(traced.attention))]
+        sections = [attention_section(traced, layer, contents.first_query) for layer in layers]
     if contents.first_query:
         contents.cut.append(
             f"Attention is kept for the last {T - contents.first_query} of {T} query positions, {reason}."
@@ -170,47 +123,56 @@ def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str
 
 def attention_section(traced: TracedPass, layer: int, first_query: int) -> PackedSection:
     """The weights of one layer from `first_query` on."""
-    window = traced.config.windows[layer] or len(traced.ids)
+    window = traced.page.config.windows[layer] or len(traced.ids)
     skipped = sum(min(query + 1, window) for query in range(first_query))
-    return pack_weights(f"attention.{layer}", traced.attention[layer][:, skipped:])
-
-
-def optional(traced: TracedPass) -> Iterator[tuple[str, list[list[PackedSection]]]]:
-    """In this order: what it is in words, and groups of sections that are kept or left out together."""
-    embeddings = [pack_rounded("embed.sum", traced.streams[0])]
-    if traced.positions is not None:
-        embeddings += [pack_rounded("embed.words", traced.words), pack_rounded("embed.positions", traced.positions)]
-    yield "word and position vectors", [embeddings]
-    head = {"final": traced.streams[-1], "head.rows": traced.rows, "head.biases": traced.row_biases}
-    # Exact: a logit would add up D rounding errors
-    exact = [pack_exact(name, values) for name, values in head.items()]
-    yield "the vectors that the head reads, and its rows", [exact]
-    points = [[pack_rounded(f"stream.{index}", traced.streams[index])] for index in range(1, len(traced.points))]
-    yield "the stream's vectors, place by place", points
-    layers = enumerate(zip(traced.queries, traced.keys, strict=True))
-    pairs = [[pack_rounded(f"queries.{i}", queries), pack_rounded(f"keys.{i}", keys)] for i, (queries, keys) in layers]
-    yield "queries and keys, layer by layer", pairs
+    return pack_weights(ATTENTION.section_name(layer), traced.attention(layer)[:, skipped:])
 
 
 PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
+LIVE = "live/"  # the folder of modules that only the live page has
 MARK = re.compile(r"{{(\w+)}}")
 
 
 def assemble(
     name: str, structure: dict[str, Any], sections: Iterable[PackedSection], rest: Iterable[PackedSection]
 ) -> str:
-    """The whole document. It fetches nothing, and no user text becomes markup."""
-    parts = {
-        "title": f"{escape(printable(name))} · foretell",
-        "heading": escape(printable(name)),
-        "style": read("style.css"),
-        "imports": as_script({"imports": module_addresses()}),
-        "structure": as_script(structure),
-        "sections": holders(sections),
-        "rest": holders(rest),
-    }
+    """The whole document of a file. It fetches nothing, and no user text becomes markup."""
+    head = f"""<link rel="icon" href="data:,">
+<style>
+{read("style.css")}
+</style>
+<script type="importmap">{as_script({"imports": module_addresses()})}</script>"""
+    data = f"""<script type="application/json" id="structure">{as_script(structure)}</script>
+{holders(sections)}
+<script type="module" async>
+import {{ start }} from "page/main.js";
+start();
+</script>
+{holders(rest)}"""
+    return document(printable(name), head, data)
+
+
+def live_document() -> str:
+    """The document of the live page: its style and scripts are files next to it."""
+    head = """<link rel="icon" href="data:,">
+<link rel="stylesheet" href="page/style.css">"""
+    return document("explorer", head, '<script type="module" src="page/live/live.js"></script>')
+
+
+def live_files() -> dict[str, str]:
+    """The document of the live page, and its style and scripts by their path under `page/`."""
+    folders = {"": FOLDER, LIVE: FOLDER.joinpath(LIVE)}
+    names = [
+        f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir() if file.is_file()
+    ]
+    return {**{name: read(name) for name in names if name.endswith((".js", ".css"))}, "page.html": live_document()}
+
+
+def document(heading: str, head: str, data: str) -> str:
+    """The page's markup under a heading, with the markup of its head and of its data."""
+    parts = {"heading": escape(heading), "head": head, "data": data}
     return MARK.sub(lambda mark: parts[mark[1]], read("page.html"))
 
 
@@ -224,9 +186,14 @@ def holders(sections: Iterable[PackedSection]) -> str:
 def module_addresses() -> dict[str, str]:
     """The import map: every module's import name and its content as a data URL, since there is no server."""
     names = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".js"))
-    modules = {name: f"{read(name)}//# sourceURL=page/{name}\n" for name in names}
+    modules = {name: f"{absolute_imports(read(name))}//# sourceURL=page/{name}\n" for name in names}
     urls = {name: quote(module, safe=PLAIN) for name, module in modules.items()}
     return {f"page/{name}": f"data:text/javascript;charset=utf-8,{url}" for name, url in urls.items()}
+
+
+def absolute_imports(module: str) -> str:
+    """A module whose imports are names of the import map, since a data URL has no neighbors."""
+    return re.sub(r'from "\./', 'from "page/', module)
 
 
 def as_script(value: Any) -> str:
@@ -282,7 +249,13 @@ def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: 
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
     check_target(Path(path), HTML_MARK)
-    return write_traced(collect(model, text), path, budget_bytes)
+    return write_traced(record_all(model, text), path, budget_bytes)
+
+
+def record_all(model: LanguageModel, text: str) -> TracedPass:
+    """One pass over a text with the values of all sections of a file."""
+    page, ids = PageModel.of(model), model.encode_fitting(text)
+    return page.record(ids, text, values_of_file(page, len(ids)))
 
 
 def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = DEFAULT_BYTES) -> PageReport:
@@ -291,20 +264,27 @@ def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = DEFAU
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
     size = len(document.encode("utf-8"))
-    return PageReport(str(path), size, len(traced.ids), traced.config.num_layers, traced.config.num_heads, contents.cut)
+    config = traced.page.config
+    return PageReport(str(path), size, len(traced.ids), config.num_layers, config.num_heads, contents.cut)
 
 
 def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES) -> str:
     """The document that `write_page` writes, as a string."""
-    return make_page(collect(model, text), budget_bytes)[1]
+    return make_page(record_all(model, text), budget_bytes)[1]
 
 
-def make_page(traced: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
-    """The contents of a page, and the document. Raises `OutputError` if it does not fit the budget."""
-    of_memory = 0 if traced.memory is None else len(traced.memory.cross) + len(traced.memory.encoder)
-    most_sections = 3 * traced.config.num_layers + len(traced.points) + of_memory + 20
+def make_page(
+    traced: TracedPass, budget_bytes: int = DEFAULT_BYTES, remarks: Iterable[str] = ()
+) -> tuple[Contents, str]:
+    """The contents of a page, and the document. remarks: sentences about the pass, at the end of the page.
+
+    Raises `OutputError` if it does not fit the budget.
+    """
+    page, tokens = traced.page, len(traced.ids)
+    most_sections = sum(len(family.file_indices(page, tokens)) for family in (*FAMILIES, ATTENTION))
     frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * most_sections
     contents = choose(traced, budget_bytes - frame, budget_bytes)
+    contents.cut = [*remarks, *contents.cut]
     document = document_of(traced, contents)
     size = len(document.encode("utf-8"))
     if size > budget_bytes:
@@ -315,7 +295,9 @@ def make_page(traced: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
 
 
 def document_of(traced: TracedPass, contents: Contents) -> str:
-    return assemble(heading_of(traced.name), structure_of(traced, contents), contents.sections, contents.rest)
+    return assemble(
+        heading_of(traced.page.model.name), structure_of(traced, contents), contents.sections, contents.rest
+    )
 
 
 def heading_of(name: str) -> str:
@@ -327,16 +309,26 @@ def heading_of(name: str) -> str:
 
 
 def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
-    """The unpacked data: the text and its tokens, the shape of the model, and the list of sections."""
-    config, memory = traced.config, {}
-    if traced.memory is not None:
-        memory["memory"] = {
-            "tokens": token_list(traced.memory.ids, traced.memory.pieces),
-            "layers": len(traced.memory.encoder),
-        }
+    """The unpacked data of a file: the pass, what was left out, and the list of sections."""
+    return {
+        **outline(traced),
+        "firstQuery": contents.first_query,
+        "cut": contents.cut,
+        "sections": [section.to_json() for section in contents.sections],
+        "rest": [section.to_json() for section in contents.rest],
+    }
+
+
+def outline(traced: TracedPass) -> dict[str, Any]:
+    """The text and its tokens, and the shape of the model."""
+    page, memory = traced.page, traced.page.model.memory
+    config = page.config
+    of_memory = {}
+    if memory is not None:
+        of_memory["memory"] = {"tokens": token_list(list(memory.ids), memory.pieces), "layers": len(page.encoder)}
     return {
         "format": FORMAT,
-        "model": heading_of(traced.name),
+        "model": heading_of(page.model.name),
         "text": traced.text,
         "tokens": token_list(traced.ids, traced.pieces),
         "shape": {
@@ -345,19 +337,19 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
             "groups": config.num_kv_heads,
             "width": config.width,
             "headWidth": config.head_width,
+            "feedforward": config.feedforward_width,
             "vocabulary": len(traced.vocabulary),
         },
         "windows": config.windows,
         "position": config.position,
-        "places": [asdict(point) for point in traced.points],
-        "lensPlaces": traced.lens_points,
-        "lensFrom": len(traced.ids) - len(traced.lens.ids[0]),
-        "rowIds": traced.row_ids,
-        "firstQuery": contents.first_query,
-        "cut": contents.cut,
-        "sections": [section.to_json() for section in contents.sections],
-        "rest": [section.to_json() for section in contents.rest],
-        **memory,
+        "places": [asdict(point) for point in page.points],
+        "lensPlaces": page.lens_points,
+        "lensFrom": traced.lens_from,
+        "blocks": page.block_outline,
+        "neurons": [neurons.values if neurons else None for neurons in page.neurons],
+        "hasContributions": page.head_input is not None,
+        "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
+        **of_memory,
     }
 
 

@@ -38,7 +38,7 @@ CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides
 def target_features() -> frozenset[str]:
     """The features that numba compiles for, by LLVM's names, such as `avx512f`.
 
-    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: haswell and an empty string compile for AVX2. The name alone does
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: haswell and +avx2,+fma compile for AVX2. The name alone does
     not limit them, because numba adds the features of this machine.
     """
     target: Any = registry.cpu_target

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.model.attention import SDPAttention
+from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import TiedHead
 from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
+from foretell.model.kernels.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.norm import RMSNorm
 from foretell.model.surgery import recast, replace
 
@@ -59,6 +59,7 @@ class KernelRule:
 RULES = (
     KernelRule(TiedHead, AlignedTiedHead, lambda use: use.is_training and use.device.type == "cuda"),
     KernelRule(RMSNorm, CPURMSNorm, lambda use: use.device.type == "cpu"),
+    KernelRule(EagerAttention, DropoutAttention, lambda use: use.is_training and use.device.type == "cpu"),
     KernelRule(
         SDPAttention,
         ShortAttention,

@@ -16,11 +16,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.kernels.float32_matmul import Float32Linear, Float32TiedHead, is_bfloat16_slow, linear
 from foretell.model.surgery import copy_with, recast
 from foretell.model.transformer import Transformer
 
@@ -49,14 +49,16 @@ def with_fast_kernels(
     same bits however many rows are read with it. fuse: compute blocks without hooks at once. wait: compile missing
     kernels first; otherwise a background process does, and this copy is packed for oneDNN.
     """
-    if is_in_shards(decoder) or not is_worthwhile(decoder, max_tokens):
+    if is_in_shards(decoder) or is_torch_compiled(decoder):
         return decoder
+    if not is_worthwhile(decoder, max_tokens):
+        return in_fastest_dtype(decoder)
     if not has_numba():
         tell_once(NOTE)
         return with_packed_weights(decoder)
     if not importlib.import_module(WARMING).are_ready(decoder, wait):
         return with_packed_weights(decoder)
-    fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
+    fast = in_fastest_dtype(copy_with(decoder, fast_forms(decoder, max_rows, fuse)))
     if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
         importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
     return fast
@@ -71,10 +73,24 @@ def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
     """True on a CPU if there are enough steps to come, and memory for a copy of the weights."""
     if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
         return False
-    if any(module._compiled_call_impl is not None for module in decoder.modules()):
-        return False
     needed = sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
     return needed < memory_of(decoder.device) / 4
+
+
+def is_torch_compiled(decoder: Decoder) -> bool:
+    """True if torch.compile was applied to a module, whose compiled code a copy would not use."""
+    return any(module._compiled_call_impl is not None for module in decoder.modules())
+
+
+FLOAT32: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Float32Linear, TiedHead: Float32TiedHead}
+
+
+def in_fastest_dtype(decoder: Decoder) -> Decoder:
+    """A copy whose products of many rows are in float32; itself where its dtype is fast. It shares the weights."""
+    if decoder.dtype != torch.bfloat16 or decoder.device.type != "cpu" or not is_bfloat16_slow():
+        return decoder
+    layers = {path: layer for path, layer in decoder.named_modules() if type(layer) in FLOAT32}
+    return copy_with(decoder, {path: recast(layer, FLOAT32[type(layer)]) for path, layer in layers.items()})
 
 
 @cache
@@ -125,11 +141,11 @@ class PackedWeight:
         """x W' + b. Falls back to torch's product for many rows, for gradients, and after the weight has changed."""
         is_small = x.numel() <= MAX_ROWS * x.shape[-1] and x.dtype == weight.dtype and x.device == weight.device
         if torch.is_grad_enabled() or not is_small or weight._version != self.version:
-            return F.linear(x, weight, bias)
+            return linear(x, weight, bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
 
 
-class PackedLinear(nn.Linear):
+class PackedLinear(Float32Linear):
     """`nn.Linear` with a packed copy of its weight."""
 
     packed: PackedWeight
@@ -138,7 +154,7 @@ class PackedLinear(nn.Linear):
         return self.packed.matmul(input, self.weight, self.bias)
 
 
-class PackedTiedHead(TiedHead):
+class PackedTiedHead(Float32TiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
 
     packed: PackedWeight
@@ -159,7 +175,7 @@ def with_packed_weights(decoder: Decoder) -> Decoder:
     is_supported = torch.backends.mkldnn.is_available() and PRECISIONS.get(weight.dtype, lambda: False)()
     layers = {path: layer for path, layer in decoder.named_modules() if type(layer) in PACKED}
     if not layers or not is_supported or weight.is_inference():
-        return decoder
+        return in_fastest_dtype(decoder)
     return copy_with(decoder, {path: pack(layer) for path, layer in layers.items()})
 
 

@@ -8,10 +8,11 @@ starts the threads once, not once per block, and everything between two blocks c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from itertools import pairwise, takewhile
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,7 +25,14 @@ from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, block_program
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.fast_linear import FAST, can_pack, pack_layers
+from foretell.model.kernels.fast_linear import (
+    FAST,
+    FastWeight,
+    can_pack,
+    is_always_fastest,
+    layers_on_parts,
+    pack_layers,
+)
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm
@@ -33,7 +41,7 @@ from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
-from foretell.model.surgery import recast
+from foretell.model.surgery import RefersToHooks, copy_with, recast
 from foretell.model.transformer import (
     ATTENTION,
     FEEDFORWARD,
@@ -72,16 +80,20 @@ class FusedWeights:
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        # the dictionaries belong to the modules, so hooks that are registered later are seen
-        inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
-        self.hooks = GLOBAL_HOOKS + inner_hooks
-        self.own_hooks = hooks_of(block)
         self.place: tuple[nn.ModuleList, int] | None = None  # in a trunk that calls its blocks one after the other
+        self.watch_hooks(block)
         self.max_rows = max_rows
         self.record = self._record(block)
         self.address = self.record.ctypes.data
         self.per_row = self._scratch_per_row()
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
+
+    def watch_hooks(self, block: Any) -> None:
+        """Use the compiled program only while the modules of this block have no hooks."""
+        # the dictionaries belong to the modules, so hooks that are registered later are seen
+        inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
+        self.hooks = GLOBAL_HOOKS + inner_hooks
+        self.own_hooks = hooks_of(block)
 
     def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -149,7 +161,7 @@ class FusedWeights:
         return takewhile(lambda form: form is not None, others if own is self else [])
 
 
-class FusedForward(nn.Module):
+class FusedForward(RefersToHooks):
     """The forward of a block as one compiled program; its other base class is the plain block."""
 
     fused: FusedWeights
@@ -162,6 +174,14 @@ class FusedForward(nn.Module):
             assert isinstance(kv, PagedKVView)
             return self.fused.run(x, kv, rotation)
         return super().forward(x, kv, rotation)
+
+    def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
+        """Watch the hooks of this copy, and continue with the copies of the blocks after it."""
+        self.fused = copy.copy(self.fused)
+        self.fused.watch_hooks(self)
+        if self.fused.place is not None:
+            blocks, index = self.fused.place
+            self.fused.place = cast("nn.ModuleList", copies[blocks]), index
 
 
 class FusedBlock(FusedForward, Block):
@@ -181,7 +201,18 @@ def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
         return block
     fused = recast(block, FUSED[type(block)])
     fused.fused = FusedWeights(block, max_rows)
-    return fused
+    return copy_with(fused, forms_for_many_rows(block, fused.fused.matrices))
+
+
+def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.Module]:
+    """Linear layers on the block's packed weights, by path, where kernels are faster for many rows too."""
+    paths = {layer: path for path, layer in block.named_modules()}
+    forms: dict[str, nn.Module] = {}
+    for layers, matrix in zip(layer_groups(block), matrices, strict=True):
+        in_turns = layers == inner_layers(block.feedforward)
+        parts = layers_on_parts(matrix, layers, in_turns) if is_always_fastest(matrix.matmul, matrix.dtype) else None
+        forms |= {paths[layer]: part for layer, part in zip(layers, parts or [], strict=False)}
+    return forms
 
 
 def link_blocks(blocks: nn.ModuleList) -> None:

@@ -22,12 +22,12 @@ from foretell.model.kernels.compiling import compiled, compiled_callback, inline
 from foretell.model.kernels.packing import INPUTS, LANES, MATRIX, PackedMatrix, padded_inputs, padded_outputs, prepare
 from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks, run_on_threads, wait
 from foretell.model.kernels.vector_math import read_numbers, write_numbers
-from foretell.model.kernels.vector_matmul import HAS_VNNI
 
 FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are multiplied faster on vectors, with the same results
+ROWS_AT_ONCE = 256  # with more, activations leave the cache and need more scratch memory
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
-Unit = Literal["vectors", "vnni", "amx"]  # of the processor; all but the first read planes of activations
+Unit = Literal["vectors", "dots", "amx"]  # of the processor; all but the first read planes of activations
 KERNEL_ARGUMENTS = 8
 LINEAR = np.dtype(
     [*CALL, ("matrix", "i8"), ("x", "i8"), ("out", "i8"), ("M", "i8"), ("rows", "i8"), ("is_narrow", "i8")]
@@ -36,7 +36,7 @@ LINEAR = np.dtype(
 
 @dataclass(frozen=True)
 class Matmul:
-    """A packed matrix with the unit that multiplies it; "amx" leaves few rows of integer weights to VNNI.
+    """A packed matrix with the unit that multiplies it; "amx" leaves few rows of integer weights to "dots".
 
     Both have the same results, so a row's do not depend on the number of rows.
     """
@@ -50,7 +50,7 @@ class Matmul:
         matrix = self.matrix
         kernels = [compiled_kernel(matrix.bits, unit).address for unit in units_with(matrix.bits, self.unit)]
         arrays = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
-        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, self.unit != "vectors")
+        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, self.unit != "vectors", matrix.turns)
         return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
     @cached_property
@@ -70,6 +70,9 @@ class Matmul:
         M = x.numel() // matrix.inputs
         if M == 0:
             return out  # a tile of the matrix unit must have a row
+        if M > ROWS_AT_ONCE:
+            parts = x.view(M, matrix.inputs).split(ROWS_AT_ONCE)
+            return torch.cat([self(part) for part in parts], out=out.view(M, matrix.outputs)).view(out.shape)
         rows = padded_rows(M)
         call = (0, 0, 0, self.address, x.data_ptr(), out.data_ptr(), M, rows, x.dtype == torch.bfloat16)
         scratch = rows * scratch_per_row(matrix) + LINE
@@ -94,12 +97,12 @@ def fastest_unit(bits: int, group: int) -> Unit:
         return "vectors"
     if HAS_AMX:
         return "amx"
-    return "vnni" if is_integer and HAS_VNNI else "vectors"
+    return "dots" if is_integer and v.HAS_INTEGER_DOTS else "vectors"
 
 
 def units_with(bits: int, unit: Unit) -> tuple[Unit, ...]:
     """The unit for many rows, then the one for few rows if it is another."""
-    return (unit, "vnni") if unit == "amx" and bits < 16 and HAS_VNNI else (unit,)
+    return (unit, "dots") if unit == "amx" and bits < 16 and v.HAS_INTEGER_DOTS else (unit,)
 
 
 def scratch_per_row(matrix: PackedMatrix) -> int:
@@ -136,11 +139,11 @@ def make_kernel(bits: int, unit: Unit) -> Any:
                 amx.multiply_floats(p, first, last)
             else:
                 amx.multiply_integers(p, first, last)
-        elif unit == "vnni":
+        elif unit == "dots":
             if bits == 8:
-                vector.multiply_tiles(vector.int8_plane_sums, p, first, last)
+                vector.multiply_planes(vector.int8_plane_sums, p, first, last)
             else:
-                vector.multiply_tiles(vector.int4_plane_sums, p, first, last)
+                vector.multiply_planes(vector.int4_plane_sums, p, first, last)
         elif bits == 32:
             vector.multiply_tiles(vector.float32_sums, p, first, last)
         elif bits == 16:

@@ -49,6 +49,7 @@ MATRIX = np.dtype(
         ("inputs", "i8"),
         ("group", "i8"),
         ("reads_planes", "i8"),
+        ("turns", "i8"),
     ]
 )
 
@@ -68,11 +69,21 @@ class PackedMatrix:
     outputs: int
     inputs: int
     group: int  # inputs that share a scale; all of them without scales
+    turns: int = 1  # from a tile to the next one, in tiles: matrices may take turns
 
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
         return self.words.nbytes + self.factors.nbytes + self.bias.nbytes
+
+    def part(self, first: int, outputs: int, turns: int = 1) -> PackedMatrix:
+        """Some outputs, in the same memory: of the tiles first, first + turns, and so on."""
+        count = len(self.bias) // LANES
+        words, factors = (
+            values.view(count, len(values) // count)[first:].flatten() for values in (self.words, self.factors)
+        )
+        bias = self.bias.view(count, LANES)[first::turns].flatten()
+        return PackedMatrix(words, factors, bias, self.bits, outputs, self.inputs, self.group, turns)
 
 
 def pack_floats(weight: Tensor, bias: Tensor | None) -> PackedMatrix:

@@ -2,26 +2,29 @@
 
 Ordinary kernels choose their order of additions by the shapes of their inputs, so that the last bits of a token's
 logits depend on what is read with it. Here every token is computed by calls whose shapes depend on its own position
-alone. That holds for one version of torch on one type of machine with one number of threads.
+alone. That holds for one version of torch on one type of machine, with any number of threads. With the kernels in
+numba the bits were also the same with AVX2 and AVX-512, on one processor.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.activations import ACTIVATIONS
 from foretell.errors import UsageError
-from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.attention import EagerAttention, SDPAttention, per_query_head
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.kernels.fast_decoder import KERNELS, WARMING, has_numba
 from foretell.model.mask import Mask
 from foretell.model.quantized_linear import QuantizedEmbedding, QuantizedLinear, QuantizedTiedHead
 from foretell.model.surgery import copy_with, recast
+from foretell.norms import in_float32
 
 
 def by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -54,34 +57,51 @@ class StrictAttention(SDPAttention):
         return torch.stack(rows).unflatten(0, (B, T)).transpose(1, 2)  # (B, H, T, E)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
-        """The mix (H, E) of one query (H, E) over the allowed of keys and values (G, S, E)."""
-        visible = allowed.nonzero()[:, 0]
-        key, value = (heads.index_select(1, visible)[None] for heads in (key, value))
-        mixed = F.scaled_dot_product_attention(
-            query.contiguous()[None, :, None], key, value, enable_gqa=self.is_grouped
-        )  # (1, H, 1, E)
-        return mixed[0, :, 0]
+        """The mix (H, E) of one query (H, E) over the allowed of keys and values (G, S, E).
+
+        torch's fused attention splits the keys by the number of threads, and MKL two or more queries; one does not.
+        Products of bfloat16, and the sum in torch's softmax, depend on the width of the processor's vectors.
+        """
+        visible, dtype, query = allowed.nonzero()[:, 0], query.dtype, in_float32(query[None])
+        key, value = (per_query_head(in_float32(h.index_select(1, visible)[None]), query) for h in (key, value))
+        scores = (query / math.sqrt(query.shape[-1]))[:, :, None] @ key.mT  # (1, H, 1, S)
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        weights /= weights.double().cumsum(-1)[..., -1:].to(weights.dtype)  # one after the other
+        return (weights @ value)[0, :, 0].to(dtype)  # (H, E)
 
 
-def activation_by_row(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of an activation that is applied to one vector at a time.
+class StrictSiLU(nn.SiLU):
+    """`nn.SiLU` in operations that give every element of a tensor the same bits.
 
     torch computes most elements of a tensor in vector registers and the last ones, also of each thread's part, with
-    scalar functions, whose exp and tanh round differently.
+    scalar functions, whose sigmoid rounds differently.
     """
 
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        rows = [kind.forward(self, row) for row in x.reshape(-1, 1, x.shape[-1])]
-        return torch.cat(rows).view(x.shape)
+    def forward(self, input: Tensor) -> Tensor:
+        x = in_float32(input)
+        return (x / (1 + (-x).exp())).to(input.dtype)
 
-    return type(f"Strict{kind.__name__}", (kind,), {"forward": forward})
+
+class StrictGELU(nn.GELU):
+    """`nn.GELU`, for the same reason."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = in_float32(input)
+        return (x * CUMULATED[self.approximate](x)).to(input.dtype)
+
+
+CUMULATED: dict[str, Callable[[Tensor], Tensor]] = {  # the standard normal distribution, exact and approximate
+    "none": lambda x: (1 + (x * math.sqrt(0.5)).erf()) * 0.5,
+    "tanh": lambda x: (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh()) * 0.5,
+}
 
 
 STRICT: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: StrictLinear,
     TiedHead: StrictTiedHead,
     SDPAttention: StrictAttention,
-    **{activation.module: activation_by_row(activation.module) for activation in ACTIVATIONS.values()},
+    nn.SiLU: StrictSiLU,
+    nn.GELU: StrictGELU,
 }
 BY_VECTOR = (
     nn.Embedding,

@@ -18,13 +18,16 @@ from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import models, register_model
 
-from foretell.model.kernels.compiling import intrinsic
+from foretell.model.kernels.compiling import FEATURES, intrinsic
 
 LANES = 16
 VOID, INT8, INT16, INT32, INT64 = ir.VoidType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 HALVES, BYTES = ir.VectorType(INT16, LANES), ir.VectorType(INT8, LANES)
+HAS_AVX512 = "avx512f" in FEATURES
+HAS_VNNI = HAS_AVX512 and "avx512vnni" in FEATURES
+HAS_INTEGER_DOTS = HAS_VNNI or "avx2" in FEATURES
 ANY, LITERAL = object(), object()  # arguments of any type, and integers that are constants of the instruction
 
 
@@ -316,17 +319,6 @@ def indices(typing_context, rows, first, stride):
     return types.UniTuple(integer, len(rows))(rows, integer, integer), generate
 
 
-@intrinsic(prefer_literal=True)
-def zero_planes(typing_context, rows, planes):
-    """Integer vectors of zeros for several planes of every row; the planes of a row follow each other."""
-
-    def generate(context, builder, signature, arguments):
-        zeros = [constant(INTS, 0)] * len(signature.return_type)
-        return context.make_tuple(builder, signature.return_type, zeros)
-
-    return types.UniTuple(ints, len(rows) * planes.literal_value)(rows, planes), generate
-
-
 @intrinsic
 def reduce_rows(typing_context, vectors):
     """The sums of the lanes of 16 vectors as one vector; each sum is computed as `reduce_add` does."""
@@ -348,27 +340,3 @@ def sum_halves(builder: Any, one: Any, other: Any, width: int) -> Any:
     low = [start + lane for start in range(0, 2 * LANES, 2 * width) for lane in range(width)]
     chosen = [ir.Constant(INTS, [lane + shift for lane in low]) for shift in (0, width)]
     return builder.fadd(*(builder.shuffle_vector(one, other, lanes) for lanes in chosen))
-
-
-@intrinsic
-def join_planes(typing_context, rows, integers, ratio):
-    """The sum of ratio^p * integers[r * P + p] over the P planes p, for every row r, as floats."""
-
-    def generate(context, builder, signature, arguments):
-        planes = len(signature.args[1]) // len(signature.args[0])
-        numbers = [
-            builder.sitofp(builder.extract_value(arguments[1], index), FLOATS)
-            for index in range(len(signature.args[1]))
-        ]
-        totals = numbers[planes - 1 :: planes]
-        for plane in reversed(range(planes - 1)):
-            pairs = zip(totals, numbers[plane::planes], strict=True)
-            totals = [emit_fma(builder, total, arguments[2], each) for total, each in pairs]
-        return context.make_tuple(builder, signature.return_type, totals)
-
-    return types.UniTuple(floats, len(rows))(rows, integers, ratio), generate
-
-
-dot_int8 = operation(ints, ints, ints, ints)(  # one instruction of processors with VNNI
-    lambda builder, sums, unsigned, signed: call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, unsigned, signed)
-)

@@ -1,15 +1,29 @@
 // The choice shared by all parts of the page: token (the query), key, layer, head; and what is under the pointer.
-import { strongest } from "page/data.js";
+import { strongest } from "./data.js";
+import { listen } from "./dom.js";
 
 export function makeChoice(data) {
   const listeners = [];
   const limits = { token: data.last, key: data.last, layer: data.shape.layers - 1, head: data.shape.heads - 1 };
   const choice = { token: data.last, key: 0, layer: 0, head: 0, under: null };
-  choice.key = strongest(data, 0, 0, data.last);
+  let isKeyChosen = false; // else it is the strongest one
+  const chooseKey = () => { choice.key = strongest(data, choice.layer, choice.head, choice.token); };
+  chooseKey();
 
   choice.listen = (listener) => listeners.push(listener);
-  choice.announce = (changed = new Set(["token", "key", "layer", "head", "under"])) => {
+  choice.announce = (changed = new Set(EVERYTHING)) => {
     for (const listener of listeners) listener(changed);
+  };
+  // Call when sections have arrived.
+  choice.update = () => {
+    if (!isKeyChosen) chooseKey();
+    choice.announce();
+  };
+  // Show one more part.
+  choice.show = (show) => {
+    const before = listeners.length;
+    show(data, choice);
+    for (const listener of listeners.slice(before)) listener(new Set(EVERYTHING));
   };
   // A new token, layer or head without a key selects the key with the largest weight.
   choice.set = (values) => {
@@ -18,8 +32,9 @@ export function makeChoice(data) {
       const held = Math.min(limits[name], Math.max(0, Math.trunc(value)));
       if (Number.isFinite(held) && held !== choice[name]) { choice[name] = held; changed.add(name); }
     }
-    if (changed.size && values.key === undefined) {
-      choice.key = strongest(data, choice.layer, choice.head, choice.token);
+    if (changed.size) isKeyChosen = values.key !== undefined;
+    if (changed.size && !isKeyChosen) {
+      chooseKey();
       changed.add("key");
     }
     if (changed.size) choice.announce(changed);
@@ -35,12 +50,14 @@ export function makeChoice(data) {
   return choice;
 }
 
+const EVERYTHING = ["token", "key", "layer", "head", "under", "data"];
+
 // The URL keeps the choice, so that a link opens the page with the same choice.
 const NAMES = ["token", "key", "layer", "head"];
 
 export function followUrl(choice) {
   read(choice);
-  window.addEventListener("hashchange", () => read(choice));
+  listen(window, "hashchange", () => read(choice));
   choice.listen((changed) => {
     if (NAMES.some((name) => changed.has(name))) write(choice);
   });
@@ -54,6 +71,7 @@ function read(choice) {
 }
 
 function write(choice) {
-  const values = new URLSearchParams(NAMES.map((name) => [name, choice[name]]));
+  const values = new URLSearchParams(location.hash.slice(1));
+  for (const name of NAMES) values.set(name, choice[name]);
   history.replaceState(null, "", `#${values}`);
 }

@@ -1,13 +1,16 @@
 // Light and dark, and the color scales. Scales are even in lightness (OKLCH) and work with every kind of color vision:
 // lightness alone shows a weight, blue and orange show a sign. A color follows the square root of a weight; otherwise
 // small weights would be invisible.
-import { byId } from "page/dom.js";
+import { byId, onLeave } from "./dom.js";
 
 // Light or dark: as in the system, unless chosen on the page.
-const themeListeners = [];
+const themeListeners = new Set();
 const system = matchMedia("(prefers-color-scheme: dark)");
 
-export const onTheme = (listener) => themeListeners.push(listener);
+export function onTheme(listener) {
+  themeListeners.add(listener);
+  onLeave(() => themeListeners.delete(listener));
+}
 export const isDark = () => {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : system.matches;
@@ -59,9 +62,10 @@ export function weightColors() {
 export const hiddenColor = () => toRgb(...(isDark() ? DARK : LIGHT).hidden);
 export const stepOf = (weight) => Math.min(STOPS - 1, Math.round(Math.sqrt(Math.max(0, weight)) * (STOPS - 1)));
 export const weightColor = (weight) => css(weightColors()[stepOf(weight)]);
-// Black or white, whichever is easier to read on the color of this weight.
-export function inkOn(weight) {
-  const [r, g, b] = weightColors()[stepOf(weight)];
+// Black or white, whichever is easier to read on the color of this weight or share.
+export const inkOn = (weight) => contrasting(weightColors()[stepOf(weight)]);
+export const inkOnSign = (share) => contrasting(signColor(share));
+function contrasting([r, g, b]) {
   return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.179 ? "#000" : "#fff";
 }
 

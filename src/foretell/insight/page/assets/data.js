@@ -1,6 +1,5 @@
 // The page's data: the structure as JSON, and packed numbers: attention weights, queries and keys, the logit lens.
-// The sections before the page's script are read at the start, the others once the whole page has loaded.
-import { byId } from "page/dom.js";
+import { byId } from "./dom.js";
 
 const STEPS = 10000;
 // kind -> bytes per number, the typed array, and the stored steps per unit
@@ -12,22 +11,41 @@ const KINDS = {
   float32: [4, Float32Array, 1],
 };
 
-export async function readData() {
-  const data = JSON.parse(byId("structure").textContent);
+// The data of a pass: its structure, and its sections by name. `get` returns a section, or undefined and asks for it.
+export function makeData(structure, ask) {
   const opened = new Map();
-  const openAll = async (sections) => {
-    for (const section of await Promise.all(sections.map(open))) opened.set(section.name, section);
+  return {
+    firstQuery: 0, cut: [], ...structure,
+    last: structure.tokens.length - 1,
+    complete: false,
+    has: (name) => opened.has(name),
+    get(name) {
+      if (!opened.has(name)) ask(name);
+      return opened.get(name);
+    },
+    all(...names) { // asks for all of them, even if one is missing
+      return names.map((name) => this.get(name)).every(Boolean);
+    },
+    put: async (packed) => { opened.set(packed.name, await open(packed)); },
   };
-  await openAll(data.sections);
-  data.get = (name) => opened.get(name);
-  data.complete = false;
+}
+
+// The data of a page in a file. The sections before the page's script are read at the start, the others by `openRest`.
+export async function readFile() {
+  const structure = JSON.parse(byId("structure").textContent);
+  const data = makeData(structure, () => {});
+  const take = (section) => {
+    const holder = byId(section.name);
+    holder.remove();
+    return data.put({ ...section, content: holder.textContent });
+  };
+  await Promise.all(structure.sections.map(take));
+  data.vocabulary = data.get("vocabulary").value;
   data.openRest = async () => {
     await wholePage();
-    for (const section of data.rest) await openAll([section]); // one by one, so that the page stays responsive
+    for (const section of structure.rest) await take(section); // one by one, so that the page stays responsive
     data.complete = true;
   };
-  data.vocabulary = data.get("vocabulary").value;
-  data.last = data.tokens.length - 1;
   return data;
 }
 
@@ -38,10 +56,8 @@ const wholePage = () => new Promise((done) => {
 
 export const whyMissing = (data) => (data.complete ? "These numbers are not in this page; the reason is at the end of the page." : "These numbers are being read.");
 
-async function open({ name, kind, shape }) {
-  const holder = byId(name);
-  const bytes = await unzip(fromBase64(holder.textContent));
-  holder.remove();
+export async function open({ name, kind, shape, content }) {
+  const bytes = await unzip(fromBase64(content));
   if (kind === "text") return { name, value: JSON.parse(new TextDecoder().decode(bytes)) };
   const [size, View, steps] = KINDS[kind];
   return makeArray(name, shape, new View(joinPlanes(bytes, size).buffer), steps);
@@ -104,8 +120,9 @@ function before(data, layer, query) {
 
 // The row of a query in ten-thousandths, from its first visible key; empty if it was left out.
 export function weightRow(data, layer, head, query) {
-  if (!isKept(data, query)) return new Uint16Array(0);
-  const { whole, shape } = data.get(`attention.${layer}`);
+  const section = isKept(data, query) && data.get(`attention.${layer}`);
+  if (!section) return new Uint16Array(0);
+  const { whole, shape } = section;
   const from = head * shape[1] + before(data, layer, query) - before(data, layer, data.firstQuery);
   return whole.subarray(from, from + query - firstKey(data, layer, query) + 1);
 }
@@ -123,7 +140,7 @@ export function strongest(data, layer, head, query) {
 }
 
 // Scaled attention scores, recomputed from queries and keys to four decimals, if the page has them.
-export const hasOperands = (data, layer) => data.get(`queries.${layer}`) !== undefined;
+export const hasOperands = (data, layer) => data.all(`queries.${layer}`, `keys.${layer}`);
 
 export function queryVector(data, layer, head, token) {
   return data.get(`queries.${layer}`).vector(head, token);
@@ -133,6 +150,12 @@ export function queryVector(data, layer, head, token) {
 export function keyVector(data, layer, head, token) {
   const { heads, groups } = data.shape;
   return data.get(`keys.${layer}`).vector(Math.floor(head / (heads / groups)), token);
+}
+
+// The stream of a token at a point; undefined while it is being read.
+export function streamVector(data, point, token) {
+  const whole = point ? `stream.${point}` : "embed.sum";
+  return data.has(whole) ? data.get(whole).vector(token) : data.get(`streams.${token}`)?.vector(point);
 }
 
 export const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
@@ -145,7 +168,7 @@ export function scaledScores(data, layer, head, token) {
 }
 
 export function softmax(values) {
-  const largest = Math.max(...values);
+  const largest = values.reduce((most, value) => Math.max(most, value), -Infinity); // spreading a vocabulary overflows the stack
   const powers = values.map((value) => Math.exp(value - largest));
   const total = powers.reduce((sum, power) => sum + power, 0);
   return { powers, total, largest, shares: powers.map((power) => power / total) };
@@ -154,14 +177,26 @@ export function softmax(values) {
 // The logit lens: the top tokens at each point of the stream, and probability and rank of the next token of the text.
 export const hasLens = (data, token) => token >= data.lensFrom;
 
+// Undefined while the numbers are being read. A live page asks for one position, unless it has all positions.
 export function readLens(data, point, token) {
+  if (!LENS.every((name) => data.has(`lens.${name}.${point}`))) {
+    const row = data.get(`lens.at.${token}`);
+    return row && readingOf(row.vector(point));
+  }
   const position = token - data.lensFrom;
-  const ids = data.get("lens.ids").vector(point, position);
-  const probabilities = data.get("lens.probabilities").vector(point, position);
-  const logits = data.get("lens.logits").vector(point, position);
+  const [ids, probabilities, logits, following, ranks, entropies] = LENS.map((name) => data.get(`lens.${name}.${point}`));
+  const vectors = [probabilities, logits].map((section) => section.vector(position));
   return {
-    top: ids.map((id, i) => ({ id, probability: probabilities[i], logit: logits[i] })),
-    following: data.get("lens.following").at(point, position),
-    rank: data.get("lens.ranks").at(point, position),
+    top: ids.vector(position).map((id, i) => ({ id, probability: vectors[0][i], logit: vectors[1][i] })),
+    following: following.at(position), rank: ranks.at(position), entropy: entropies.at(position),
   };
 }
+
+// A row of `lens.at`: ids, probabilities and logits of the top tokens; then three numbers.
+function readingOf(row) {
+  const count = (row.length - 3) / 3, [following, rank, entropy] = row.slice(-3);
+  return { top: Array.from({ length: count }, (_, i) => ({ id: row[i], probability: row[count + i], logit: row[2 * count + i] })), following, rank, entropy };
+}
+
+export const hasLensMap = (data) => data.all(...data.lensPlaces.flatMap((_, point) => LENS.map((name) => `lens.${name}.${point}`)));
+const LENS = ["ids", "probabilities", "logits", "following", "ranks", "entropies"];

@@ -14,7 +14,8 @@ export function draw(tag, attributes = {}, ...children) {
 
 function dress(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name === "style" && value) element.style.cssText = value; // an attribute would break the live page's policy
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value);
   }
@@ -25,12 +26,31 @@ function dress(element, attributes, children) {
 // A caption whose text stays in sight when the table is scrolled sideways.
 export const caption = (text) => make("caption", {}, make("span", {}, text));
 
-// A cell with a bar for a share from 0 to 1; the full width is 1.
-export const bar = (share) => make("td", { class: "bar", "aria-hidden": "true" }, make("div", {}, make("span", { style: `width:${100 * share}%` })));
+// A cell with a bar for a share from 0 to 1; the full width is 1. before: an earlier share, marked by a line.
+export const bar = (share, before) => make("td", { class: "bar", "aria-hidden": "true" }, make("div", {}, make("span", { style: `width:${100 * share}%` }),
+  ...(before === undefined ? [] : [make("i", { style: `left:${100 * before}%` })])));
 
 export function fill(element, ...children) {
   element.replaceChildren(...children);
   return element;
+}
+
+// An element without its content and its listeners, for a part that is shown again.
+export function fresh(id) {
+  const element = byId(id).cloneNode(false);
+  byId(id).replaceWith(element);
+  return element;
+}
+
+// Listeners outside a part's elements. `leave` ends them before the parts are shown again.
+let ends = [];
+export const onLeave = (end) => ends.push(end);
+export function leave() {
+  for (const end of ends.splice(0)) end();
+}
+export function listen(target, type, listener) {
+  target.addEventListener(type, listener);
+  onLeave(() => target.removeEventListener(type, listener));
 }
 
 // Sizes a canvas in device pixels and returns a context that draws in CSS pixels.
@@ -48,10 +68,12 @@ export function fitCanvas(canvas, width, height) {
 // Calls `redraw(width)` when the element's width changes.
 export function onWidth(element, redraw) {
   let known = 0;
-  new ResizeObserver(() => {
+  const observer = new ResizeObserver(() => {
     const width = Math.floor(element.clientWidth);
     if (width !== known && width > 0) { known = width; redraw(width); }
-  }).observe(element);
+  });
+  observer.observe(element);
+  onLeave(() => observer.disconnect());
 }
 
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };

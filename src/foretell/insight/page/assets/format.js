@@ -4,6 +4,8 @@ export const four = (value) => {
   if (Math.abs(value) < 0.00005) return "0.0000";
   return (Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toFixed(4)).replace("-", "−");
 };
+// Two decimals, where there is no room for four.
+export const two = (value) => (Math.abs(value) < 0.005 ? "0.00" : value.toFixed(2).replace("-", "−"));
 // A probability: four decimals, and two significant digits if it is small, so that none but 0 is shown as 0.
 export const probability = (value) => {
   if (value === 0 || value >= 0.001) return value.toFixed(4);
@@ -11,6 +13,8 @@ export const probability = (value) => {
 };
 // A probability that the page stores to four decimals: 0 is shown as what it may be.
 export const storedProbability = (value) => (value === 0 ? "< 0.0001" : value.toFixed(4));
+// The address of a number of a trace, as in `foretell explain --value`.
+export const addressOf = (name, ...index) => `${name}[${index.join(",")}]`;
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };

@@ -1,7 +1,7 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
-import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "page/data.js";
-import { byId, fill, make } from "page/dom.js";
-import { four, named, quoted, storedProbability } from "page/format.js";
+import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
+import { byId, fill, make } from "./dom.js";
+import { addressOf, four, named, quoted, storedProbability } from "./format.js";
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
@@ -58,9 +58,14 @@ function segment(parts) {
   return math;
 }
 
-// The formulas of the chosen token and of the chosen pair.
+// The embedding of the chosen token.
+export function showEmbedding(data, choice) {
+  choice.listen((changed) => (changed.has("token") || changed.has("data")) && fill(byId("embedding"), embedding(data, choice)));
+}
+
+// The formulas of the chosen pair and of the logit after the chosen token.
 export function showFormulas(data, choice) {
-  const show = () => fill(byId("formulas"), embedding(data, choice), pair(data, choice), logit(data, choice));
+  const show = () => fill(byId("formulas"), pair(data, choice), logit(data, choice));
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
 
@@ -72,7 +77,7 @@ function embedding(data, { token }) {
   if (!data.get("embed.sum")) return card(title, whyMissing(data));
   const sum = data.get("embed.sum").vector(token);
   const x = below(symbol("x"), whole(token));
-  if (!data.get("embed.positions")) {
+  if (!data.all("embed.words", "embed.positions")) {
     const why = data.position === "rotary" ? "No position is added: queries and keys are rotated by it later." : "This model has no position information.";
     return card(title, formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "=", vector(sum)), why);
   }
@@ -120,7 +125,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
       fraction(above(symbol("e"), row(number(all[key - first]), "−", largest < 0 ? group(number(largest)) : number(largest))), number(total)), "=",
       fraction(number(powers[key - first]), number(total)), "=", number(shares[key - first])),
     make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight" }, four(recorded))),
+      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": addressOf(`trunk.blocks.${layer}.attention.core.weights`, head, token, key) }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight" }, four(shares[key - first])))),
     `m = ${four(largest)} is the largest scaled attention score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}. The weight is computed from vectors to four decimals, so its last digits may differ.`,
   ];
@@ -129,10 +134,12 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
 function logit(data, { token }) {
   const title = `The logit of the most probable token after ${named(data, token)}`;
   if (!hasLens(data, token)) return card(title, whyMissing(data));
-  const [best] = readLens(data, data.lensPlaces.length - 1, token).top;
+  const reading = readLens(data, data.lensPlaces.length - 1, token);
+  if (!reading) return card(title, whyMissing(data));
+  const [best] = reading.top;
   const text = quoted(data.vocabulary[best.id]);
-  const index = data.rowIds.indexOf(best.id);
-  if (!data.get("final") || index < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
+  const index = data.get("head.ids")?.whole.indexOf(best.id) ?? -1;
+  if (!data.all("final", "head.rows", "head.biases") || index < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
   const h = data.get("final").vector(token), w = data.get("head.rows").vector(index), bias = data.get("head.biases").at(index);
   const ends = bias ? ["+", bias < 0 ? group(number(bias)) : number(bias)] : [];
   return card(title,
@@ -140,7 +147,7 @@ function logit(data, { token }) {
     formula(below(symbol("w"), words(text)), "=", vector(w)),
     formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w), ...ends, "=", number(dot(h, w) + bias)),
     make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", {}, four(best.logit))),
-      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", {}, storedProbability(best.probability)))),
+      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { "data-address": addressOf("head", token, best.id) }, four(best.logit))),
+      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", { "data-address": addressOf("probabilities", token, best.id) }, storedProbability(best.probability)))),
     "h is the stream after the last layer and norm; w is the token’s row of the head.");
 }

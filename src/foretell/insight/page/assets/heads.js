@@ -1,8 +1,8 @@
 // Attention of all heads as small maps, and of the chosen head as a large map.
-import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "page/colors.js";
-import { firstKey, isKept, isVisible, weight, weightRow } from "page/data.js";
-import { byId, fill, fitCanvas, make, onArrows, onWidth } from "page/dom.js";
-import { four, named, short } from "page/format.js";
+import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "./colors.js";
+import { firstKey, isKept, isVisible, weight, weightRow } from "./data.js";
+import { byId, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
+import { addressOf, four, named, short } from "./format.js";
 
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
 const THUMB_CELLS = 64; // cells per side of a small map
@@ -42,12 +42,25 @@ export function showGrid(data, choice) {
     for (let head = 0; head < heads; head++) paintThumb(data, buttons[layer * heads + head].firstChild, layer, head, side);
     if (layer + 1 < layers) setTimeout(() => paintFrom(layer + 1));
   };
-  setTimeout(() => paintFrom(0));
+  choice.listen((changed) => {
+    if (!changed.has("data")) return;
+    data.all(...lines.map((_, layer) => `thumbs.${layer}`)); // a live page fetches them together
+    setTimeout(() => paintFrom(0));
+  });
   onTheme(() => paintFrom(0));
 }
 
 function paintThumb(data, canvas, layer, head, side) {
+  const largest = thumbCells(data, layer, head, side);
+  if (largest) canvas.getContext("2d").putImageData(colored(largest, side, side), 0, 0);
+}
+
+// A live page gets small maps, so that it need not fetch the attention of all layers.
+function thumbCells(data, layer, head, side) {
   const T = data.tokens.length;
+  const small = data.get(`thumbs.${layer}`);
+  if (small) return small.whole.subarray(head * side * side, (head + 1) * side * side);
+  if (!data.has(`attention.${layer}`)) return null;
   const largest = new Int32Array(side * side).fill(-1);
   for (let query = 0; query < T; query++) {
     if (!isKept(data, query)) continue;
@@ -59,7 +72,7 @@ function paintThumb(data, canvas, layer, head, side) {
       if (weights[i] > largest[cell]) largest[cell] = weights[i];
     }
   }
-  canvas.getContext("2d").putImageData(colored(largest, side, side), 0, 0);
+  return largest;
 }
 
 // An image of weights in ten-thousandths; -1 is hidden.
@@ -110,9 +123,9 @@ export function showMap(data, choice) {
   canvas.addEventListener("blur", () => { cursor = null; read(null); });
 
   choice.listen((changed) => {
-    if (changed.has("layer") || changed.has("head")) paintCells();
+    if (["layer", "head", "data"].some((name) => changed.has(name))) paintCells();
     if (changed.has("layer") || changed.has("head")) {
-      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, `trunk.blocks.${choice.layer}.attention.core.weights[0, ${choice.head}]`));
+      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head)));
     }
     byId("reading").textContent = reading(data, choice);
     paint();

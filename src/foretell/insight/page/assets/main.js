@@ -1,23 +1,57 @@
-// Starts the page: reads the data, creates the shared choice, and shows every part.
-import { followUrl, makeChoice } from "page/choice.js";
-import { showTheme } from "page/colors.js";
-import { readData } from "page/data.js";
-import { byId, fill, make } from "page/dom.js";
-import { count } from "page/format.js";
-import { showFormulas } from "page/formulas.js";
-import { showGrid, showMap } from "page/heads.js";
-import { showMemory } from "page/memory.js";
-import { showHere, showNext } from "page/next.js";
-import { showArcs, showRow } from "page/row.js";
-import { showLens, showSizes, showVectors } from "page/stream.js";
-import { showTokens, showWhere } from "page/tokens.js";
+// Starts the page of a file, and shows the parts of a pass.
+import { hasFeedforward, showAttentionValues, showCrossValues, showFeedforwardValues, showHeadOutputs } from "./block.js";
+import { followUrl, makeChoice } from "./choice.js";
+import { showTheme } from "./colors.js";
+import { showContributions } from "./contributions.js";
+import { readFile } from "./data.js";
+import { byId, fill, leave, make } from "./dom.js";
+import { showNeurons } from "./feedforward.js";
+import { count } from "./format.js";
+import { showEmbedding, showFormulas } from "./formulas.js";
+import { showGrid, showMap } from "./heads.js";
+import { showLens, showLensMap } from "./lens.js";
+import { showMemory } from "./memory.js";
+import { showHere, showNext } from "./next.js";
+import { showArcs, showRow } from "./row.js";
+import { showSizes, showVectors } from "./stream.js";
+import { showTerms } from "./terms.js";
+import { showTokens, showWhere } from "./tokens.js";
 
-const PARTS = [
-  showWhere, showTokens, showMap, showGrid, showArcs, showRow, showNext, showHere, showMemory,
-  showSizes, showVectors, showLens, showFormulas,
-];
+// The parts of each section of the page, in the order in which a live page asks for their numbers
+export const PARTS = {
+  "where": [showWhere],
+  "text-section": [showTokens],
+  "next-section": [showNext, showHere],
+  "embedding-section": [showEmbedding],
+  "attention-section": [showMap, showGrid, showArcs, showRow, showTerms, showAttentionValues, showHeadOutputs],
+  "memory-section": [showMemory, showCrossValues],
+  "feedforward-section": [showNeurons, showFeedforwardValues],
+  "stream-section": [showSizes, showVectors],
+  "lens-section": [showLensMap, showLens],
+  "contributions-section": [showContributions],
+  "formulas-section": [showFormulas],
+};
 
 export const shown = {}; // data and choice, for the browser's console and the tests
+
+// Sections of what some models lack
+const LACKING = {
+  "memory-section": (data) => !data.memory,
+  "feedforward-section": (data) => !hasFeedforward(data),
+  "contributions-section": (data) => !data.hasContributions,
+};
+
+// Begins to show a pass: ends the listeners of the last one. `earlier`: a choice to begin with.
+export function begin(data, earlier = {}) {
+  leave();
+  const choice = makeChoice(data);
+  Object.assign(shown, { data, choice });
+  choice.set(earlier);
+  followUrl(choice);
+  showFacts(data);
+  for (const [id, isLacking] of Object.entries(LACKING)) byId(id).hidden = isLacking(data);
+  return choice;
+}
 
 export async function start() {
   showTheme();
@@ -26,18 +60,15 @@ export async function start() {
   }
   try {
     performance.mark("begun");
-    const data = await readData();
+    const data = await readFile();
     performance.mark("read");
-    const choice = makeChoice(data);
-    Object.assign(shown, { data, choice });
-    followUrl(choice);
-    showFacts(data);
-    for (const show of PARTS) show(data, choice);
-    choice.announce();
+    const choice = begin(data);
+    for (const show of Object.values(PARTS).flat()) choice.show(show);
+    showOmissions(data);
     document.documentElement.dataset.ready = "true";
     performance.mark("interactive");
     await data.openRest();
-    choice.announce();
+    choice.update();
     document.documentElement.dataset.complete = "true";
   } catch (error) {
     showProblem(`This page is damaged and cannot be shown: ${error.message}`);
@@ -45,10 +76,10 @@ export async function start() {
   }
 }
 
-function showProblem(words) {
+export function showProblem(words) {
   const trouble = byId("trouble");
   trouble.textContent = words;
-  trouble.hidden = false;
+  trouble.hidden = !words;
 }
 
 function showFacts(data) {
@@ -57,8 +88,11 @@ function showFacts(data) {
     count(data.tokens.length, "token"), count(layers, "layer"), `${count(heads, "head")} per layer`,
     `width ${width}`, `vocabulary ${vocabulary.toLocaleString("en")}`,
   ].join(" · ");
-  const shown = "This page shows the tokens, the logits after the last one, the residual stream between the layers, queries, keys and attention weights of every head, and the logit lens.";
-  const others = "It does not show value vectors, the numbers inside feed-forward layers and norms, or the model’s weights, except single rows of the embeddings and the head. foretell trace and foretell explain --value show them.";
+}
+
+function showOmissions(data) {
+  const shown = "This page shows the tokens, the logits after the last one, the values inside every layer (norms, queries, keys, values, attention weights, outputs of heads, feed-forward layers), the residual stream between the layers, the logit lens, and the direct contributions of heads and layers to logits.";
+  const others = "It does not show the model’s weights, except single rows of the embeddings and the head. foretell explain --value shows them, and how each number is computed; foretell trace writes all numbers exactly.";
   const sentences = [data.cut.length ? `${shown} Of these, some are left out; see below.` : shown, others];
   fill(byId("footer"), make("p", {}, "The numbers are from one forward pass of the model, shown to four decimals. Positions, layers and heads count from 0."),
     ...sentences.map((sentence) => make("p", {}, sentence)), ...data.cut.map((sentence) => make("p", { class: "cut" }, sentence)));

@@ -1,13 +1,13 @@
 // The source that a decoder reads: encoder-decoder attention and the encoder's own, with the tokens of both texts.
-import { inkOn, onTheme, weightColor } from "page/colors.js";
-import { byId, caption, fill, make } from "page/dom.js";
-import { four, quoted, short, visible } from "page/format.js";
+import { inkOn, onTheme, weightColor } from "./colors.js";
+import { whyMissing } from "./data.js";
+import { byId, caption, fill, make } from "./dom.js";
+import { addressOf, four, quoted, short, visible } from "./format.js";
 
 const NUMBERS = 24; // columns up to which every cell shows its weight
 
 export function showMemory(data, choice) {
   if (!data.memory) return;
-  byId("memory-section").hidden = false;
   fill(byId("memory-tokens"), ...data.memory.tokens.map((token) => make("span", { class: "token" }, visible(token.text))));
   const paint = () => {
     paintMaps(data, choice);
@@ -23,15 +23,16 @@ function paintMaps(data, choice) {
   const own = Math.min(layer, data.memory.layers - 1); // the encoder may have fewer layers
   const cross = data.get(`memory.cross.${layer}`);
   const encoder = data.get(`memory.encoder.${own}`);
-  fill(byId("cross-title"), `Layer ${layer}, head ${head}: from the translation to the source `,
-    make("code", {}, `trunk.blocks.${layer}.cross_attention.core.weights[0, ${head}]`));
+  if (!data.all(`memory.cross.${layer}`, `memory.encoder.${own}`)) return fill(byId("cross-reading"), whyMissing(data));
+  const crossName = addressOf(`trunk.blocks.${layer}.cross_attention.core.weights`, head);
+  const encoderName = addressOf(`encoder.trunk.blocks.${own}.attention.core.weights`, head);
+  fill(byId("cross-title"), `Layer ${layer}, head ${head}: from the translation to the source `, make("code", {}, crossName));
   fill(byId("cross-map"), map("Rows: tokens of the text; columns: tokens of the source", data.tokens, data.memory.tokens,
-    (row) => cross.vector(head, row), token, (row) => choice.set({ token: row })));
+    (row) => cross.vector(head, row), crossName, token, (row) => choice.set({ token: row })));
   fill(byId("cross-reading"), strongest(data, cross.vector(head, token), token));
-  fill(byId("encoder-title"), `Encoder layer ${own}, head ${head}: the source with itself `,
-    make("code", {}, `encoder.trunk.blocks.${own}.attention.core.weights[0, ${head}]`));
+  fill(byId("encoder-title"), `Encoder layer ${own}, head ${head}: the source with itself `, make("code", {}, encoderName));
   fill(byId("encoder-map"), map("Rows and columns: tokens of the source", data.memory.tokens, data.memory.tokens,
-    (row) => encoder.vector(head, row), null, null));
+    (row) => encoder.vector(head, row), encoderName, null, null));
 }
 
 function strongest(data, weights, token) {
@@ -40,17 +41,17 @@ function strongest(data, weights, token) {
 }
 
 // A table of weights. A click on a row's name chooses it, where rows can be chosen.
-function map(title, queries, keys, weightsOf, chosen, choose) {
+function map(title, queries, keys, weightsOf, name, chosen, choose) {
   const head = make("thead", {}, make("tr", {}, make("td", {}),
     ...keys.map((token) => make("th", { scope: "col" }, make("span", {}, short(token.text, 12))))));
   const rows = queries.map((token, row) => make("tr", { class: row === chosen ? "chosen" : null },
     make("th", { scope: "row" }, choose
-      ? make("button", { type: "button", class: "plain", onclick: () => choose(row) }, short(token.text, 14))
+      ? make("button", { type: "button", class: "quiet", onclick: () => choose(row) }, short(token.text, 14))
       : short(token.text, 14)),
-    ...weightsOf(row).map((weight, key) => cell(weight, `${visible(token.text)} → ${visible(keys[key].text)}: ${four(weight)}`, keys.length))));
+    ...weightsOf(row).map((weight, key) => cell(weight, `${visible(token.text)} → ${visible(keys[key].text)}: ${four(weight)}`, keys.length, name.replace("]", `,${row},${key}]`)))));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title },
     make("table", { class: "weights" }, caption(title), head, make("tbody", {}, ...rows)));
 }
 
-const cell = (weight, title, columns) => make("td", { title, style: `background:${weightColor(weight)};color:${inkOn(weight)}` },
+const cell = (weight, title, columns, address) => make("td", { title, "data-address": address, style: `background:${weightColor(weight)};color:${inkOn(weight)}` },
   columns > NUMBERS ? "" : weight.toFixed(2).replace(/^0/, ""));

@@ -1,18 +1,18 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
-import { hasLens, readLens } from "page/data.js";
-import { bar, byId, caption, fill, make } from "page/dom.js";
-import { count, named, probability as inDigits, quoted, storedProbability, visible } from "page/format.js";
+import { hasLens, readLens, whyMissing } from "./data.js";
+import { bar, byId, caption, fill, make } from "./dom.js";
+import { addressOf, count, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
 
 function sortedIds(logits) {
   const order = Uint32Array.from(logits, (_, i) => i);
   return order.sort((a, b) => logits[b] - logits[a] || a - b);
 }
 
-// The distribution under temperature, top-k and top-p, in this order, as defined in generation/sampling.py. Temperature
-// 0 keeps the most probable token only. Top-k keeps tokens that tie with the k-th. Top-p keeps the most probable tokens
-// until their probabilities reach the mass.
+// The distribution under temperature, top-k, top-p and min-p, in this order, as defined in generation/filters.py.
+// Temperature 0 keeps the most probable token only. Top-k keeps tokens that tie with the k-th. Top-p keeps the most
+// probable tokens until their probabilities reach the mass. Min-p keeps tokens with this share of the largest probability.
 // Returns the probabilities of the first `kept` ids of `order`.
-function distribution(logits, order, { temperature, topK, topP }) {
+function distribution(logits, order, { temperature, topK, topP, minP }) {
   const largest = logits[order[0]];
   if (temperature === 0) return { kept: 1, probabilities: Float64Array.of(1) };
   const scaled = Float64Array.from(order, (id) => (logits[id] - largest) / temperature);
@@ -26,6 +26,11 @@ function distribution(logits, order, { temperature, topK, topP }) {
     let before = 0, within = 0;
     while (within < kept && before < topP) before += probabilities[within++];
     kept = within;
+    probabilities = normalized(scaled, kept);
+  }
+  const least = Math.log(minP);
+  if (minP > 0 && scaled[kept - 1] < least) {
+    while (scaled[kept - 1] < least) kept--;
     probabilities = normalized(scaled, kept);
   }
   return { kept, probabilities };
@@ -75,32 +80,48 @@ const logScale = (high) => ({
 });
 
 // A table of tokens with their probabilities as bars. A full bar is probability 1 in every table.
-// rows: [{text, probability, mark}]; digits: the probability as text
-function barTable(title, rows, digits) {
-  const line = ({ text, probability, mark }) => make("tr", mark ? { class: "marked" } : {},
-    make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text)), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
-    make("td", { class: "number" }, digits(probability)),
-    bar(probability));
+// rows: [{id, text, probability, mark, before}]; digits: the probability as text; append: in a live page, continues with a token
+function barTable(title, rows, digits, append) {
+  const piece = ({ id, text }) => {
+    const name = make("bdi", { class: "piece" }, visible(text));
+    return append ? make("button", { type: "button", class: "link", title: "Continue with this token", onclick: () => append(id) }, name) : name;
+  };
+  const hasBefore = rows[0]?.before !== undefined;
+  const line = ({ id, text, probability, mark, before, address }) => make("tr", mark ? { class: "marked" } : {},
+    make("th", { scope: "row" }, piece({ id, text }), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
+    ...(hasBefore ? [make("td", { class: "number before" }, digits(before))] : []),
+    make("td", { class: "number", "data-address": address }, digits(probability)),
+    bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
-    make("thead", {}, make("tr", {}, ...["Token", "Probability"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    make("thead", {}, make("tr", {}, ...(hasBefore ? ["Token", "Before", "After"] : ["Token", "Probability"]).map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
     make("tbody", {}, ...rows.map(line)));
 }
 
 const SHOWN = 10;
+const MODELS = { temperature: 1, topK: null, topP: 1, minP: 0 }; // the model's distribution
+const settings = { ...MODELS }; // kept when a live page shows another text
+
+function draw({ kept, probabilities }, order) {
+  let left = Math.random();
+  for (let i = 0; i < kept; i++) if ((left -= probabilities[i]) < 0) return order[i];
+  return order[kept - 1];
+}
 
 // The distribution after the last token, from the logits of the full vocabulary.
 export function showNext(data) {
   const logits = data.get("logits").whole;
   const size = logits.length;
   const order = sortedIds(logits);
-  const settings = { temperature: 1, topK: null, topP: 1 };
-  const unfiltered = distribution(logits, order, settings).probabilities;
+  const unfiltered = distribution(logits, order, MODELS).probabilities;
 
   const update = () => {
     const { kept, probabilities } = distribution(logits, order, settings);
-    const rows = Array.from(order.subarray(0, Math.min(SHOWN, kept)), (id, i) => ({ text: data.vocabulary[id], probability: probabilities[i] }));
-    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits));
+    const isFiltered = Object.keys(MODELS).some((name) => settings[name] !== MODELS[name]);
+    const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
+      id, text: data.vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: isFiltered ? null : addressOf("probabilities", data.last, id),
+    }));
+    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits, data.append));
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     byId("next-summary").textContent = kept === size
@@ -109,12 +130,14 @@ export function showNext(data) {
   };
   const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); update(); };
   const controls = [
-    makeControl({ id: "temperature", label: "Temperature", hint: "below 1 sharpens the distribution; 0 selects the most probable token", low: 0, high: 2, step: 0.05, value: 1, scale: linearScale(0, 2, 0.05), change: set("temperature") }),
-    makeControl({ id: "top-k", label: "Top-k", hint: "keep the k most probable tokens; all at the right end", low: 1, high: size, step: 1, value: size, scale: logScale(size), change: set("topK", (k) => (k >= size ? null : Math.round(k))) }),
-    makeControl({ id: "top-p", label: "Top-p", hint: "keep the most probable tokens up to this total probability", low: 0.01, high: 1, step: 0.01, value: 1, scale: linearScale(0, 1, 0.01), change: set("topP") }),
+    makeControl({ id: "temperature", label: "Temperature", hint: "below 1 sharpens the distribution; 0 selects the most probable token", low: 0, high: 2, step: 0.05, value: settings.temperature, scale: linearScale(0, 2, 0.05), change: set("temperature") }),
+    makeControl({ id: "top-k", label: "Top-k", hint: "keep the k most probable tokens; all at the right end", low: 1, high: size, step: 1, value: settings.topK ?? size, scale: logScale(size), change: set("topK", (k) => (k >= size ? null : Math.round(k))) }),
+    makeControl({ id: "top-p", label: "Top-p", hint: "keep the most probable tokens up to this total probability", low: 0.01, high: 1, step: 0.01, value: settings.topP, scale: linearScale(0, 1, 0.01), change: set("topP") }),
+    makeControl({ id: "min-p", label: "Min-p", hint: "drop tokens below this share of the largest probability", low: 0, high: 1, step: 0.01, value: settings.minP, scale: linearScale(0, 1, 0.01), change: set("minP") }),
   ];
-  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1].forEach((value, i) => controls[i].put(value)) }, "Reset to the model’s distribution");
-  fill(byId("controls"), ...controls.map((control) => control.element), reset);
+  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1, 0].forEach((value, i) => controls[i].put(value)) }, "Reset to the model’s distribution");
+  const sample = data.append && make("button", { type: "button", class: "plain", onclick: () => data.append(draw(distribution(logits, order, settings), order)) }, "Sample a token");
+  fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
   update();
 }
 
@@ -124,13 +147,15 @@ export function showHere(data, choice) {
     const position = choice.token;
     byId("here-title").textContent = `After ${named(data, position)}`;
     if (!hasLens(data, position)) return fill(byId("here"), make("p", { class: "hint" }, "The prediction here is not in this page; it is kept for the last positions."));
-    const { top, following: probability, rank } = readLens(data, data.lensPlaces.length - 1, position);
+    const reading = readLens(data, data.lensPlaces.length - 1, position);
+    if (!reading) return fill(byId("here"), make("p", { class: "hint" }, whyMissing(data)));
+    const { top, following: probability, rank } = reading;
     const following = position < data.last ? data.tokens[position + 1] : null;
-    const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, mark: following?.id === token.id ? "follows" : "" }));
+    const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following?.id === token.id ? "follows" : "" }));
     const words = following
       ? `The text continues with ${quoted(following.text)}: probability ${storedProbability(probability)}, rank ${(rank + 1).toLocaleString("en")}.`
       : "This is the last token of the text.";
     fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
   };
-  choice.listen((changed) => changed.has("token") && show());
+  choice.listen((changed) => (changed.has("token") || changed.has("data")) && show());
 }

@@ -1,8 +1,8 @@
 // The choice of token, layer and head: the bar at the top, and the text as a row of tokens.
-import { inkOn, onTheme, weightColor } from "page/colors.js";
-import { firstKey, isKept, weightRow } from "page/data.js";
-import { byId, fill, make, onArrows } from "page/dom.js";
-import { four, named, quoted, short, visible } from "page/format.js";
+import { inkOn, onTheme, weightColor } from "./colors.js";
+import { firstKey, isKept, weightRow } from "./data.js";
+import { byId, fill, fresh, listen, make, onArrows } from "./dom.js";
+import { four, named, quoted, short, visible } from "./format.js";
 
 // The bar that stays in sight, with the chosen token, layer and head.
 export function showWhere(data, choice) {
@@ -31,7 +31,7 @@ export function showWhere(data, choice) {
 
 // The tokens of the text, tinted by the attention weights of the chosen token in the chosen head.
 export function showTokens(data, choice) {
-  const holder = byId("tokens");
+  const holder = fresh("tokens");
   const chips = data.tokens.map(({ text }, i) => make("button", {
     type: "button", role: "radio", class: text.startsWith("<0x") || text.startsWith("<|") ? "token odd" : "token",
     "data-position": i, "aria-label": `${quoted(text)}, position ${i}`,
@@ -49,7 +49,7 @@ export function showTokens(data, choice) {
   onArrows(holder, (columns, rows) => choose(choice.token + columns + rows), (first) => choose(first ? 0 : data.last));
 
   // Before anything has the focus, the arrow keys choose a token, too
-  document.addEventListener("keydown", (event) => {
+  listen(document, "keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || document.activeElement !== document.body) return;
     choice.set({ token: choice.token + by });

@@ -13,9 +13,13 @@ import foretell
 from foretell.errors import ConfigError, UsageError
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.kind import Example
+from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.predict import predict
+from foretell.finetuning.recipe import untrained
 from foretell.finetuning.report import REPORT, how_to_improve
 from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.tag_kind import TagKind
 from foretell.loading import Start, load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
@@ -62,6 +66,12 @@ def test_held_out_words_are_not_in_the_vocabulary(review_file: Path, tmp_path: P
     assert all(ids == unknown for ids in known["dev"]) and unknown not in known["train"]
 
 
+def test_only_tags_are_read_in_upper_and_lower_case() -> None:
+    example = Example(("Rain in Lima",), ("a",), "row 1")
+    assert untrained(LabelKind, [example], 1).tokenizer.decode([0, 1, 2]) == "in lima rain"
+    assert untrained(TagKind, [example], 1).tokenizer.decode([0, 1, 2]) == "Lima Rain in"
+
+
 def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_weights(
     review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
@@ -87,6 +97,25 @@ def test_words_of_tags_are_not_left_out(tmp_path: Path) -> None:
     request = FinetuneRequest(out=tmp_path, is_from_scratch=True, overrides={"finetuning": {"task": "tag"}})
     assert request.tuning().word_dropout == 0
     assert FinetuneRequest(out=tmp_path, is_from_scratch=True).tuning().word_dropout > 0
+
+
+@pytest.mark.parametrize(("examples", "steps"), [(90, 120), (32 * 40, 120), (32 * 50, 150)])
+def test_few_examples_have_more_epochs(examples: int, steps: int, tmp_path: Path) -> None:
+    request = FinetuneRequest(out=tmp_path)
+    training = request.training_config(examples, 64, None, has_dev=True)
+    assert training.steps == steps
+    assert steps // training.evaluate_every <= 12
+    assert FinetuneRequest(out=tmp_path, epochs=2).training_config(90, 64, None, has_dev=True).steps == 4
+
+
+def test_lora_has_its_own_learning_rate(tmp_path: Path) -> None:
+    def rate(width: int, **sections: dict[str, Any]) -> float:
+        request = FinetuneRequest(out=tmp_path, overrides=sections)
+        return request.training_config(900, width, None, has_dev=True).learning_rate
+
+    assert rate(64, lora={}) == 5 * rate(64) == 5e-3
+    assert rate(768, lora={}) > rate(768)
+    assert rate(64, lora={}, training={"learning_rate": 0.25}) == 0.25
 
 
 def test_options_that_contradict_are_refused(start: Start, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.generation.sequence import BlockPool, BlockTable
+from foretell.generation.block_table import BlockPool, BlockTable
 from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
 
 P = POSITIONS_PER_BLOCK
@@ -32,7 +32,7 @@ def test_a_table_that_needs_more_than_is_free_takes_nothing(pool: BlockPool) -> 
     table = taken(pool, 1, [], 6)
     other = BlockTable(2)
     assert not pool.take(other, 3)
-    assert (other.blocks, len(pool.free)) == ([], 2)
+    assert (other.blocks, pool.num_free) == ([], 2)
     pool.give_back(table)
     assert pool.take(other, 8)
 
@@ -73,9 +73,9 @@ def test_a_shared_block_is_free_when_its_last_owner_gives_it_back(pool: BlockPoo
     pool.remember(first, TEXT, len(TEXT))
     second = taken(pool, root, TEXT, 3)
     pool.give_back(first)
-    assert len(pool.free) == 5
+    assert pool.num_free == 5
     pool.give_back(second)
-    assert len(pool.free) == 8
+    assert pool.num_free == 8
 
 
 def test_giving_back_twice_is_noticed(pool: BlockPool) -> None:

@@ -1,0 +1,136 @@
+"""`foretell serve MODEL...`: models behind OpenAI's protocol."""
+
+from __future__ import annotations
+
+import logging
+import os
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import MODEL_DEFAULTS, Flag, Options, Template, Whole, read_named
+from foretell.cli.command_line import TRANSLATION, part_kinds
+from foretell.cli.terminal import note
+from foretell.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretell.serving.models import ModelSettings, ServedModel, ServedTask
+
+KEY = "FORETELL_API_KEY"
+LEAST_KEY = 16  # characters
+
+
+def serve(
+    models: Annotated[list[str], Parameter(help="Paths, runs, primer or hub:owner/name; NAME=MODEL gives a name.")],
+    /,
+    *,
+    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Whole, Parameter(help="The port; 0 takes a free one.")] = 8000,
+    key_file: Annotated[
+        Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.", show_default=False)
+    ] = None,
+    no_key: Annotated[bool, Flag, Parameter(help="Let everyone in who reaches the address.")] = False,
+    memory: Annotated[
+        float | None, Parameter(help="GiB for all caches; default: a quarter of the machine's.", show_default=False)
+    ] = None,
+    look_budget: Annotated[float, Parameter(help="MiB of recorded values per request.")] = 64.0,
+    max_requests: Annotated[int, Whole, Parameter(help="How many requests may wait and run at once.")] = 256,
+    grace: Annotated[float, Parameter(help="Seconds for running requests after SIGTERM.")] = 30.0,
+    template: Template = None,
+    open_page: Annotated[bool, Flag, Parameter("--open", help="Open the explorer page in a browser.")] = False,
+    strict_fields: Annotated[bool, Flag, Parameter(help="Refuse unknown fields instead of naming them.")] = False,
+    options: Options = MODEL_DEFAULTS,
+) -> None:
+    """Serve models to programs that speak OpenAI's protocol.
+
+    Completions, chats, responses, embeddings, scores and tokens, at
+    http://HOST:PORT/v1. Any request may also look inside the model.
+    """
+    keys = read_keys(key_file)
+    check_numbers({"--memory": memory, "--look-budget": look_budget, "--grace": grace}, max_requests)
+    named = [name_and_model(argument) for argument in models]
+    check_names([name for name, _ in named])
+    try:
+        from foretell.serving.run import listen, run
+    except ModuleNotFoundError as error:
+        raise UsageError(f"a server needs {error.name}: pip install 'foretell[serve]'") from None
+    from foretell.serving.access import LOOPBACK, AccessRules
+    from foretell.serving.models import ModelSettings, ServedModels
+    from foretell.serving.server import Limits, Server
+
+    if host not in LOOPBACK and not keys and not no_key:
+        raise UsageError(f"{host} can be reached from other machines; give --key-file FILE, set {KEY}, or say --no-key")
+    with listen(host, port) as listener:
+        logging.getLogger("foretell.serving").setLevel(logging.INFO)
+        cache = None if memory is None else int(memory * 2**30)
+        settings = ModelSettings(cache, len(models), template, int(look_budget * 2**20))
+        opened = [open_served(name, model, options, settings) for name, model in named]
+        served = ServedModels([model for model, _ in opened if model], [task for _, tasks in opened for task in tasks])
+        server = Server(served, Limits(max_requests, strict_fields))
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        note(f"serving {', '.join(served.names)} at {address}/v1, to explore at {address}; Ctrl-C ends")
+
+        def started() -> None:
+            note("ready")
+            if open_page:
+                webbrowser.open(address)
+
+        run(server, listener, AccessRules(keys, (host in LOOPBACK)), grace, started)
+
+
+def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None:
+    """Raises UsageError for a number that would let no request be answered."""
+    for option, value in values.items():
+        least = "0 or more" if option == "--grace" else "more than 0"
+        if value is not None and not (0 <= value < 2**40 and (value or option == "--grace")):
+            raise UsageError(f"{option} must be {least}, not {value:g}")
+    if max_requests < 1:
+        raise UsageError(f"--max-requests must be at least 1, not {max_requests}")
+
+
+def name_and_model(argument: str) -> tuple[str, str]:
+    """The name of an argument, MODEL or NAME=MODEL, and the model."""
+    name, is_named, model = argument.partition("=")
+    if is_named and not Path(argument).exists():
+        return name, model
+    return Path(argument.removeprefix("hub:")).name, argument
+
+
+def check_names(names: list[str]) -> None:
+    if "" in names:
+        raise UsageError("a model has no name; give NAME=MODEL")
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two models are named {double}; give one another name: NAME=MODEL")
+
+
+def open_served(
+    name: str, model: str, options: Options, settings: ModelSettings
+) -> tuple[ServedModel | None, list[ServedTask]]:
+    """A model under a name, and its tasks; a translation model has no other use."""
+    from foretell.cli.translate import open_translator
+    from foretell.convert.hub import PREFIX
+    from foretell.finding import find_model
+    from foretell.serving.models import read_examples, serve_model
+    from foretell.serving.tasks import tasks_of, translation_task
+
+    if not set(TRANSLATION).isdisjoint(part_kinds(model)):
+        return None, [translation_task(name, open_translator(model, **options.keywords()))]
+    loaded = options.open(model)
+    served = serve_model(name, loaded, settings)
+    if not model.startswith(PREFIX):  # a model of the Hub would be looked up there again
+        served.examples = read_examples(find_model(model))
+    return served, tasks_of(name, loaded)
+
+
+def read_keys(file: Path | None) -> list[bytes]:
+    """The keys of a file and of the environment."""
+    lines = [] if file is None else read_named(file, "--key-file").splitlines()
+    keys = [line.strip() for line in [*lines, os.environ.get(KEY, "")] if line.strip()]
+    if short := next((key for key in keys if len(key) < LEAST_KEY), None):
+        raise UsageError(f"a key has {len(short)} characters; give at least {LEAST_KEY}")
+    if file is not None and not keys:
+        raise UsageError(f"--key-file {file} has no key")
+    return [key.encode() for key in keys]

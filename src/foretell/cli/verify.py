@@ -1,0 +1,69 @@
+"""`foretell verify RECEIPT --model M`: is an answer what the model writes?"""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import LOADING_DEFAULTS, STANDARD_INPUT, Json, Loading, Whole, read_named, read_text
+from foretell.cli.terminal import open_model, print_json, write
+from foretell.errors import DataError, ForetellError
+
+
+def verify(
+    receipt: Annotated[str, Parameter(help="A file: a receipt, or an answer with receipts; - reads standard input.")],
+    /,
+    *,
+    model: Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")],
+    positions: Annotated[
+        int | None, Whole, Parameter(help="How many tokens to check; default: all.", show_default=False)
+    ] = None,
+    json: Json = False,
+    options: Loading = LOADING_DEFAULTS,
+) -> None:
+    """Check receipts: compute answers again, and compare every digest.
+
+    Receipts come from `generate --strict --receipt --json`, and from a server with --strict as
+    "look": {"receipt": true}. The exit code is 1 if one is rejected.
+    """
+    text = read_text(receipt) if receipt == STANDARD_INPUT else read_named(Path(receipt), "RECEIPT")
+    found = list(receipts_in(parsed(text, receipt)))
+    if not found:
+        raise DataError(f"{receipt} has no receipt; generate with --strict --receipt --json writes one")
+    from foretell.inference.answer_receipt import AnswerReceipt
+    from foretell.inference.verification import verify as verify_receipt
+
+    receipts = [AnswerReceipt.from_json(values) for values in found]
+    if options.dtype == "auto":
+        options = replace(options, dtype=receipts[0].load_dtype)
+    loaded = open_model(model, strict=True, **options.keywords())
+    results = [verify_receipt(loaded, each, positions) for each in receipts]
+    for result in results:
+        print_json(result.to_json()) if json else write(f"{result}\n")
+    if rejected := sum(result.verdict == "rejected" for result in results):
+        raise ForetellError(f"{receipt}: {rejected} of {len(results)} receipts rejected")
+
+
+def parsed(text: str, name: str) -> Any:
+    """JSON, or a list of the lines of JSON Lines."""
+    try:
+        return json_module.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            return [json_module.loads(line) for line in text.splitlines() if line.strip()]
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{name} is not readable JSON: {error}") from None
+
+
+def receipts_in(value: Any) -> Iterator[dict[str, Any]]:
+    """The receipts in an answer, wherever they are."""
+    if isinstance(value, dict) and str(value.get("format", "")).startswith("foretell.receipt/"):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from receipts_in(part)

@@ -1,0 +1,96 @@
+"""The order in which waiting sequences start, and the number of prompt tokens that one step reads."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import islice
+
+from foretell.generation.sequence import Sequence
+
+# Fewer take as long, since a pass reads all weights; also the first number, before the speed is known
+LEAST_TOKENS = 32
+LEAST_SHARE = 0.3  # of a step for reading, however long the other sequences take
+
+
+class WaitingSequences:
+    """Sequences that wait to run, by the key of their user."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()  # the next user first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._queues.get(sequence.key, ())
+
+    def add(self, sequence: Sequence, is_next: bool = False) -> None:
+        """Let a sequence wait, after the others of its user, or before them."""
+        queue = self._queues.setdefault(sequence.key, OrderedDict())
+        queue[sequence] = None
+        queue.move_to_end(sequence, last=not is_next)
+        self._count += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out."""
+        queue = self._queues[sequence.key]
+        del queue[sequence]
+        self._count -= 1
+        if not queue:
+            del self._queues[sequence.key]
+
+    def take_turn(self, sequence: Sequence) -> None:
+        """Take out a sequence that starts; its user is the last to have another turn."""
+        self._queues.move_to_end(sequence.key)
+        self.remove(sequence)
+
+    def first(self, count: int) -> list[Sequence]:
+        """The next `count` sequences, in turns."""
+        return list(islice(self._in_turns(), count))
+
+    def _in_turns(self) -> Iterator[Sequence]:
+        queues = deque(map(iter, self._queues.values()))
+        while queues:
+            queue = queues.popleft()
+            if (sequence := next(queue, None)) is not None:
+                yield sequence
+                queues.append(queue)
+
+
+class ReadingPace:
+    """The number of prompt tokens that one step reads, from measured passes.
+
+    seconds: the time that a step may take; None: no limit, so that equal prompts are always cut alike.
+    """
+
+    def __init__(self, seconds: float | None, most_tokens: int):
+        self.seconds, self.most_tokens = seconds, most_tokens
+        self._per_token: float | None = None
+        self._growing = 0.0  # seconds of the last pass that read one token of each growing sequence
+
+    def room(self, is_growing: bool) -> int:
+        """The number of tokens of prompts to read in this step, with their padding."""
+        if self.seconds is None:
+            return self.most_tokens
+        if self._per_token is None:
+            return min(LEAST_TOKENS, self.most_tokens)
+        left = self.seconds - (self._growing if is_growing else 0.0)
+        tokens = int(max(left, LEAST_SHARE * self.seconds) / self._per_token)
+        return min(self.most_tokens, max(LEAST_TOKENS, tokens))
+
+    def note(self, num_tokens: int, started: float) -> None:
+        """Note that a pass over `num_tokens` of prompts began at `started`, as `now` gives it, and has ended."""
+        if num_tokens:
+            measured = (now() - started) / num_tokens
+            self._per_token = measured if self._per_token is None else (self._per_token + measured) / 2
+
+    def note_growing(self, started: float) -> None:
+        """Note the pass over the newest token of each growing sequence."""
+        self._growing = now() - started
+
+
+def now() -> float:
+    return time.perf_counter()

@@ -1,0 +1,67 @@
+"""A list of sequences, continued by one scheduler until all have ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+
+from foretell.generation.sampling import TokenChooser
+from foretell.generation.scheduler import Event, Scheduler, blocks_needed
+from foretell.generation.sequence import Rules, Sequence, check_length, rules_of
+from foretell.generation.speculation import Proposer
+from foretell.model.decoder import Decoder
+
+
+def generate(
+    decoder: Decoder,
+    sequences: list[Sequence],
+    sampler: TokenChooser,
+    max_tokens: int | None,
+    *,
+    end_ids: Collection[int] = (),
+    slide: bool = False,
+) -> Iterator[Event]:
+    """Continue all sequences together by the same rules, yielding an event for each sampled token.
+
+    Prompts may differ in length, and the result of each does not depend on the others. A token of end_ids ends its
+    sequence; it is added to `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`.
+    For max_tokens and slide see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
+    """
+    rules = Rules(sampler, max_tokens, frozenset(end_ids), slide)
+    for sequence in sequences:
+        sequence.rules = rules
+        check_length(sequence, decoder.config.context_length)
+    return (event for event in run(make_scheduler(decoder, sequences), sequences) if event.token not in rules.end_ids)
+
+
+def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
+    """Continue sequences, each by its own rules, yielding an event for each sampled token.
+
+    Other sequences of the scheduler continue too, and are not yielded. If the iterator is closed before the sequences
+    have ended, they are cancelled. Raises the error of a sequence that ends by one.
+    """
+    own = set(sequences)
+    try:
+        for sequence in sequences:
+            scheduler.add(sequence)
+        unfinished = deque(sequences)
+        while unfinished:
+            if unfinished[0].finish_reason is not None:
+                unfinished.popleft()
+                continue
+            yield from (event for event in scheduler.step() if event.sequence in own)
+            for sequence in scheduler.ended:
+                if sequence.error is not None and sequence in own:
+                    raise sequence.error
+    finally:
+        for sequence in sequences:
+            scheduler.cancel(sequence)
+
+
+def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
+    """A scheduler with just enough cache for these sequences, or as much as the memory allows."""
+    context_length, limits = decoder.config.context_length, [rules_of(sequence).max_tokens for sequence in sequences]
+    num_blocks = sum(blocks_needed(sequence, context_length) for sequence in sequences)
+    known = [limit for limit in limits if limit is not None]
+    expected_tokens = max(known, default=0) if len(known) == len(limits) else None
+    return Scheduler(decoder, num_blocks=num_blocks, expected_tokens=expected_tokens, proposer=proposer)

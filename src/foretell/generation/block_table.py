@@ -1,0 +1,165 @@
+"""Blocks of the cache: which sequence owns them, and which tokens their keys and values belong to.
+
+A full block is identified by its tokens and the blocks before it, so sequences that begin alike share their first
+blocks. A returned block keeps its content until it is needed for something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
+
+Content = tuple[int, tuple[int, ...]]  # the content id of the blocks before, and the tokens of this one
+
+
+def blocks_for(num_tokens: int) -> int:
+    return -(-num_tokens // POSITIONS_PER_BLOCK)
+
+
+@dataclass
+class BlockTable:
+    """The blocks of one sequence.
+
+    content_ids: one for each block whose content the pool has recorded, after the root.
+    """
+
+    root: int  # the content id of no blocks; sequences with different roots share nothing
+    blocks: list[int] = field(default_factory=list)
+    content_ids: list[int] = field(default_factory=list)
+
+    @property
+    def last_content(self) -> int:
+        """The content id of all known blocks together."""
+        return self.content_ids[-1] if self.content_ids else self.root
+
+
+class BlockPool:
+    """The blocks of a cache, with the number of owners and the content of each."""
+
+    def __init__(self, num_blocks: int):
+        self.owners = [0] * num_blocks
+        self.is_blank = np.arange(num_blocks) != PADDING_BLOCK  # free, and with no content that could be asked for
+        self.held: dict[int, None] = {}  # free blocks with a content, in the order of their return
+        self.ids: dict[Content, int] = {}  # content to content id
+        self.block_of: dict[int, int] = {}  # content id to block
+        self.content_of: dict[int, tuple[Content, int]] = {}  # block to its content and content id
+        self.part_after: dict[int, tuple[int, tuple[int, ...]]] = {}  # content id to a partly filled block, its tokens
+        self.part_of: dict[int, int] = {}  # partly filled block to the content id before it
+        self.next_id = 0
+
+    def new_root(self) -> int:
+        """A content id for empty tables."""
+        self.next_id += 1
+        return self.next_id
+
+    def matched(self, root: int, tokens: list[int]) -> BlockTable:
+        """A table of the blocks that hold the beginning of these tokens, not taken yet."""
+        table = BlockTable(root)
+        for first in range(0, len(tokens) - POSITIONS_PER_BLOCK + 1, POSITIONS_PER_BLOCK):
+            content = (table.last_content, tuple(tokens[first : first + POSITIONS_PER_BLOCK]))
+            if content not in self.ids:
+                break
+            table.content_ids.append(self.ids[content])
+            table.blocks.append(self.block_of[self.ids[content]])
+        return table
+
+    def begun_block(self, table: BlockTable, tokens: list[int]) -> tuple[int, int]:
+        """A block that holds the next tokens after this table, and how many of them; (0, 0) without such a block."""
+        block, held = self.part_after.get(table.last_content, (PADDING_BLOCK, ()))
+        rest = tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
+        same = 0
+        while same < min(len(held), len(rest)) and held[same] == rest[same]:
+            same += 1
+        return (block, same) if same else (PADDING_BLOCK, 0)
+
+    @property
+    def num_free(self) -> int:
+        """The number of blocks without an owner."""
+        return int(self.is_blank.sum()) + len(self.held)
+
+    def take(self, table: BlockTable, num_blocks: int) -> bool:
+        """Take the table's matched blocks, and more up to `num_blocks`; False, and none taken, if too few are free."""
+        kept = [block for block in table.blocks if self.owners[block] == 0]
+        if num_blocks - len(table.blocks) > self.num_free - len(kept):
+            return False
+        for block in table.blocks:
+            self._own(block)
+        return self.grow(table, num_blocks)
+
+    def grow(self, table: BlockTable, num_blocks: int) -> bool:
+        """Take more blocks for a table, up to `num_blocks`; False, and none taken, if too few are free."""
+        missing = num_blocks - len(table.blocks)
+        if missing > self.num_free:
+            return False
+        for block in self._choose(missing, table.blocks[-1] + 1 if table.blocks else 0) if missing > 0 else ():
+            self._forget(block)
+            self._own(block)
+            table.blocks.append(block)
+        return True
+
+    def give_back(self, table: BlockTable, kept: int = 0) -> None:
+        """Return a table's blocks, but not the first `kept`. Those with a known content are the last to be reused."""
+        for block in reversed(table.blocks[kept:]):  # the end of a text is the least likely to be asked for again
+            self.owners[block] -= 1
+            assert self.owners[block] >= 0, "a block is given back once for every time it was taken"
+            if self.owners[block] == 0 and (block in self.content_of or block in self.part_of):
+                self.held[block] = None
+            elif self.owners[block] == 0:
+                self.is_blank[block] = True
+        del table.blocks[kept:], table.content_ids[kept:]
+
+    def remember(self, table: BlockTable, tokens: list[int], count: int) -> None:
+        """Note the content of the table's full blocks; the first `count` tokens are in the cache."""
+        while (len(table.content_ids) + 1) * POSITIONS_PER_BLOCK <= count:
+            index = len(table.content_ids)
+            first = index * POSITIONS_PER_BLOCK
+            content = (table.last_content, tuple(tokens[first : first + POSITIONS_PER_BLOCK]))
+            if content not in self.ids:
+                self.next_id += 1
+                self.ids[content] = self.next_id
+                self.block_of[self.next_id] = table.blocks[index]
+                self.content_of[table.blocks[index]] = (content, self.next_id)
+            table.content_ids.append(self.ids[content])
+
+    def remember_part(self, table: BlockTable, tokens: list[int], count: int) -> None:
+        """Note the content of the table's last, partly filled block; its owner only adds to it."""
+        full = len(table.content_ids) * POSITIONS_PER_BLOCK
+        if count > full:
+            block, parent = table.blocks[len(table.content_ids)], table.last_content
+            self._forget_part(block)
+            if old := self.part_after.get(parent):
+                self._forget_part(old[0])
+            self.part_after[parent] = block, tuple(tokens[full:count])
+            self.part_of[block] = parent
+
+    def _choose(self, count: int, following: int) -> list[int]:
+        """Free blocks, adjacent ones if possible: their keys need not be gathered. `following`: the one to begin with.
+
+        With 50,000 blocks this takes 0.1 ms.
+        """
+        if following < len(self.is_blank) and self.is_blank[following : following + count].sum() == count:
+            return list(range(following, following + count))
+        blank = np.flatnonzero(self.is_blank)
+        is_run = blank[count - 1 :] - blank[: max(0, len(blank) - count + 1)] == count - 1
+        first = int(is_run.argmax()) if is_run.any() else 0
+        chosen = blank[first : first + count].tolist()
+        return [*chosen, *islice(self.held, count - len(chosen))]
+
+    def _own(self, block: int) -> None:
+        self.held.pop(block, None)
+        self.is_blank[block] = False
+        self.owners[block] += 1
+
+    def _forget_part(self, block: int) -> None:
+        if block in self.part_of:
+            del self.part_after[self.part_of.pop(block)]
+
+    def _forget(self, block: int) -> None:
+        self._forget_part(block)
+        if block in self.content_of:
+            content, content_id = self.content_of.pop(block)
+            del self.ids[content], self.block_of[content_id]

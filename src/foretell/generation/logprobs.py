@@ -1,0 +1,49 @@
+"""Log-probabilities of tokens, for those who want to see what else was likely."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from foretell.generation.filters import Vector, keep_top_k
+from foretell.generation.sampling import on_cpu_or_cuda
+from foretell.model.decoder import log_probabilities
+
+NUMBERS_AT_ONCE = 2**20  # logits of the rows whose softmax is computed together: 8 MiB in float64
+
+
+class TokenLogprob(NamedTuple):
+    """The log-probability of a token in nats, from the logits before any filter, and the likeliest tokens there.
+
+    top: (id, log-probability), likeliest first; ties go to the lower id.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def token_logprobs(logits: Tensor, tokens: list[int], counts: list[int]) -> list[TokenLogprob]:
+    """The log-probability of a token for each row of logits (B, V), in float64, with the counts[b] likeliest tokens.
+
+    Raises CheckpointError for logits that are not finite.
+    """
+    rows_at_once = max(1, NUMBERS_AT_ONCE // logits.shape[-1])
+    rows = (
+        row for part in on_cpu_or_cuda(logits).split(rows_at_once) for row in log_probabilities(part).numpy(force=True)
+    )
+    return [
+        TokenLogprob(token, float(row[token]), tuple(top_of(row, count)))
+        for row, token, count in zip(rows, tokens, counts, strict=True)
+    ]
+
+
+def top_of(values: Vector, count: int) -> list[tuple[int, float]]:
+    """The `count` largest of values (V,), as (id, value), largest first; ties go to the lower id."""
+    if not count:
+        return []
+    ids = keep_top_k(values, count) if count > 1 else np.array([values.argmax()])  # 3 to 30 times as fast
+    order = ids[np.argsort(-values[ids], kind="stable")][:count]
+    return list(zip(order.tolist(), values[order].tolist(), strict=True))

@@ -1,0 +1,192 @@
+"""Receipts of whole answers: digests from which anyone with the model can check that it wrote the answer.
+
+A receipt of one token (`insight/receipt.py`) holds its logits. With strict layers another machine computes the same
+bits again, so a digest of them is enough: 32 bytes per token, however large the vocabulary is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from foretell.config import SamplingConfig, Section, make_section
+from foretell.device import DtypeName, dtype_name
+from foretell.errors import UsageError
+from foretell.generation.logit_digests import merkle_root
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import rules_of
+from foretell.inference.continuation import Continuation
+from foretell.installation import cpu_features, cpu_info, cpu_model, version_of
+from foretell.language_model import LanguageModel
+from foretell.model.kernels.fast_decoder import has_numba
+
+FORMAT = "foretell.receipt/3"  # 1 and 2 are of one token
+LIMITS = (  # variables that limit the instructions of torch, oneDNN, MKL and numba
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+)
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Id = Annotated[int, Field(ge=0)]
+
+
+class ModelIdentity(Section):
+    """The digests of everything that decides a model's logits, and its name. tokenizer: its fingerprint."""
+
+    name: str
+    weights_sha256: Sha256
+    config_sha256: Sha256
+    tokenizer: str
+    precision: str
+    dtype: str
+
+
+class Machine(Section):
+    """Everything on which the last bits of strict logits may depend. limits: the variables of LIMITS that are set."""
+
+    foretell: str | None
+    torch: str
+    numba: str | None
+    device: str
+    processor: str
+    features: tuple[str, ...]
+    instructions: str
+    limits: dict[str, str]
+
+
+class AnsweredRequest(Section):
+    """The prompt as ids, and everything that decides what follows it. vocab_size: only ids below it are sampled."""
+
+    prompt: tuple[Id, ...]
+    sampling: SamplingConfig
+    sample: int
+    max_tokens: Id | None
+    end_ids: tuple[Id, ...]
+    stop: tuple[str, ...]
+    slide: bool
+    vocab_size: int | None
+
+
+class AnswerReceipt(Section):
+    """The receipt of an answer.
+
+    tokens: all sampled ones, also the end token and those that a stop string removed. draws: the random number of each,
+    which follows from seed, sample and position. logits: the digest of the logits that each was sampled from. root: of
+    the Merkle tree over them. sha256: of all other fields, so that a damaged receipt is recognised.
+    """
+
+    format: Literal["foretell.receipt/3"]
+    model: ModelIdentity
+    machine: Machine
+    request: AnsweredRequest
+    request_sha256: Sha256
+    tokens: tuple[Id, ...]
+    finish_reason: Literal["length", "stop", "end", "context"]
+    draws: tuple[float, ...]
+    logits: tuple[Sha256, ...]
+    root: Sha256
+    sha256: Sha256
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> AnswerReceipt:
+        """Read a receipt. Raises ConfigError for one that is malformed; `verify` tests if it is true."""
+        if str(values.get("format")) in ("foretell.receipt/1", "foretell.receipt/2"):
+            raise UsageError(
+                "this receipt is of one token and has its logits, not digests; for one of a whole answer, generate "
+                "with --strict --receipt --json"
+            )
+        return make_section(cls, values, where="receipt")
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @property
+    def load_dtype(self) -> DtypeName:
+        """The dtype to load the model in."""
+        return "bfloat16" if self.model.dtype == "bfloat16" else "float32"
+
+    def expected_sha256(self) -> str:
+        """The digest that the other fields have."""
+        return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+
+def json_digest(value: Any) -> str:
+    """The SHA-256 of JSON with sorted keys and without spaces, in hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def identity_of(model: LanguageModel) -> ModelIdentity:
+    """The identity of a model; it reads all weights."""
+    return ModelIdentity(
+        name=model.name,
+        weights_sha256=model.weights_digest(),
+        config_sha256=json_digest(model.config.model_dump(mode="json")),
+        tokenizer=model.tokenizer.fingerprint,
+        precision=model.precision,
+        dtype=dtype_name(model.dtype),
+    )
+
+
+@cache
+def this_machine(device: torch.device) -> Machine:
+    """This machine, as receipts name it."""
+    info = cpu_info()
+    return Machine(
+        foretell=version_of("foretell"),
+        torch=torch.__version__,
+        numba=version_of("numba") if has_numba() else None,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        processor=" ".join([cpu_model(), *(info[name] for name in ("cpu family", "model") if name in info)]),
+        features=tuple(cpu_features()),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        limits={name: os.environ[name] for name in LIMITS if name in os.environ},
+    )
+
+
+def make_receipt(identity: ModelIdentity, continuation: Continuation, device: torch.device) -> AnswerReceipt:
+    """The receipt of a continuation that has ended, whose rules had the digests kept."""
+    sequence, rules = continuation.sequence, rules_of(continuation.sequence)
+    sampler = rules.sampler
+    assert isinstance(sampler, Sampler), "receipts are of sampled tokens"
+    request = AnsweredRequest(
+        prompt=tuple(sequence.prompt),
+        sampling=sampler.config,
+        sample=sequence.sample,
+        max_tokens=rules.max_tokens,
+        end_ids=tuple(sorted(rules.end_ids)),
+        stop=continuation.stops.stops,
+        slide=rules.slide,
+        vocab_size=sampler.vocab_size,
+    )
+    first = len(sequence.prompt)
+    positions = range(first, first + len(sequence.generated))
+    values = {
+        "format": FORMAT,
+        "model": identity,
+        "machine": this_machine(device),
+        "request": request,
+        "request_sha256": json_digest(request.model_dump(mode="json")),
+        "tokens": sequence.generated,
+        "finish_reason": sequence.finish_reason,
+        "draws": [sampler.draw(sequence.sample, position) for position in positions],
+        "logits": [digest.hex() for digest in sequence.digests],
+        "root": merkle_root(sequence.digests).hex(),
+    }
+    return with_digest(make_section(AnswerReceipt, {**values, "sha256": "0" * 64}))
+
+
+def with_digest(receipt: AnswerReceipt) -> AnswerReceipt:
+    """The receipt with the digest of its other fields."""
+    return receipt.model_copy(update={"sha256": receipt.expected_sha256()})

@@ -1,0 +1,107 @@
+// The values of the chosen layer in the order of the pass: norms, queries, keys, values, heads, the feed-forward layer.
+import { streamVector, whyMissing } from "./data.js";
+import { byId, fill, make } from "./dom.js";
+import { addressOf, four, named, quoted } from "./format.js";
+import { makeStrips } from "./strips.js";
+
+const WORDS = { attention: "Attention", cross_attention: "Encoder-decoder attention", feedforward: "Feed-forward layer" };
+const OWN = ["attention", "cross_attention"]; // each has a section; any other part is shown like a feed-forward layer
+
+export const hasFeedforward = (data) => data.blocks.flat().some(({ name }) => !OWN.includes(name));
+export const showAttentionValues = (data, choice) => showValues(data, choice, "attention-values", "attention", ({ name }) => name === "attention");
+export const showCrossValues = (data, choice) => data.memory && showValues(data, choice, "cross-values", "cross_attention", ({ name }) => name === "cross_attention");
+export const showFeedforwardValues = (data, choice) => hasFeedforward(data) && showValues(data, choice, "feedforward-values", "feedforward", ({ name }) => !OWN.includes(name));
+
+function showValues(data, choice, place, name, isWanted) {
+  const strips = makeStrips(place, `${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
+  const facts = make("dl", { class: "compared" });
+  const note = make("p", { class: "hint" });
+  fill(byId(place), facts, strips.element, note);
+  const show = () => {
+    byId(`${place}-title`).textContent = `Layer ${choice.layer} at ${named(data, choice.token)}: ${TITLES[name]}`;
+    const values = data.blocks[choice.layer].filter(isWanted).flatMap((part) => part.values);
+    const read = values.map((value) => ({ value, line: readLine(data, choice, value) })).filter(({ line }) => line);
+    const missing = values.length - read.length;
+    fill(note, missing && read.length ? `${missing} of the ${values.length} values of this layer are missing. ${whyMissing(data)}` : "");
+    fill(facts, ...read.filter(({ value }) => isStatistic(value)).flatMap(({ value, line }) => statisticFacts(value, line)));
+    strips.show(read.filter(({ value }) => !isStatistic(value)).map(({ line }) => line), whyMissing(data));
+  };
+  choice.listen((changed) => ["token", "key", "layer", "head", "data"].some((each) => changed.has(each)) && show());
+}
+
+const TITLES = {
+  attention: "from the stream to queries, keys and values, and back to the stream",
+  cross_attention: "from the stream to the source, and back to the stream",
+  feedforward: "from the stream through the feed-forward layer, and back to the stream",
+};
+
+const isStatistic = ({ axes }) => axes.at(-1) === "1";
+
+// A statistic of a norm, and the number that the norm divides by.
+function statisticFacts({ label, epsilon }, { values: [value], address }) {
+  const facts = [make("div", {}, make("dt", {}, label), make("dd", { "data-address": address(0) }, four(value)))];
+  const [spread, of] = label.split(" of ");
+  if (epsilon !== null) facts.push(make("div", {}, make("dt", { title: `ε = ${epsilon}` }, `divisor of ${of}, √(${spread} + ε)`), make("dd", {}, four(Math.sqrt(value + epsilon)))));
+  return facts;
+}
+
+// The vector of a value for the chosen token (or key, or token of the memory) and head; null if the page lacks it.
+export function readLine(data, choice, value) {
+  const { position, of } = positionOf(data, choice, value);
+  const { heads, groups, headWidth } = data.shape;
+  const index = { H: choice.head, G: Math.floor(choice.head / (heads / groups)), T: position, S: position };
+  const lead = value.axes.slice(0, -1), last = value.axes.at(-1);
+  const values = wholeVector(data, value, lead.map((axis) => index[axis])) ?? vectorAt(data, choice.layer, value, position, index);
+  if (!values) return null;
+  const from = last.endsWith("*E") ? index[last[0]] * headWidth : 0;
+  return {
+    label: `${value.label}${of}`,
+    values: last.endsWith("*E") ? values.slice(from, from + headWidth) : values,
+    address: (i) => addressOf(value.name, ...lead.map((axis) => index[axis]), ...(last === "1" ? [] : [from + i])),
+    unit: last === "F" ? "neuron" : "dimension",
+  };
+}
+
+// From the section with all positions. A live page asks for it only if no section has single positions.
+function wholeVector(data, { section, offset }, lead) {
+  if (section.startsWith("stream.") || section === "embed.sum") return streamVector(data, Number(section.split(".")[1]) || 0, lead[0]);
+  return offset === null || data.has(section) ? data.get(section)?.vector(...lead) : undefined;
+}
+
+// From the section with the values of a layer at one position.
+function vectorAt(data, layer, { axes, offset }, position, index) {
+  const stored = offset === null ? null : data.get(`values.at.${layer}.${position}`);
+  if (!stored) return null;
+  const { heads, groups, headWidth, width, feedforward } = data.shape;
+  const sizes = { D: width, E: headWidth, F: feedforward, "H*E": heads * headWidth, "G*E": groups * headWidth };
+  const size = sizes[axes.at(-1)] ?? Number(axes.at(-1)), row = ["H", "G"].includes(axes[0]) ? index[axes[0]] : 0;
+  return stored.vector().slice(offset + row * size, offset + (row + 1) * size);
+}
+
+// The position whose vector is shown, and words for it where it is not the chosen token.
+function positionOf(data, choice, { of }) {
+  if (of === "key") return { position: choice.key, of: ` of ${named(data, choice.key)}` };
+  if (of !== "memory") return { position: choice.token, of: "" };
+  const position = mostRead(data, choice);
+  return { position, of: ` of ${quoted(data.memory.tokens[position].text)} (${position})` };
+}
+
+// The token of the memory that the chosen token reads most of.
+function mostRead(data, { layer, head, token }) {
+  const weights = data.get(`memory.cross.${layer}`)?.vector(head, token) ?? [1];
+  return weights.indexOf(Math.max(...weights));
+}
+
+// The output of every head at the chosen token, before the output projection.
+export function showHeadOutputs(data, choice) {
+  const strips = makeStrips("head-outputs", "The outputs of all heads at the chosen token");
+  fill(byId("head-outputs"), strips.element);
+  const show = () => {
+    const { layer, token } = choice;
+    byId("head-outputs-title").textContent = `The output of each head at ${named(data, token)} in layer ${layer}`;
+    const value = data.blocks[layer].flatMap((part) => part.values).find(({ path }) => path.endsWith(".core"));
+    const lines = Array.from({ length: data.shape.heads }, (_, head) => value && readLine(data, { ...choice, head }, value));
+    strips.show(lines.filter((line) => line).map((line, head) => ({ ...line, label: `head ${head}` })), whyMissing(data));
+  };
+  choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
+}

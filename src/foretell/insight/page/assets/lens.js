@@ -1,0 +1,180 @@
+// The logit lens: over layers and positions as a map, and at the chosen token as a table.
+import { inkOn, onTheme, weightColor } from "./colors.js";
+import { hasLens, hasLensMap, readLens, whyMissing } from "./data.js";
+import { byId, caption, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
+import { four, named, quoted, short, storedProbability, visible } from "./format.js";
+
+const ROW = 22, LABELS = 76, BOTTOM = 20; // pixels
+const READABLE = 46; // pixels of a cell that shows its token
+
+// What a cell shows: its number, the share on the scale of weights, and the text of the number.
+const QUANTITIES = {
+  top: { words: "probability of the most probable token", read: ({ top }) => top[0].probability, share: (value) => value, text: storedProbability },
+  following: { words: "probability of the next token of the text", read: ({ following }) => following, share: (value) => value, text: storedProbability },
+  rank: { words: "rank of the next token of the text", read: ({ rank }) => rank + 1, share: (value) => 1 / value, text: (value) => value.toLocaleString("en") },
+  entropy: { words: "entropy in nats", read: ({ entropy }) => entropy, share: (value, data) => value / Math.log(data.shape.vocabulary), text: four },
+};
+
+export function showLensMap(data, choice) {
+  const canvas = make("canvas", { id: "lens-canvas", tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": "lens-reading",
+    "aria-label": "The logit lens: rows are layers, columns are tokens. Arrow keys move over the cells, Enter chooses the token and the layer." });
+  const reading = make("p", { class: "reading", role: "status", "aria-live": "polite", id: "lens-reading" });
+  const select = make("select", { id: "lens-quantity", onchange: () => show() }, ...Object.entries(QUANTITIES).map(([name, { words }]) => make("option", { value: name }, words)));
+  const scale = make("p", { class: "scale", "aria-label": "Colour scale" });
+  const holder = make("div", {}, canvas);
+  fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Colour and number:"), select), holder, reading, scale);
+  const columns = data.tokens.length - data.lensFrom, rows = data.lensPlaces.length;
+  let width = 0, cells = null, cursor = null, under = null;
+
+  const cellAt = (event) => {
+    const box = canvas.getBoundingClientRect(), { left, cell } = layoutOf(data, width);
+    const column = Math.floor((event.clientX - box.left - left) / cell), row = Math.floor((event.clientY - box.top) / ROW);
+    return column >= 0 && column < columns && row >= 0 && row < rows ? { row, column } : null;
+  };
+  const point = (cell) => { under = cell; describe(); paint(); choice.point(cell ? { token: data.lensFrom + cell.column } : null); };
+  const choose = ({ row, column }) => {
+    const { layer } = data.places[data.lensPlaces[row]];
+    choice.set({ token: data.lensFrom + column, ...(layer >= 0 ? { layer } : {}) });
+  };
+  canvas.addEventListener("pointermove", (event) => point(cellAt(event)));
+  canvas.addEventListener("pointerleave", () => point(null));
+  canvas.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) choose(cell); });
+  const move = (right, down) => {
+    const from = cursor ?? chosenCell(data, choice);
+    cursor = { row: held(from.row + down, rows), column: held(from.column + right, columns) };
+    point(cursor);
+  };
+  onArrows(canvas, move, (first) => move(first ? -columns : columns, 0));
+  canvas.addEventListener("keydown", (event) => {
+    if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); choose(cursor); }
+    if (event.key === "Escape") { cursor = null; point(null); }
+  });
+  canvas.addEventListener("blur", () => { cursor = null; point(null); });
+
+  const describe = () => fill(reading, cells ? readingOf(data, cells, under ?? chosenCell(data, choice)) : whyMissing(data));
+  const paint = () => { if (width && cells) paintMap(data, choice, canvas, { cells, width, under, quantity: QUANTITIES[select.value] }); };
+  const show = () => {
+    cells ??= readCells(data);
+    holder.hidden = !cells;
+    fill(scale, ...scaleOf(data, QUANTITIES[select.value]));
+    describe();
+    paint();
+  };
+  choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
+  onTheme(show);
+  onWidth(byId("lens-map"), (known) => { width = known; paint(); });
+}
+
+const held = (value, size) => Math.min(size - 1, Math.max(0, value));
+
+// The readings, one list per row; null while some are being read.
+function readCells(data) {
+  if (!hasLensMap(data)) return null;
+  const columns = Array.from({ length: data.tokens.length - data.lensFrom }, (_, column) => data.lensFrom + column);
+  return data.lensPlaces.map((_, row) => columns.map((token) => readLens(data, row, token)));
+}
+
+const layoutOf = (data, width) => ({ left: LABELS, cell: (width - LABELS) / (data.tokens.length - data.lensFrom) });
+
+// The cell of the chosen token and layer.
+function chosenCell(data, { token, layer }) {
+  const row = data.lensPlaces.findIndex((index) => data.places[index].layer === layer);
+  return { row: Math.max(0, row), column: Math.max(0, token - data.lensFrom) };
+}
+
+function readingOf(data, cells, { row, column }) {
+  const { top, following, rank, entropy } = cells[row][column], token = data.lensFrom + column;
+  const place = data.places[data.lensPlaces[row]].label;
+  const next = token < data.last ? `; ${quoted(data.tokens[token + 1].text)}, the next token: probability ${storedProbability(following)}, rank ${(rank + 1).toLocaleString("en")}` : "";
+  return `${named(data, token)}, ${place}: top ${quoted(data.vocabulary[top[0].id])} ${storedProbability(top[0].probability)}${next}; entropy ${four(entropy)} nats`;
+}
+
+// The last token of the text has no next token.
+const hasNumber = (data, quantity, column) => data.lensFrom + column < data.last || quantity === QUANTITIES.top || quantity === QUANTITIES.entropy;
+
+function paintMap(data, choice, canvas, { cells, width, under, quantity }) {
+  const { left, cell } = layoutOf(data, width);
+  const style = getComputedStyle(document.documentElement), ink = (name) => style.getPropertyValue(name);
+  const context = fitCanvas(canvas, width, cells.length * ROW + BOTTOM);
+  context.font = `12px ${ink("--sans")}`;
+  context.textBaseline = "middle";
+  cells.forEach((line, row) => line.forEach((each, column) => {
+    const isShown = hasNumber(data, quantity, column), value = quantity.read(each), share = isShown ? quantity.share(value, data) : 0;
+    const x = left + column * cell, y = row * ROW;
+    context.fillStyle = isShown ? weightColor(share) : ink("--hidden");
+    context.fillRect(x, y, Math.max(1, cell - (cell > 6 ? 1 : 0)), ROW - 1);
+    if (!isShown || cell < READABLE) return;
+    context.fillStyle = inkOn(share);
+    context.textAlign = "center";
+    const text = quantity === QUANTITIES.top ? short(data.vocabulary[each.top[0].id], Math.floor(cell / 8)) : quantity.text(value);
+    context.fillText(text, x + cell / 2, y + ROW / 2, cell - 4);
+  }));
+  paintLabels(data, choice, context, { left, cell, rows: cells.length, ink });
+  const chosen = chosenCell(data, choice);
+  frame(context, ink("--accent"), left + chosen.column * cell, chosen.row * ROW, cell);
+  if (under) frame(context, ink("--text"), left + under.column * cell, under.row * ROW, cell);
+}
+
+function frame(context, color, x, y, cell) {
+  context.strokeStyle = color;
+  context.lineWidth = 2;
+  context.strokeRect(x, y, Math.max(cell - 1, 3), ROW - 1);
+}
+
+function paintLabels(data, choice, context, { left, cell, rows, ink }) {
+  context.textAlign = "right";
+  data.lensPlaces.forEach((index, row) => {
+    const { layer } = data.places[index];
+    context.fillStyle = ink(layer === choice.layer ? "--text" : "--muted");
+    context.fillText(layer < 0 ? "embedding" : `layer ${layer}`, left - 5, (row + 0.5) * ROW);
+  });
+  const columns = data.tokens.length - data.lensFrom, isWide = cell > READABLE;
+  const every = isWide ? 1 : Math.max(1, 2 ** Math.ceil(Math.log2(28 / cell)));
+  context.textAlign = "center";
+  for (let column = 0; column < columns; column += every) {
+    const token = data.lensFrom + column;
+    context.fillStyle = ink(token === choice.token ? "--text" : "--muted");
+    context.fillText(isWide ? short(data.tokens[token].text, Math.floor(cell / 8)) : String(token), left + (column + 0.5) * cell, rows * ROW + BOTTOM / 2, cell * every);
+  }
+}
+
+function scaleOf(data, quantity) {
+  const most = Math.log(data.shape.vocabulary);
+  const values = quantity === QUANTITIES.rank ? [1, 2, 10, 100] : quantity === QUANTITIES.entropy ? [0, 1, 2, 4, most] : [0, 0.01, 0.05, 0.2, 0.5, 1];
+  return values.filter((value) => quantity !== QUANTITIES.entropy || value <= most).map((value) => make("span", { class: "swatch" },
+    make("i", { style: `background:${weightColor(quantity.share(value, data))}` }), Number.isInteger(value) ? String(value) : String(Number(value.toFixed(2)))));
+}
+
+// The logit lens at the chosen token: the top next tokens after each layer.
+export function showLens(data, choice) {
+  const show = () => fill(byId("lens"), ...(hasLens(data, choice.token) ? [lensTable(data, choice)] : [make("p", { class: "hint" }, "The lens is kept for the last positions only.")]));
+  choice.listen((changed) => (changed.has("token") || changed.has("layer")) && show());
+  onTheme(show);
+}
+
+const TOP_TOKENS = 5; // of a reading
+
+function lensTable(data, choice) {
+  const next = data.tokens[choice.token + 1];
+  const places = data.lensPlaces.map((index) => data.places[index]);
+  const cell = ({ id, probability }) => make("td", {
+    style: `background:${weightColor(probability)};color:${inkOn(probability)}`, title: `${visible(data.vocabulary[id])}: ${storedProbability(probability)}`,
+    class: next?.id === id ? "follows" : "",
+  }, make("bdi", {}, short(data.vocabulary[id], 10)), make("small", {}, storedProbability(probability)));
+  const columns = Math.min(TOP_TOKENS, data.shape.vocabulary);
+  const line = (place, index) => {
+    const reading = readLens(data, index, choice.token);
+    if (!reading) return make("tr", {}, make("th", { scope: "row" }, place.label), make("td", { colspan: columns }, "…"));
+    const { top, following } = reading;
+    return make("tr", place.layer === choice.layer ? { class: "chosen" } : {},
+      make("th", { scope: "row" }, place.label), ...top.map(cell),
+      ...(next ? [make("td", { class: "number" }, storedProbability(following))] : []));
+  };
+  const ranks = Array.from({ length: columns }, (_, i) => make("th", { scope: "col" }, ["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
+  const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer: the probability of the next token. Shades as in the attention maps.`
+    + (next ? ` Underlined: ${quoted(next.text)}, the next token of the text; its probability is in the last column.` : "");
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Logit lens" },
+    make("table", { class: "lens" }, caption(words),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Point"), ...ranks, ...(next ? [make("th", { scope: "col", class: "number" }, "follows")] : []))),
+      make("tbody", {}, ...places.map(line))));
+}

@@ -1,0 +1,133 @@
+// Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
+// prediction and the loss of the changed pass next to the original.
+import { byId, caption, fill, make } from "../dom.js";
+import { four, named, probability as inDigits, quoted, visible } from "../format.js";
+import { shown } from "../main.js";
+import { addPanel, blockOf, button, refill, select, signed } from "./panels.js";
+import { fetchSections, session } from "./session.js";
+
+const SHOWN = 5; // tokens
+const MOST_DIGITS = 6; // significant ones of an added vector, which is a part of the link
+
+export const addChange = (change) => session.update({ change: [...session.state.change, change] });
+const replaceAt = (index, change) => session.update({ change: session.state.change.map((each, i) => (i === index ? change : each)) });
+const removeAt = (index) => session.update({ change: session.state.change.filter((_, i) => i !== index) });
+
+export function makeChanges() {
+  const chips = make("ul", { class: "chips", "aria-label": "Changes" });
+  const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0 });
+  const off = (id, change) => button("", () => { const { data, choice } = shown; if (data) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
+  addPanel("changes", "Change the pass",
+    make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
+    make("div", { class: "editor-row" },
+      off("head-off", (block, head) => ({ value: `${block}.attention.core`, heads: [head] })),
+      off("attention-off", (block) => ({ value: `${block}.attention` })),
+      off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
+      make("label", { for: "change-neuron" }, "Neuron"), neuron,
+      off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [Math.max(0, Math.trunc(neuron.valueAsNumber || 0))] }))),
+    make("details", { id: "change-vector" }), chips,
+    make("div", { id: "change-effect", role: "region", "aria-live": "polite", "aria-label": "Effect of the changes" }));
+  session.listen((state) => refill(chips, ...state.change.map(chip)));
+}
+
+// The part of the page that is shown again with every pass.
+export function showChanges(data, choice) {
+  const vector = byId("change-vector");
+  if (!vector.open) fill(vector, make("summary", {}, "Add a vector to the stream"));
+  vector.ontoggle = () => vector.open && showVector(vector, data, choice);
+  choice.listen((changed) => {
+    const { layer, head } = choice;
+    const words = { "head-off": `Head ${head} of layer ${layer} off`, "attention-off": `Attention of layer ${layer} off`, "feedforward-off": `Feed-forward of layer ${layer} off`, "neuron-off": `Neuron of layer ${layer} off` };
+    for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
+    if ((changed.has("token") || changed.has("data")) && vector.open) showVector(vector, data, choice);
+    if (changed.has("data") && data.get("losses")) showEffect(data);
+  });
+}
+
+// --- a vector of the page
+
+// A vector of the page times a factor, added to the stream after a layer.
+function showVector(element, data, choice) {
+  const { token } = choice, layers = data.places.filter(({ layer }) => layer !== null);
+  const streams = data.places.map(({ label }, i) => ({ section: i ? `stream.${i}` : "embed.sum", row: token, label: `the stream at ${named(data, token)}, ${label}` }));
+  const rows = Array.from(data.get("head.ids")?.whole ?? [], (id, row) => ({ section: "head.rows", row, label: `the head’s row of ${quoted(data.vocabulary[id])}` }));
+  const vectors = [...streams, ...rows], before = Object.fromEntries([...element.querySelectorAll("select, input")].map(({ id, value }) => [id, value]));
+  const what = select("vector", "Vector", vectors.map(({ label }) => label));
+  const where = select("vector-layer", "added at", layers.map(({ label }) => label));
+  const positions = select("vector-positions", "of", ["every position", `${named(data, token)} only`]);
+  const factor = make("input", { type: "number", id: "vector-factor", step: 0.5, value: 1 });
+  const apply = async () => {
+    const { section, row } = vectors[what.input.value];
+    const numbers = (await fetchSections([section])).get(section).vector(row);
+    const scaled = numbers.map((value) => Number((value * (factor.valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
+    await addChange({ value: layers[where.input.value].name, add: scaled, ...(positions.input.value === "1" ? { positions: [token] } : {}) });
+  };
+  refill(element, make("summary", {}, "Add a vector to the stream"),
+    make("div", { class: "editor-row" }, ...what.parts, make("label", { for: "vector-factor" }, "times"), factor, ...where.parts, ...positions.parts, button("Add the vector", apply)));
+  for (const [id, value] of Object.entries(before)) byId(id).value = value;
+}
+
+// --- the changes
+
+// A change in words: “head 3 of trunk.blocks.0.attention.core × 0”.
+export function inWords({ value, scale, add: added, set, patch, heads, neurons, positions } = {}) {
+  const only = [["head", heads], ["neuron", neurons], ["position", positions]].filter(([, indices]) => indices)
+    .map(([noun, indices]) => `${noun}${indices.length > 1 ? "s" : ""} ${[].concat(indices).join(", ")}`);
+  const size = (operand) => (Array.isArray(operand) ? `a vector of ${operand.length} numbers` : operand);
+  const what = scale !== undefined ? `× ${scale}` : added !== undefined ? `+ ${size(added)}` : set !== undefined ? `= ${size(set)}` : `from ${quoted(patch)}`;
+  return `${only.length ? `${only.join(", ")} of ` : ""}${value} ${what}`;
+}
+
+function chip(change, index) {
+  const words = inWords(change);
+  const remove = make("button", { type: "button", class: "remove", "aria-label": `Remove: ${words}`, onclick: () => removeAt(index) }, "✕");
+  if (change.scale === undefined) return make("li", { class: "chip" }, make("span", {}, words), remove);
+  const factor = make("output", {}, `× ${change.scale}`);
+  const slider = make("input", { type: "range", min: 0, max: 2, step: 0.05, value: change.scale, "aria-label": `Factor: ${words}`,
+    oninput: () => { factor.textContent = `× ${slider.value}`; }, onchange: () => replaceAt(index, { ...change, scale: Number(slider.value) }) });
+  return make("li", { class: "chip" }, make("span", {}, inWords(change).replace(/ × [^×]*$/, "")), slider, factor, remove);
+}
+
+// --- the effect
+
+const original = { key: "", data: null, cancel: new AbortController() }; // the unchanged pass over the last text
+
+function unchangedPass() {
+  const { model, text, appended } = session.state, key = JSON.stringify([model, text, appended]);
+  if (original.key !== key) {
+    original.cancel.abort();
+    const cancel = new AbortController();
+    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses"], { change: [] }, cancel.signal) });
+  }
+  return original.data;
+}
+
+async function showEffect(data) {
+  const after = distribution(data.get("logits").whole), loss = mean(data.get("losses").whole);
+  if (!session.state.change.length) return fill(byId("change-effect"), make("p", { class: "summary" }, lossInWords(loss)));
+  const plain = await unchangedPass();
+  if (!plain) original.key = ""; // to be asked for again
+  if (!plain || shown.data !== data) return;
+  const before = distribution(plain.get("logits").whole), [best, earlier] = [largest(after), largest(before)];
+  const prediction = `Prediction: ${quoted(data.vocabulary[best])}, ${best === earlier ? "as before" : `originally ${quoted(data.vocabulary[earlier])}`}. `;
+  const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(data.vocabulary[id]))),
+    make("td", { class: "number", "data-address": `probabilities[${data.last},${id}]` }, inDigits(after[id])),
+    make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
+  fill(byId("change-effect"),
+    make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
+    make("div", { class: "scroll" }, make("table", {}, caption("The most probable tokens of both passes"),
+      make("thead", {}, make("tr", {}, ...["Token", "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
+      make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
+}
+
+const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the text: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
+const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
+const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);
+
+function distribution(logits) {
+  const most = logits.reduce((a, b) => Math.max(a, b));
+  const powers = Float64Array.from(logits, (logit) => Math.exp(logit - most));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  return powers.map((power) => power / total);
+}

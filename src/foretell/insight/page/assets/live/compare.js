@@ -1,0 +1,91 @@
+// The shown pass next to another one: of another text, of another model, or of the same model without changes.
+import { readLens, softmax } from "../data.js";
+import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
+import { four, probability, quoted, short, visible } from "../format.js";
+import { addFoldedPanel, button, signed } from "./panels.js";
+import { fetchSections, session, vocabularyOf } from "./session.js";
+
+const TOKENS = 12; // of each table: those with the largest probability in one of the passes
+
+export function makeCompare(names) {
+  const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) },
+    ...names.map((name) => make("option", { value: name }, name)));
+  const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", onchange: () => compareWith(model.value, text.value) });
+  const panel = addFoldedPanel("compare", "Compare with another text or model",
+    make("p", { class: "hint" }, "The other pass has no changes, so the same text compares the changed model with the original."),
+    make("div", { class: "editor-row" }, make("label", { for: "other-model" }, "Other model"), model),
+    make("label", { for: "other-text" }, "Other text"), text,
+    make("div", { class: "editor-row" },
+      button("Compare with this text", () => compareWith(model.value, session.state.text)),
+      button("End the comparison", () => compareWith("", ""))),
+    make("div", { id: "compared", "aria-live": "polite" }));
+  session.listen((state) => {
+    if (document.activeElement !== text) text.value = state.otherText;
+    model.value = state.otherModel || state.model;
+    if (state.otherText) panel.open = true;
+  });
+}
+
+const compareWith = (otherModel, otherText) => session.update({ otherModel: otherText ? otherModel : "", otherText });
+
+export function showCompare(data, choice) {
+  const { otherText: text } = session.state, model = session.state.otherModel || session.state.model;
+  if (!text) return fill(byId("compared"));
+  const leaving = new AbortController();
+  onLeave(() => leaving.abort());
+  let other = null;
+  const show = () => other && fill(byId("compared"), ...tables(data, other));
+  otherPass({ model, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
+  choice.listen((changed) => changed.has("data") && show());
+}
+
+// The other pass: its logits, and the lens at its last token; null if it cannot be had.
+async function otherPass(fields, signal) {
+  const outline = await fetchSections([], fields, signal);
+  const other = outline && await fetchSections(["logits", `lens.at.${outline.last}`], fields, signal);
+  if (other) other.vocabulary = await vocabularyOf(fields, signal);
+  return other;
+}
+
+function tables(data, other) {
+  const [here, there] = [data, other].map(distributionOf);
+  const pieces = new Set([...likeliest(here), ...likeliest(there)]);
+  const rows = [...pieces].sort((a, b) => Math.max(here.get(b) ?? 0, there.get(b) ?? 0) - Math.max(here.get(a) ?? 0, there.get(a) ?? 0)).slice(0, TOKENS);
+  return [
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both distributions" }, make("table", { class: "bars" },
+      caption(`What comes next, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
+      header("Token", "Here", "There", "Difference"),
+      make("tbody", {}, ...rows.map((piece) => tokenRow(piece, here.get(piece) ?? 0, there.get(piece) ?? 0))))),
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both lenses" }, make("table", {},
+      caption("The logit lens at the last token of each text: the most probable token after each layer."),
+      header("Point", "Here", "", "There", ""),
+      make("tbody", {}, ...lensRows(data, other)))),
+  ];
+}
+
+const header = (first, ...names) => make("thead", {}, make("tr", {}, make("th", { scope: "col" }, first),
+  ...names.map((name) => (name ? make("th", { scope: "col", class: "number" }, name) : make("td", {}))), make("td", { "aria-hidden": "true" })));
+
+const tokenRow = (piece, here, there) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(piece))),
+  ...[probability(here), probability(there), signed(four, here - there)].map((words) => make("td", { class: "number" }, words)), bar(here, there));
+
+function lensRows(data, other) {
+  const count = Math.max(data.lensPlaces.length, other.lensPlaces.length);
+  const cells = (pass, point) => {
+    const best = point < pass.lensPlaces.length && readLens(pass, point, pass.last)?.top[0];
+    if (!best) return [make("td", { class: "number" }, "…"), make("td", {})];
+    return [make("td", { class: "number" }, make("bdi", { class: "piece" }, short(pass.vocabulary[best.id]))), make("td", { class: "number" }, probability(best.probability))];
+  };
+  const label = (point) => (data.lensPlaces.length > point ? data : other);
+  return Array.from({ length: count }, (_, point) => make("tr", {},
+    make("th", { scope: "row" }, label(point).places[label(point).lensPlaces[point]].label), ...cells(data, point), ...cells(other, point)));
+}
+
+// The probability of each token's text: models with other tokenizers are compared by text.
+function distributionOf(pass) {
+  const { shares } = softmax(Array.from(pass.get("logits").whole));
+  return new Map(shares.map((share, id) => [pass.vocabulary[id], share]));
+}
+
+const likeliest = (distribution) => [...distribution].sort(([, a], [, b]) => b - a).slice(0, TOKENS).map(([piece]) => piece);
+const lastOf = (pass) => pass.tokens[pass.last].text;

@@ -1,0 +1,82 @@
+// The text to edit, the model, and the tree of continuations.
+import { byId, fill, make } from "../dom.js";
+import { quoted, visible } from "../format.js";
+import { shown } from "../main.js";
+import { session } from "./session.js";
+import { makeTour } from "./tour.js";
+
+const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
+
+// The link to an example: {title, text, layer, head, token}.
+export const linkOf = (model, { title, ...state }) => `#${new URLSearchParams({ model, ...state })}`;
+
+export function showEditor(served) {
+  const names = served.map(({ name }) => name);
+  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "text-hint" });
+  const model = make("select", { id: "model" }, ...names.map((name) => make("option", { value: name }, name)));
+  let timer = 0;
+  text.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => session.update({ text: text.value, appended: [] }), PAUSE);
+  });
+  model.addEventListener("change", () => session.update({ model: model.value, appended: [], change: [] }));
+  const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
+    make("h2", { id: "editor-title" }, "Explore"),
+    make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
+    make("label", { for: "text" }, "Text"), text,
+    make("p", { class: "hint", id: "text-hint" }, "Edit the text: everything below follows. Click a token under “What comes next” to continue with it."),
+    make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
+  fill(byId("live"), card, make("div", { id: "live-panels" }));
+  session.listen((state) => {
+    if (document.activeElement !== text) text.value = state.text;
+    model.value = state.model;
+    const examples = served.find(({ name }) => name === state.model)?.examples ?? [];
+    byId("examples").hidden = !examples.length;
+    fill(byId("examples"), "Examples: ", ...examples.map((example) => make("a", { href: linkOf(state.model, example) }, example.title)));
+    byId("model-name").textContent = state.model;
+    document.title = `${state.model} · foretell`;
+  });
+  showContinuations();
+}
+
+// Continuations of the text that were shown: a tree, whose branches can be taken again.
+function showContinuations() {
+  let root = null, of = "";
+  const draw = () => {
+    const { model, text, appended } = session.state;
+    if (of !== `${model}\n${text}`) { root = new Map(); of = `${model}\n${text}`; }
+    let node = root;
+    for (const id of appended) {
+      if (!node.has(id)) node.set(id, new Map());
+      node = node.get(id);
+    }
+    const best = shown.data?.has("logits") ? mostProbable(shown.data.get("logits").whole) : null;
+    fill(byId("continuations"),
+      make("div", { class: "editor-row" },
+        button("Add the most probable token", best === null, () => session.update({ appended: [...appended, best] })),
+        button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
+        button("Into the text", !appended.length, () => session.update({ text: text + appended.map(textOf).join(""), appended: [] }))),
+      ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
+  };
+  session.listen(draw);
+  session.onShown = draw;
+}
+
+const button = (words, isOff, action) => make("button", { type: "button", class: "plain", disabled: isOff, onclick: action }, words);
+const textOf = (id) => shown.data?.vocabulary?.[id] ?? "";
+
+function branches(node, path, current) {
+  return make("ul", {}, ...[...node].map(([id, after]) => {
+    const own = [...path, id];
+    const isCurrent = own.length === current.length && own.every((each, i) => each === current[i]);
+    const chip = make("button", { type: "button", class: "token", "aria-current": isCurrent ? "true" : false, title: quoted(textOf(id)),
+      onclick: () => session.update({ appended: own }) }, make("bdi", {}, visible(textOf(id))));
+    return make("li", {}, chip, ...(after.size ? [branches(after, own, current)] : []));
+  }));
+}
+
+function mostProbable(logits) {
+  let best = 0;
+  for (let i = 1; i < logits.length; i++) if (logits[i] > logits[best]) best = i;
+  return best;
+}

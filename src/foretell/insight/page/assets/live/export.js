@@ -1,0 +1,67 @@
+// Ways out of the page: the state as Python that gives the same numbers, as curl, as one file, and a panel as a picture.
+import { byId, fill, make } from "../dom.js";
+import { shown } from "../main.js";
+import { addFoldedPanel, button } from "./panels.js";
+import { panelPng, panelSvg } from "./picture.js";
+import { asPython } from "./python.js";
+import { askFile } from "./server.js";
+import { busy, passFields, session } from "./session.js";
+
+export function makeExport() {
+  const holder = make("div", { id: "export-text" });
+  const panel = make("select", { id: "export-panel", onfocus: () => listPanels(panel) });
+  addFoldedPanel("export", "Take it along",
+    make("div", { class: "editor-row" },
+      button("As Python", () => showText(holder, "Python", asPython(session.state))),
+      button("As curl", () => showText(holder, "curl", asCurl())),
+      button("As one file", saveFile),
+      make("label", { for: "export-panel" }, "Panel"), panel,
+      button("SVG", async () => savePanel(panel, await panelSvg(chosenPanel(panel)), "svg")),
+      button("PNG", async () => savePanel(panel, await panelPng(chosenPanel(panel)), "png"))),
+    holder);
+  byId("main").append(byId("export"));
+  session.listen(() => fill(holder)); // it belongs to the state before
+  listPanels(panel);
+}
+
+function showText(holder, title, text) {
+  const code = make("pre", { class: "code", id: "export-code", tabindex: 0, role: "region", "aria-label": title }, text);
+  const copy = button("Copy", async () => { await navigator.clipboard.writeText(text); copy.textContent = "Copied"; });
+  fill(holder, copy, code);
+}
+
+const quotedForShell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+// A request for the logits after the text, as the page makes it.
+export function asCurl() {
+  const body = JSON.stringify({ ...passFields(), sections: ["logits", "losses"] });
+  return `curl -sS ${quotedForShell(`${location.origin}/explore`)} -H 'content-type: application/json' -d ${quotedForShell(body)}\n`;
+}
+
+async function saveFile() {
+  const { signal } = new AbortController();
+  await busy(signal, async () => save(await askFile("explore/page", passFields(), signal), `${shown.data.model.replace(/[^\w.-]+/g, "-")}.html`), () => {});
+}
+
+// --- pictures
+
+const titled = () => [...document.querySelectorAll(".card:not(#value)")].filter((card) => card.offsetParent && card.querySelector("h2, h3"));
+
+function listPanels(select) {
+  const before = select.value;
+  fill(select, ...titled().map((card, i) => make("option", { value: i }, card.querySelector("h2, h3").firstChild?.textContent ?? "")));
+  if (before && before < select.length) select.value = before;
+}
+
+const chosenPanel = (select) => titled()[select.value] ?? byId("export");
+
+function savePanel(select, blob, ending) {
+  const name = (select.selectedOptions[0]?.textContent ?? "panel").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  save(blob, `${name || "panel"}.${ending}`);
+}
+
+function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}

@@ -1,0 +1,34 @@
+// The panels of the live page below its editor.
+import { byId, fill, make } from "../dom.js";
+
+export function addPanel(id, title, ...children) {
+  byId("live-panels").append(make("section", { class: "card panel", id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), ...children));
+}
+
+// A panel that is opened when it is wanted.
+export function addFoldedPanel(id, title, ...children) {
+  const inside = make("details", {}, make("summary", {}, make("h2", { id: `${id}-title` }, title)), make("div", { class: "panel" }, ...children));
+  byId("live-panels").append(make("section", { class: "card folded", id, "aria-labelledby": `${id}-title` }, inside));
+  return inside;
+}
+
+// Replaces the content of an element; the focus stays at the same place in it.
+export function refill(element, ...children) {
+  const controls = () => [...element.querySelectorAll("button, input, select")];
+  const focused = controls().indexOf(document.activeElement);
+  fill(element, ...children);
+  if (focused >= 0) controls()[Math.min(focused, controls().length - 1)]?.focus();
+}
+
+export const button = (words, action, attributes = {}) => make("button", { type: "button", class: "plain", onclick: action, ...attributes }, words);
+
+// A label and its select; `input.value` is the index of an option.
+export function select(id, label, options, attributes = {}) {
+  const input = make("select", { id, ...attributes }, ...options.map((words, i) => make("option", { value: i }, words)));
+  return { input, parts: [make("label", { for: id }, label), input] };
+}
+
+export const signed = (digits, value) => `${value > 0 ? "+" : ""}${digits(value)}`;
+
+// The path of the block that a layer is, and of the stream after it; layer -1 is the embedding.
+export const blockOf = (data, layer) => data.places.find((place) => place.layer === layer).name;

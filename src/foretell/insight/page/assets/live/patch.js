@@ -1,0 +1,103 @@
+// Patching from a second text: the effect on a token's log-probability of replacing the stream after each layer, at one
+// position at a time, by the second text's. The rows of the map arrive one by one. A click adds a patch as a change.
+import { css, inkOnSign, onTheme, signColor } from "../colors.js";
+import { byId, fill, make, onArrows } from "../dom.js";
+import { four, named, quoted, short } from "../format.js";
+import { showProblem, shown } from "../main.js";
+import { addChange } from "./changes.js";
+import { addFoldedPanel, button, refill, signed } from "./panels.js";
+import { ask } from "./server.js";
+import { busy, passFields, session } from "./session.js";
+
+const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
+
+let running = new AbortController();
+const map = { key: "", rows: [], positions: [], other: [], second: "" }; // of the last text
+
+const keyOf = ({ model, text, appended }) => JSON.stringify([model, text, appended]);
+
+export function makePatchMap() {
+  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", onchange: () => session.update({ second: second.value }) });
+  const number = (id, label) => [make("label", { for: id }, label), make("input", { type: "number", id, min: 0, step: 1 })];
+  const panel = addFoldedPanel("patch", "Patch from a second text",
+    make("p", { class: "hint" }, "Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
+    make("label", { for: "second" }, "Second text"), second,
+    make("div", { class: "editor-row" }, ...number("patch-from", "Positions from"), ...number("patch-to", "to"),
+      button("Compute the map", compute, { id: "patch-start" }), button("Cancel", cancel, { id: "patch-cancel", disabled: true })),
+    make("div", { id: "patch-map" }));
+  session.listen((state) => {
+    if (document.activeElement !== second) second.value = state.second;
+    if (state.second) panel.open = true;
+    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; }
+  });
+}
+
+// The part of the page that is shown again with every pass.
+export function showPatchMap(data) {
+  const [first, last] = positionsOf(data, data.last);
+  byId("patch-from").placeholder = first;
+  byId("patch-to").placeholder = last;
+  draw();
+  onTheme(draw);
+}
+
+// The first and the last position of the map: as given, or the last ones that both texts have.
+function positionsOf(data, lastOfSecond) {
+  const given = (id) => byId(id).valueAsNumber; // NaN: not given
+  const last = Math.min(given("patch-to") >= 0 ? given("patch-to") : data.last, data.last, lastOfSecond);
+  return [given("patch-from") >= 0 ? given("patch-from") : Math.max(0, last + 1 - MOST_POSITIONS), last];
+}
+
+function cancel() {
+  running.abort();
+  byId("patch-cancel").disabled = true;
+}
+
+async function compute() {
+  const { data } = shown, second = byId("second").value;
+  if (!data) return;
+  cancel();
+  showProblem("");
+  const { signal } = running = new AbortController();
+  byId("patch-cancel").disabled = false;
+  await busy(signal, async () => {
+    const { token_strs: other } = await ask("tokenize", { model: session.state.model, prompt: second, return_token_strs: true }, signal);
+    const [from, to] = positionsOf(data, other.length - 1);
+    const positions = Array.from({ length: Math.max(0, to - from + 1) }, (_, i) => from + i);
+    if (!positions.length) throw new Error("The second text has none of these positions; choose others, or a longer text.");
+    Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data });
+    draw();
+    for (let layer = -1; layer < data.shape.layers; layer++) {
+      const row = await ask("explore/patch", { ...passFields(), second, layer, positions, token: map.rows[0]?.token.id }, signal);
+      map.rows.push(row);
+      draw();
+    }
+  }, () => {});
+  if (running.signal === signal) cancel();
+}
+
+function draw() {
+  const { rows, positions, other, data, second } = map;
+  if (!map.key) return fill(byId("patch-map"));
+  const largest = Math.max(1e-9, ...rows.flatMap((row) => row.positions.map((cell) => Math.abs(cell.logprob_difference))));
+  const cells = [];
+  const cell = (row, { position, logprob, logprob_difference: change }) => {
+    const label = `${row.layer < 0 ? "embedding" : `after layer ${row.layer}`}, position ${position}: ${four(row.logprob)} → ${four(logprob)}, ${signed(four, change)}`;
+    const own = make("button", { type: "button", class: "cell", tabindex: cells.length ? -1 : 0, title: label, "aria-label": label,
+      style: `background:${css(signColor(change / largest))};color:${inkOnSign(change / largest)}`,
+      onclick: () => addChange({ value: row.name, patch: second, positions: [position] }) }, change.toFixed(1).replace("-0.0", "0.0").replace("-", "−"));
+    cells.push(own);
+    return make("td", {}, own);
+  };
+  const head = positions.map((position) => make("th", { scope: "col" }, make("span", { title: `${named(data, position)}; second text: ${quoted(other[position])}` },
+    make("bdi", {}, short(data.tokens[position].text, 8)), ...(other[position] === data.tokens[position].text ? [] : [make("small", {}, short(other[position], 8))]))));
+  const total = data.shape.layers + 1;
+  const table = make("table", { class: "patches", "aria-label": "Effects of patches" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "after"), ...head)),
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, make("th", { scope: "row" }, row.layer < 0 ? "embedding" : `layer ${row.layer}`), ...row.positions.map((each) => cell(row, each))))));
+  const moveTo = (index) => { cells.forEach((each, i) => { each.tabIndex = i === index ? 0 : -1; }); cells[index]?.focus(); };
+  const now = () => cells.indexOf(document.activeElement), width = positions.length;
+  onArrows(table, (right, down) => moveTo(Math.min(cells.length - 1, Math.max(0, now() + right + down * width))), (isFirst) => moveTo(isFirst ? 0 : cells.length - 1));
+  const words = rows.length ? `Change of the log-probability of ${quoted(rows[0].token.text)}, ${four(rows[0].logprob)} in the pass${rows.length < total ? `; ${rows.length} of ${total} rows` : ""}. Blue: higher, orange: lower. Under a token: the second text’s, where it differs.` : "Computing the first row …";
+  refill(byId("patch-map"), make("p", { class: "summary", role: "status" }, words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table));
+}

@@ -1,0 +1,67 @@
+// The state as Python: code that runs the same pass with the library, and prints the numbers of the page.
+
+// JSON is Python, but for the names of three values, which a request does not have, and non-ASCII text is the same.
+const literal = (value) => JSON.stringify(value);
+
+const HELPER = `def at(value, axis, indices):
+    chosen = torch.zeros(value.shape[axis], dtype=torch.bool)
+    chosen[indices] = True
+    return chosen.reshape([-1 if each == axis % value.dim() else 1 for each in range(value.dim())])
+
+
+`;
+
+const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
+
+export function asPython({ model, text, appended, change }) {
+  const isLimited = change.some((each) => AXES.some(([name]) => each[name]));
+  return `import torch
+
+import foretell
+
+model = foretell.load(${literal(model)})  # as given to \`foretell serve\`
+ids = model.encode(${literal(text)})${appended.length ? ` + ${literal(appended)}` : ""}
+${change.length ? "\n\n" : ""}${isLimited ? HELPER : ""}${change.map(changeCode).join("")}${change.length ? `replace = {${replaced(change)}}\n` : ""}
+with torch.inference_mode()${change.length ? ", foretell.Trace(model, replace=replace)" : ""}:
+    hidden = model.decoder.hidden(torch.tensor([ids]))[0]  # (T, D)
+    last = model.log_probabilities(model.decoder.head(hidden[-1:]))[0]  # (V,)
+    logprobs = model.log_probabilities(model.decoder.head(hidden[:-1]))
+for token in model.top_tokens(last, 5):
+    print(f"{token.probability:.4f}", repr(token.text))
+if len(ids) > 1:
+    losses = -logprobs.gather(1, torch.tensor(ids[1:])[:, None])
+    print(f"loss {losses.mean():.4f}")
+`;
+}
+
+function changeCode(change, i) {
+  const limits = AXES.filter(([name]) => change[name]).map(([name, axis]) => `at(value, ${axis}, ${literal(change[name])})`);
+  const patch = change.patch === undefined ? "" : `with torch.inference_mode(), foretell.Trace(model, ${literal(change.value)}) as other:
+    model(model.encode(${literal(change.patch)}))
+patch_${i} = other[${literal(change.value)}]
+
+
+`;
+  const result = limits.length ? `torch.where(${limits.join(" & ")}, new, value)` : "new";
+  return `${patch}def change_${i}(value):
+${newValue(change, i)}
+    return ${result}
+
+
+`;
+}
+
+function newValue({ scale, add, set, patch }, i) {
+  if (scale !== undefined) return `    new = value * ${literal(scale)}`;
+  if (patch !== undefined) return `    shared = min(value.shape[-2], patch_${i}.shape[-2])
+    new = torch.cat((patch_${i}[..., :shared, :], value[..., shared:, :]), -2)`;
+  const operand = `torch.tensor(${literal(add ?? set)}, dtype=value.dtype)`;
+  return add === undefined ? `    new = ${operand}.expand_as(value)` : `    new = value + ${operand}`;
+}
+
+// Changes of one value apply in turn.
+function replaced(change) {
+  const byValue = new Map();
+  change.forEach(({ value }, i) => byValue.set(value, byValue.has(value) ? `change_${i}(${byValue.get(value)})` : `change_${i}(value)`));
+  return [...byValue].map(([value, call]) => `${literal(value)}: lambda value: ${call}`).join(", ");
+}

@@ -1,0 +1,210 @@
+// A tour in ten steps, with the numbers of the shown pass.
+import { hasFeedforward } from "../block.js";
+import { dot, firstKey, hasLens, hasOperands, keyVector, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
+import { byId, fill, make } from "../dom.js";
+import { count, four, named, probability, quoted, storedProbability } from "../format.js";
+
+// Each step: the element that it shows, a title, and two sentences; null while their numbers are fetched.
+const STEPS = [
+  {
+    at: "text-section", title: "The text as tokens",
+    words: (data, { token }) => [
+      `The model reads the text as ${count(data.tokens.length, "token")}, each one of the ${data.shape.vocabulary.toLocaleString("en")} of its vocabulary.`,
+      `The chosen token is ${quoted(data.tokens[token].text)}, which has position ${token} and the id ${data.tokens[token].id} in the vocabulary.`,
+    ],
+  },
+  {
+    at: "next-section", title: "What comes next",
+    words: (data) => {
+      const logits = data.get("logits");
+      if (!logits) return null;
+      const { shares } = softmax(Array.from(logits.whole));
+      const [first, second] = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+      return [
+        `After the whole text, the most probable token is ${quoted(data.vocabulary[first])}, with probability ${probability(shares[first])}.`,
+        `The next one is ${quoted(data.vocabulary[second])} with ${probability(shares[second])}, and all others share ${probability(Math.max(0, 1 - shares[first] - shares[second]))}.`,
+      ];
+    },
+  },
+  {
+    at: "grid", title: "Attention: all heads of a layer",
+    words: (data, { layer, token }) => {
+      if (!data.get(`attention.${layer}`)) return null;
+      const keys = Array.from({ length: data.shape.heads }, (_, head) => strongest(data, layer, head, token));
+      const weights = keys.map((key, head) => weight(data, layer, head, token, key));
+      const head = largest(weights);
+      return [
+        `Layer ${layer} has ${count(data.shape.heads, "head")}, which compute their attention weights independently.`,
+        `The largest weight of ${named(data, token)} is in head ${head}: ${four(weights[head])}, to ${named(data, keys[head])}.`,
+      ];
+    },
+  },
+  {
+    at: "map", title: "Attention: one head",
+    words: (data, { layer, head, token }) => {
+      if (!data.get(`attention.${layer}`)) return null;
+      const row = Array.from(weightRow(data, layer, head, token), (stored) => stored / 10000);
+      return [
+        `In head ${head} of layer ${layer}, ${named(data, token)} can see ${count(row.length, "token")}, from ${named(data, firstKey(data, layer, token))} to itself; their weights add up to 1.`,
+        `It gives ${four(weight(data, layer, head, token, token))} to itself, and ${row.filter((share) => share > 1 / row.length).length} of the ${row.length} get more than an even share.`,
+      ];
+    },
+  },
+  {
+    at: "terms", title: "Why this token attends there",
+    words: (data, { layer, head, token, key }) => {
+      if (!hasOperands(data, layer)) return null;
+      const score = dot(queryVector(data, layer, head, token), keyVector(data, layer, head, key)), { headWidth } = data.shape;
+      return [
+        `The attention score of ${named(data, token)} and ${named(data, key)} is the dot product of a query and a key of ${headWidth} numbers: ${four(score)}.`,
+        `Divided by √${headWidth} it is ${four(score / Math.sqrt(headWidth))}; after the softmax over all keys, the weight is ${four(weight(data, layer, head, token, key))}.`,
+      ];
+    },
+  },
+  {
+    at: "neurons", title: "The feed-forward layer", isIn: (data) => hasFeedforward(data) && data.neurons.every((names) => names),
+    words: (data, { layer, token }) => {
+      const ids = data.get(`neurons.ids.${layer}`), values = data.get(`neurons.values.${layer}`);
+      if (!ids || !values) return null;
+      const [first, second] = ids.vector(token), length = (k) => four(values.vector(token, k).at(-1));
+      return [
+        `In layer ${layer}, neuron ${first} adds the longest vector to the stream of ${named(data, token)}: its norm is ${length(0)}.`,
+        second === undefined ? "The layer has no other neuron." : `Neuron ${second} follows with ${length(1)}; each neuron reads this token alone.`,
+      ];
+    },
+  },
+  {
+    at: "sizes", title: "The residual stream",
+    words: (data, { token }) => {
+      const sizes = data.get("stream.sizes");
+      if (!sizes) return null;
+      const after = data.places.flatMap(({ layer }, i) => (layer === null ? [] : [{ layer, size: sizes.at(i, token) }]));
+      const steps = after.slice(1).map(({ size }, i) => size - after[i].size), { layer, size } = after.at(-1);
+      const most = largest(steps.map(Math.abs));
+      return [
+        `The vector of ${named(data, token)} has norm ${four(after[0].size)} after the embedding and ${four(size)} after layer ${layer}.`,
+        `Layer ${after[most + 1].layer} changes the norm most, by ${four(steps[most])}.`,
+      ];
+    },
+  },
+  {
+    at: "lens", title: "The logit lens",
+    words: (data, { token }) => {
+      if (!hasLens(data, token)) return ["The lens is kept for the last positions only.", "Choose a later token."];
+      const readings = data.lensPlaces.map((_, point) => readLens(data, point, token));
+      if (!readings.every((reading) => reading)) return null;
+      const tops = readings.map(({ top }) => top[0]), { id, probability: final } = tops.at(-1);
+      const since = tops.findLastIndex((top) => top.id !== id) + 1, place = data.places[data.lensPlaces[since]];
+      return [
+        `After ${named(data, token)}, the model predicts ${quoted(data.vocabulary[id])} with probability ${storedProbability(final)}.`,
+        `In the lens it is the most probable token from ${place.label} on, there with ${storedProbability(tops[since].probability)}.`,
+      ];
+    },
+  },
+  {
+    at: "contributions", title: "Contributions to a logit", isIn: (data) => data.hasContributions,
+    words: (data, { token }) => {
+      const position = token - data.lensFrom, atOnce = data.atOnce.parts;
+      if (position < 0) return ["Contributions are kept for the last positions only.", "Choose a later token."];
+      const parts = data.get("contributions.parts")?.value, stored = data.get(`contributions.${Math.floor(position / atOnce)}`);
+      if (!parts || !stored) return null;
+      const [id, logit, ...values] = stored.vector(position % atOnce, 0), most = largest(values), least = largest(values.map((value) => -value));
+      return [
+        `The logit of ${quoted(data.vocabulary[id])} after ${named(data, token)} is ${four(logit)}, the sum of ${count(values.length, "part")}.`,
+        `Most comes from ${partWords(parts[most])}: ${four(values[most])}; least from ${partWords(parts[least])}: ${four(values[least])}.`,
+      ];
+    },
+  },
+  {
+    at: "text", title: "Your turn",
+    words: (data) => {
+      const best = data.has("logits") ? largest(Array.from(data.get("logits").whole)) : null;
+      return [
+        `Change a word of the text: ${best === null ? "the prediction" : `${quoted(data.vocabulary[best])}, the present prediction,`} and all other numbers follow.`,
+        "Or click a token under “What comes next” to continue the text with it.",
+      ];
+    },
+  },
+];
+
+function largest(values) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return best;
+}
+
+const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module}, layer ${layer}` : `head ${head} of layer ${layer}`);
+
+let index = 0;
+let draw = () => {}; // shows the step with the numbers of the pass
+
+const title = make("h2", { id: "tour-title" });
+const words = make("div", { "aria-live": "polite", "aria-atomic": "true" });
+const previous = make("button", { type: "button", class: "plain", onclick: () => go(-1) }, "Back");
+const next = make("button", { type: "button", class: "plain", onclick: () => go(1) }, "Next");
+const card = make("section", { id: "tour", class: "card tour", tabindex: -1, hidden: true, "aria-labelledby": "tour-title", onkeydown: (event) => {
+  const action = { ArrowLeft: () => go(-1), ArrowRight: () => go(1), Escape: end }[event.key];
+  if (!action || event.altKey || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  action();
+} }, title, words, make("div", { class: "editor-row" }, previous, next, make("button", { type: "button", class: "plain", onclick: () => end() }, "End the tour")));
+const begin = make("button", { type: "button", class: "plain", id: "tour-button", onclick: () => {
+  index = 0;
+  card.hidden = false;
+  draw();
+  card.focus();
+} }, "Tour");
+
+// The button that begins the tour, and its card.
+export function makeTour() {
+  byId("live").after(card);
+  return begin;
+}
+
+// A part of the page: the steps that this model has.
+export function showTour(data, choice) {
+  const steps = STEPS.filter(({ isIn }) => !isIn || isIn(data));
+  draw = () => {
+    if (card.hidden) return;
+    index = Math.min(index, steps.length - 1);
+    const step = steps[index];
+    mark(step.at);
+    title.textContent = `Tour ${index + 1} of ${steps.length}: ${step.title}`;
+    say(step.words(data, choice) ?? ["The numbers of this step are being computed."]);
+    setOff(previous, index === 0);
+    setOff(next, index === steps.length - 1);
+  };
+  choice.listen((changed) => changed.has("under") && changed.size === 1 ? null : draw());
+}
+
+function go(by) {
+  index = Math.max(0, index + by);
+  draw();
+}
+
+function end() {
+  card.hidden = true;
+  mark(null);
+  begin.focus();
+}
+
+// Screen readers speak the words again only when they change.
+function say(sentences) {
+  const before = Array.from(words.children, (line) => line.textContent);
+  if (before.join("\n") !== sentences.join("\n")) fill(words, ...sentences.map((sentence) => make("p", {}, sentence)));
+}
+
+// A button that had the focus keeps the keys of the card working when it is turned off.
+function setOff(button, isOff) {
+  if (isOff && document.activeElement === button) card.focus();
+  button.disabled = isOff;
+}
+
+// Marks the card or section around an element, and brings it into view.
+function mark(id) {
+  const around = id && byId(id).closest(".card, section"), before = document.querySelector(".toured");
+  if (around === before) return;
+  before?.classList.remove("toured");
+  around?.classList.add("toured");
+  around?.scrollIntoView({ block: "start" });
+}

@@ -1,0 +1,143 @@
+// The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
+import { byId, caption, fill, make } from "../dom.js";
+import { visible } from "../format.js";
+import { showProblem, shown } from "../main.js";
+import { button } from "./panels.js";
+import { ask } from "./server.js";
+import { busy, passFields, session } from "./session.js";
+
+const FIRST = 12; // rows of a listing, before all are asked for
+const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
+
+let path = []; // addresses, from the first that was opened to the shown one
+let running = new AbortController();
+let opener = null; // the element that had the focus
+
+export function makeValuePanel() {
+  const address = make("input", { id: "address", type: "text", spellcheck: "false", placeholder: "head[3,97]", "aria-label": "Address of a number" });
+  const form = make("form", { class: "editor-row", onsubmit: (event) => { event.preventDefault(); if (address.value) open(address.value); } }, address, make("button", { type: "submit", class: "plain" }, "Open"));
+  const panel = make("aside", { id: "value", class: "card", "aria-labelledby": "value-title", hidden: true },
+    make("div", { class: "value-head" }, make("h2", { id: "value-title", tabindex: -1 }, "One number"), button("✕", close, { class: "remove", "aria-label": "Close" })),
+    form, make("nav", { id: "value-path", "aria-label": "Path of numbers" }), make("div", { id: "value-body" }));
+  document.body.append(panel);
+  panel.addEventListener("keydown", (event) => event.key === "Escape" && close());
+  document.addEventListener("click", (event) => {
+    const element = event.target.closest?.("[data-address]");
+    if (!element) return;
+    if (panel.contains(element)) follow(element.dataset.address);
+    else open(element.dataset.address);
+  });
+  session.listen(() => path.length && show());
+  new MutationObserver(makeOpeners).observe(document.body, { childList: true, subtree: true });
+}
+
+// Numbers with an address get a button, which the keyboard reaches.
+function makeOpeners() {
+  for (const element of document.querySelectorAll("[data-address]:not(button, :has(> .opens))")) {
+    element.replaceChildren(make("button", { type: "button", class: "opens", title: `Show the operands of ${element.dataset.address}` }, ...element.childNodes));
+  }
+}
+
+function open(address) {
+  opener = document.activeElement;
+  path = [address];
+  show(true);
+}
+
+function follow(address) {
+  path = [...path, address];
+  show(true);
+}
+
+function backTo(index) {
+  path = path.slice(0, index + 1);
+  show(true);
+}
+
+function close() {
+  running.abort();
+  path = [];
+  byId("value").hidden = true;
+  opener?.focus();
+}
+
+async function show(isFocused = false) {
+  running.abort();
+  const { signal } = running = new AbortController();
+  const address = path.at(-1);
+  showProblem("");
+  byId("value").hidden = false;
+  showPath();
+  if (isFocused) byId("value-title").focus();
+  let found = null;
+  await busy(signal, async () => { found = await ask("explore/value", { ...passFields(), address }, signal); }, () => {});
+  if (signal.aborted) return;
+  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${address} cannot be shown; the reason is at the top of the page.`)]));
+}
+
+function showPath() {
+  const links = path.map((address, i) => make("li", {}, i === path.length - 1 ? make("code", { "aria-current": "true" }, address) : button(address, () => backTo(i), { class: "link" })));
+  fill(byId("value-path"), make("ol", {}, ...links), ...(path.length > 1 ? [button("‹ Back", () => backTo(path.length - 2))] : []));
+}
+
+function body({ meaning, stored, recomputed, difference, dtype, agrees, changed, steps }) {
+  const facts = [["Value", number(stored)], ["Recomputed", number(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
+  const verdict = changed ? "A change replaced this number; its operands give what it was before."
+    : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
+  return [
+    make("p", { class: "hint" }, meaning.join(", ")),
+    make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
+    make("p", { class: "summary" }, verdict),
+    ...steps.flatMap(step),
+  ];
+}
+
+function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }) {
+  if (remark !== undefined) return [make("p", {}, ...linked(remark))];
+  if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0 })];
+  const sources = Object.entries(operands).map(([name, address]) => make("li", {}, `${name} = `, ...linked(address)));
+  return [
+    ...(note ? [make("p", { class: "hint" }, ...linked(note))] : []),
+    make("pre", { class: "formula", tabindex: 0, role: "region", "aria-label": "Formula" }, formula.join("\n")),
+    ...(sources.length ? [make("ul", { class: "sources" }, ...sources)] : []),
+  ];
+}
+
+// A text, in which each address of a number is a button.
+function linked(text) {
+  const parts = [];
+  let end = 0;
+  for (const match of text.matchAll(ADDRESS)) {
+    parts.push(text.slice(end, match.index), make("button", { type: "button", class: "opens", "data-address": match[0] }, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)];
+}
+
+function table({ listing, columns, operands, sums, row, leftOut }) {
+  const names = Object.keys(columns), indices = columns[names[0]], length = indices.length;
+  const cell = (name, i) => (typeof columns[name][i] === "number"
+    ? make("td", { class: "number", "data-address": operands[name] ? addressOf(operands[name], indices[i]) : undefined }, name === names[0] ? String(columns[name][i]) : number(columns[name][i]))
+    : make("td", {}, columns[name][i] === "-inf" ? "−∞" : columns[name][i]));
+  const holder = make("tbody");
+  const fillRows = (count) => {
+    const shownRows = new Set([...Array(Math.min(count, length)).keys(), ...(row === null ? [] : [row]), length - 1]);
+    const lines = [...shownRows].sort((a, b) => a - b).map((i) => make("tr", { class: i === row ? "chosen" : "" }, ...names.map((name) => cell(name, i))));
+    const total = Object.keys(sums).length ? [make("tr", { class: "sum" }, make("th", { scope: "row" }, "sum"), ...names.slice(1).map((name) => make("td", { class: "number" }, name in sums ? number(sums[name]) : "")))] : [];
+    fill(holder, ...lines, ...total);
+  };
+  fillRows(FIRST);
+  const more = length > FIRST + 2 ? [button(`Show all ${length} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
+  const cut = leftOut ? [make("p", { class: "hint" }, `${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operands" },
+    make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: "number" }, name)))), holder), ...more, ...cut);
+}
+
+// The address of an operand, from the pattern of its column and the index of its row. “[:,3,:]” is a row of all heads.
+export function addressOf(pattern, index) {
+  const [address] = pattern.split(", all heads"), width = shown.data.shape.headWidth;
+  const entries = address.split(":").length === 3 ? [Math.floor(index / width), index % width] : [index];
+  return address.replace(/(\d*):\d*/g, (_, first) => String(Number(first) + entries.shift()));
+}
+
+const number = (value) => (typeof value === "number" ? String(Number(value.toPrecision(7))).replace("-", "−") : visible(value));

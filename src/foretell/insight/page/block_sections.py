@@ -1,0 +1,198 @@
+"""The sections of the values inside the layers, and of direct contributions to logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from foretell.insight.page.contributions import (
+    PARTS_AT_ONCE,
+    WRITES_AT_ONCE,
+    head_input,
+    logit_contributions,
+    neuron_writes,
+    neurons_in,
+    parts_of,
+    positions_of,
+    sections_of,
+    strongest_neurons,
+    write_operations,
+)
+from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
+from foretell.insight.page.traced_pass import PageModel, TracedPass, array
+
+MOST_NUMBERS = 10_000_000  # of the layers, up to which a file may have room for all
+LAST_POSITIONS = 8
+FILE_OPERATIONS = 4 * 10**10  # floating-point operations that a file spends on the tokens that neurons write
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def values_family(is_statistic: bool, left_out: str) -> Family:
+    """The values of all layers that no other section has. An index is a layer and a path inside it."""
+
+    def indices(page: PageModel) -> list[str]:
+        return [index for index, value in page.values.items() if value.is_statistic == is_statistic]
+
+    return Family(
+        "values.{}",
+        lambda traced, index: traced.array(traced.page.values[index].name),
+        indices=indices,
+        needs=lambda page, index: [page.values[index].name],
+        left_out=left_out,
+        group=layer_in,
+    )
+
+
+def layer_in(index: str) -> int:
+    return int(index.partition(".")[0])
+
+
+# --- contributions ---------------------------------------------------------------------------------------------------
+
+
+def has_contributions(page: PageModel) -> bool:
+    return page.head_input is not None
+
+
+def contribution_needs(page: PageModel, _: Index) -> list[str]:
+    return head_input(page).names()
+
+
+def contribution_sections(page: PageModel, tokens: int) -> Sequence[int]:
+    return range(sections_of(tokens, PARTS_AT_ONCE) if has_contributions(page) else 0)
+
+
+# --- neurons ---------------------------------------------------------------------------------------------------------
+
+
+def layers_with_neurons(page: PageModel) -> list[int]:
+    return [layer for layer, neurons in enumerate(page.neurons) if neurons]
+
+
+def neuron_names(page: PageModel, layer: int) -> list[str]:
+    return neurons_in(page, layer).values
+
+
+def written_tokens(traced: TracedPass, index: str) -> np.ndarray:
+    layer, section = map(int, index.split("."))
+    return neuron_writes(traced, layer, section)
+
+
+def write_needs(page: PageModel, index: str) -> list[str]:
+    return [*contribution_needs(page, index), *neuron_names(page, layer_in(index))]
+
+
+def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
+    """The indices of the sections of written tokens, the last ones first; `most` sections per layer."""
+    if not has_contributions(page):
+        return []
+    sections = range(sections_of(tokens, WRITES_AT_ONCE))[::-1][:most]
+    return [f"{layer}.{section}" for section in sections for layer in layers_with_neurons(page)]
+
+
+def affordable_writes(page: PageModel, tokens: int) -> list[str]:
+    return write_sections(page, tokens, max(1, FILE_OPERATIONS // max(1, write_operations(page))))
+
+
+def last_written(traced: TracedPass) -> int:
+    """The number of positions whose written tokens are in a file; all of them for a model without neurons."""
+    page, tokens = traced.page, len(traced.ids)
+    sections = [int(index.split(".")[1]) for index in affordable_writes(page, tokens)]
+    return tokens - positions_of(traced, min(sections), WRITES_AT_ONCE).start if sections else tokens
+
+
+# --- one position ----------------------------------------------------------------------------------------------------
+
+
+def last_positions(page: PageModel, tokens: int) -> Sequence[int]:
+    """The positions whose values a file has one by one, the last one first: only if it has no room for all."""
+    numbers = tokens * sum(page.structure.elements_per_row(value.name, 1) for value in page.values.values())
+    return range(tokens)[::-1][:LAST_POSITIONS] if numbers > MOST_NUMBERS else ()
+
+
+def values_at(traced: TracedPass, index: str) -> np.ndarray:
+    parts = []
+    for value in traced.page.values_at(layer_in(index)):
+        axis = next(axis for axis, letter in enumerate(value.axes) if letter in "TS")
+        parts.append(traced.array(value.name).take(last_number(index), axis).ravel())
+    return np.concatenate(parts)
+
+
+LAST = "the values of the layers at the last positions, one by one"
+STRONGEST = "the strongest neurons, layer by layer"
+# Small sections, which a file keeps before the vectors of the stream
+CONTRIBUTIONS = (
+    values_family(True, "means and variances of the norms, layer by layer"),
+    Family(
+        "contributions.parts",
+        lambda traced, _: json.dumps(parts_of(traced)),
+        pack_text,
+        lambda page: range(has_contributions(page)),
+        contribution_needs,
+        "direct contributions to logits",
+        group=lambda _: 0,
+    ),
+    Family(
+        "contributions.{}",
+        logit_contributions,
+        pack_exact,
+        lambda page: contribution_sections(page, page.config.context_length),
+        contribution_needs,
+        "direct contributions to logits",
+        contribution_sections,
+        group=lambda _: 0,
+    ),
+    Family(
+        "neurons.ids.{}",
+        lambda traced, layer: array(strongest_neurons(traced, layer).ids),
+        pack_whole,
+        layers_with_neurons,
+        neuron_names,
+        STRONGEST,
+    ),
+    Family(
+        "neurons.values.{}",
+        lambda traced, layer: array(strongest_neurons(traced, layer).values),
+        pack_rounded,
+        layers_with_neurons,
+        neuron_names,
+        STRONGEST,
+    ),
+    Family(
+        "neurons.writes.{}",
+        written_tokens,
+        pack_exact,
+        lambda page: write_sections(page, page.config.context_length),
+        write_needs,
+        "the tokens that the strongest neurons write, the last tokens of the text first",
+        affordable_writes,
+        group=lambda index: index.split(".")[1],
+    ),
+)
+STREAMS_AT = PositionFamily(
+    "streams.{}",
+    lambda traced, position: np.stack(
+        [traced.stream(point)[int(position)] for point in range(len(traced.page.points))]
+    ),
+    needs=lambda page, _: [point.name for point in page.points],
+    left_out=LAST,
+    in_file=lambda page, tokens: [str(position) for position in last_positions(page, tokens)],
+    group=last_number,
+)
+# The values of a layer at one position, one after the other, each from its offset
+VALUES_AT = PositionFamily(
+    "values.at.{}",
+    values_at,
+    needs=lambda page, index: [value.name for value in page.values_at(layer_in(index))],
+    left_out=LAST,
+    in_file=lambda page, tokens: [
+        f"{layer}.{position}" for position in last_positions(page, tokens) for layer in range(page.config.num_layers)
+    ],
+    group=last_number,
+    sizes=lambda page: [page.config.num_layers],
+)
+VALUES = (values_family(False, "the other values of the layers, layer by layer"),)

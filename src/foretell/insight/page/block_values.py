@@ -1,0 +1,231 @@
+"""The values inside a layer that a page shows, in the order of the pass, found by what each value reads.
+
+Also its neurons, and the parts that add up to the stream that the head reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, Term
+from foretell.insight.recording import UPDATES, stream_path, updates_of
+from foretell.model.decoder import Decoder
+from foretell.model.description import UNDECLARED
+from foretell.model.norm import RecordedNorm
+from foretell.model.quantized_linear import QuantizedLinear
+from foretell.model.structure import PASSED_ON, Structure, Value
+
+# The tokens that a value's axis of positions counts
+OF_TOKEN, OF_KEY, OF_MEMORY = "token", "key", "memory"
+LABELS = {"core": "head output", "output": "attention output", "down": "feed-forward output"}
+ROTATED, SPLIT = "rotated heads", "heads"  # without rotary positions, both have the numbers of the value that they read
+
+
+@dataclass(frozen=True)
+class BlockValue:
+    """A value of one layer, and the section of the page that has it.
+
+    path: its name inside the block. axes: the size letters of its shape without the row axis. of: the tokens that its
+    axis of positions counts. epsilon: of a statistic s where the norm divides by sqrt(s + epsilon). offset: of its
+    numbers at one position, after earlier values of the layer; None for values in other sections or of the memory.
+    """
+
+    name: str
+    path: str
+    section: str
+    label: str
+    axes: tuple[str, ...]
+    of: str = OF_TOKEN
+    epsilon: float | None = None
+    offset: int | None = None
+
+    @property
+    def is_statistic(self) -> bool:
+        """True for one number per vector."""
+        return self.axes[-1] == "1"
+
+
+@dataclass(frozen=True)
+class BlockPart:
+    """A sublayer with its norm, and its values from the stream that it reads to the stream after it."""
+
+    name: str
+    values: list[BlockValue]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Sections = Mapping[tuple[str, int], str]
+
+
+def same_numbers(structure: Structure, name: str) -> tuple[str, int]:
+    """A key that is equal for names of the same tensor in the same shape: its origin, and the number of dimensions."""
+    return structure.origin(name), len(structure[name].dims)
+
+
+def block_parts(decoder: Decoder, structure: Structure, layer: int, sections: Sections) -> list[BlockPart]:
+    """The sublayers of a layer in the order of the pass. Raises the errors of `updates_of`.
+
+    sections: of values that the page has elsewhere, by `same_numbers`; others are in `values.<layer>.<path>`.
+    """
+    finder = BlockFinder(decoder, structure, layer, sections)
+    parts = [finder.part(update) for update in updates_of(decoder, structure, layer)]
+    size, placed = 0, []
+    for part in parts:
+        values = []
+        for value in part.values:
+            is_elsewhere = value.section in sections.values() or value.of == OF_MEMORY
+            values.append(value if is_elsewhere else replace(value, offset=size))
+            size += 0 if is_elsewhere else structure.elements_per_row(value.name, 1)
+        placed.append(BlockPart(part.name, values))
+    return placed
+
+
+class BlockFinder:
+    """Finds the values of one layer; each belongs to the first sublayer that reads it."""
+
+    def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections):
+        self.decoder, self.structure, self.layer, self.sections = decoder, structure, layer, sections
+        self.block = structure.stream[layer + 1]
+        self.stream = [value.name for value in stream_path(structure, layer)]
+        self.has_rotation = decoder.config.position == "rotary"
+        self.seen: set[str] = set()
+
+    def part(self, update: Value) -> BlockPart:
+        """The values from the stream before a sublayer to the stream after its update."""
+        _, sublayer = update.reads
+        names = dict.fromkeys([*self.values_before(sublayer), update.name, *self.norms_after(update.name)])
+        positions = {name: of for core in names for name, of in self.keys_and_values(core)}
+        repeated = {read for name in names for read in self.repeated(name)}
+        values = []
+        for name in names:
+            of = positions.get(name, OF_TOKEN)
+            values += [self.describe(value, of) for value in self.statistics(name)]
+            values += [] if name in repeated else [self.describe(self.structure[name], of)]
+        return BlockPart(self.path(sublayer), values)
+
+    def values_before(self, name: str) -> Iterator[str]:
+        """The values that a value is computed from, the stream first, and itself; each after the values it reads."""
+        value = self.structure.values.get(name)
+        if value is None or name in self.seen:
+            return
+        if name in self.stream or not self.is_inside(name):
+            if self.is_inside(name) or same_numbers(self.structure, name) in self.sections:  # the memory has none
+                yield name
+            return
+        self.seen.add(name)
+        for read in value.reads:
+            yield from self.values_before(read)
+        if value.formula not in PASSED_ON and value.dims[:1] == ("B",):
+            yield name
+
+    def is_inside(self, name: str) -> bool:
+        return name.startswith(f"{self.block}.")
+
+    def path(self, name: str) -> str:
+        return name.removeprefix(f"{self.block}.")
+
+    def repeated(self, name: str) -> list[str]:
+        """The value that has the same numbers as this one in another shape, if there is one."""
+        value = self.structure[name]
+        repeats = value.formula == SPLIT or (value.formula == ROTATED and not self.has_rotation)
+        return [self.structure.origin(read) for read in value.reads] if repeats else []
+
+    def keys_and_values(self, core: str) -> Iterator[tuple[str, str]]:
+        """The names that lead to the keys and values of a core, with the tokens that they belong to."""
+        if self.structure[core].formula != "attention":
+            return
+        of = OF_MEMORY if self.structure.memory_axes(core) else OF_KEY
+        attention = core.rpartition(".")[0]
+        for name in self.structure[core].reads[1:]:
+            while name.startswith(f"{attention}."):
+                yield name, of
+                name = self.structure[name].reads[0]
+
+    def norms_after(self, update: str) -> list[str]:
+        """The norm that makes the stream after an update, in models that have it there."""
+        after = self.stream[self.stream.index(update) + 1 :][:1]
+        return [name for name in after if self.structure[name].formula not in UPDATES]
+
+    def statistics(self, norm: str) -> list[Value]:
+        """The statistics of a norm; none for any other value."""
+        derived = self.structure.descriptions.get(norm, UNDECLARED).derived
+        values = (self.structure.values.get(f"{norm}.{name}") for name in derived)
+        return [value for value in values if value is not None and value.dims[-1:] == ("1",)]
+
+    def describe(self, value: Value, of: str) -> BlockValue:
+        path = self.path(value.name)
+        section = self.sections.get(same_numbers(self.structure, value.name), f"values.{self.layer}.{path}")
+        return BlockValue(value.name, path, section, self.label(value, path), value.dims[1:], of, self.epsilon(value))
+
+    def epsilon(self, value: Value) -> float | None:
+        module = self.decoder.get_submodule(value.module)
+        if not value.is_derived or not isinstance(module, RecordedNorm) or not module.record.has_root:
+            return None
+        return float(module.eps) if value.name == f"{value.module}.{module.record.spread}" else None
+
+    def label(self, value: Value, path: str) -> str:
+        """The value in words: `query, rotated`, `mean of the stream`."""
+        *modules, last = path.split(".")
+        if not self.is_inside(value.name):
+            return "stream"
+        if value.is_derived:
+            return f"{last.replace('_', ' ')} of the {normalized(modules)}"
+        if repeated := self.repeated(value.name):
+            return self.label(self.structure[repeated[0]], self.path(repeated[0]))
+        if value.formula in UPDATES:
+            return f"stream after {last.removesuffix('_residual')}"
+        if value.formula == ROTATED:
+            return f"{last}, rotated"
+        return f"{normalized([*modules, last])}, normalized" if last.endswith("_norm") else LABELS.get(last, last)
+
+
+def normalized(modules: list[str]) -> str:
+    """The input of a norm in words, from the norm's path in the block: of heads, or of the whole stream."""
+    *sublayer, norm = modules
+    return norm.removesuffix("_norm") if sublayer else "stream"
+
+
+POSITION_WISE = ("linear", "gated linear")  # formulas of the last layer of a feed-forward layer
+OF_NEURONS = ("B", "T", "F")
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """The feed-forward layer of a block, with F neurons.
+
+    values: the names of the recorded numbers of a neuron, (T, F) each. factors: the ones whose product is multiplied by
+    the weight (D, F) of `down`. update: the name of the layer's output.
+    """
+
+    values: list[str]
+    factors: tuple[str, ...]
+    down: nn.Linear | QuantizedLinear
+    update: str
+
+
+def neurons_of(decoder: Decoder, structure: Structure, layer: int) -> Neurons | None:
+    """None for a block without a feed-forward layer, or with one whose neurons are not declared."""
+    inside = f"{structure.stream[layer + 1]}."
+    values = [name for name, value in structure.values.items() if name.startswith(inside) and value.dims == OF_NEURONS]
+    for update in updates_of(decoder, structure, layer):
+        output = structure[structure.origin(update.reads[1])]
+        down = decoder.get_submodule(output.module)
+        reads_neurons = output.formula in POSITION_WISE and set(output.reads) <= set(values)
+        if reads_neurons and isinstance(down, nn.Linear | QuantizedLinear):
+            return Neurons(values, output.reads, down, update.reads[1])
+    return None
+
+
+def head_input(decoder: Decoder, structure: Structure) -> Term | None:
+    """The terms of the stream that the head reads; None for a model with modules that declare no terms."""
+    try:
+        return StreamDecomposition(decoder, structure).stream(*structure["head"].reads)
+    except UsageError:  # such a model has a page without contributions
+        return None

@@ -1,0 +1,150 @@
+"""Direct contributions to logits: of heads and layers, and of the strongest neurons of a feed-forward layer.
+
+They are the contributions of `direct_logit_attribution` at the positions of the lens, computed for several at once,
+since the weights of all output projections are converted to float64 first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
+from foretell.insight.page.block_values import Neurons
+from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
+from foretell.model.structure import Structure
+
+PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions of a section
+NEURONS = 10  # listed per position: the ones that add the longest vectors to the stream
+WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
+VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
+HEAD_BIAS = "head.bias"
+
+
+def sections_of(length: int, at_once: int) -> int:
+    """The number of sections for the last positions of a text."""
+    return -(-min(length, LENS_POSITIONS) // at_once)
+
+
+def positions_of(traced: TracedPass, section: int, at_once: int) -> slice:
+    """The positions of a section; the first section begins where the lens does."""
+    start = traced.lens_from + section * at_once
+    return slice(start, min(len(traced.ids), start + at_once))
+
+
+def head_input(page: PageModel) -> Term:
+    """The terms of the stream that the head reads, of a page that has contributions."""
+    assert page.head_input is not None, "a module does not declare its terms"
+    return page.head_input
+
+
+def neurons_in(page: PageModel, layer: int) -> Neurons:
+    neurons = page.neurons[layer]
+    assert neurons is not None, f"layer {layer} has no neurons"
+    return neurons
+
+
+# --- heads and layers ------------------------------------------------------------------------------------------------
+
+
+def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
+    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to."""
+    names = [name for name, _ in head_input(traced.page).parts(traced.trace, 0)]
+    _, bias = head_weights(traced.page.model.decoder, traced.page.structure)
+    return [part_of(traced.page.structure, name) for name in (*names, *([] if bias is None else [HEAD_BIAS]))]
+
+
+def part_of(structure: Structure, address: str) -> dict[str, Any]:
+    """`trunk.blocks.3.attention.core[0]`: layer 3, module attention, head 0."""
+    name, _, index = address.removesuffix("]").partition("[")
+    part = {"name": address, "layer": None, "module": None, "head": int(index) if index else None}
+    for layer, block in enumerate(structure.stream[1:]):
+        if name.startswith(f"{block}."):
+            part |= {"layer": layer, "module": name.removeprefix(f"{block}.").split(".")[0]}
+    return part
+
+
+@torch.inference_mode()
+def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
+    """Id, logit and the contributions of all N parts, for K tokens after each of P positions: (P, K, 2 + N).
+
+    The tokens are the most probable ones and, last, the next token of the text; after the text's last token, the most
+    probable one again.
+    """
+    at = positions_of(traced, section, PARTS_AT_ONCE)
+    decoder = traced.page.model.decoder
+    weight, bias = head_weights(decoder, traced.page.structure)
+    logits = decoder.head(traced.final[at])[:, : len(traced.vocabulary)]  # (P, V)
+    best = logits.topk(min(TOP, logits.shape[-1])).indices  # (P, K - 1)
+    following = best[:, 0].clone()
+    next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
+    following[: len(next_ids)] = next_ids
+    ids = torch.cat([best, following[:, None]], dim=-1)  # (P, K)
+    _, vectors = head_input(traced.page).stacked(traced.trace, at)  # (N, P, D)
+    parts = torch.einsum("npd,pkd->pkn", vectors, weight[ids].double())
+    columns = [
+        ids[..., None],
+        logits.gather(1, ids)[..., None],
+        parts,
+        *([] if bias is None else [bias[ids][..., None]]),
+    ]
+    return array(torch.cat([column.double() for column in columns], dim=-1).float())
+
+
+# --- neurons ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class StrongestNeurons:
+    """The K neurons of a layer that add the longest vectors to the stream, at each of T positions.
+
+    ids (T, K). values (T, K, C): the recorded numbers of each, and last the length of its vector. factors (T, K): what
+    its column of the weight is multiplied by.
+    """
+
+    ids: Tensor
+    values: Tensor
+    factors: Tensor
+
+
+@torch.inference_mode()
+def strongest_neurons(traced: TracedPass, layer: int) -> StrongestNeurons:
+    neurons = neurons_in(traced.page, layer)
+    recorded = {name: traced.trace[name][0].float() for name in neurons.values}  # (T, F) each
+    factors = torch.stack([recorded[name] for name in neurons.factors]).prod(dim=0)
+    lengths = factors.abs() * neurons.down.weight.float().norm(dim=0)
+    ids = lengths.topk(min(NEURONS, lengths.shape[-1])).indices  # (T, K)
+    values = torch.stack([each.gather(1, ids) for each in (*recorded.values(), lengths)], dim=-1)
+    return StrongestNeurons(ids, values, factors.gather(1, ids))
+
+
+@torch.inference_mode()
+def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
+    """The tokens whose logits each of K neurons raises and lowers most, at P positions: (P, K, 2 * WRITTEN, 2).
+
+    The last axis has the token id and the neuron's direct contribution to the logit.
+    """
+    at = positions_of(traced, section, WRITES_AT_ONCE)
+    neurons, strongest = neurons_in(traced.page, layer), strongest_neurons(traced, layer)
+    columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
+    vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
+    carried = head_input(traced.page).carry(neurons.update, vectors, traced.trace, at)
+    assert carried is not None, f"{neurons.update} is a part of the stream"
+    weight, _ = head_weights(traced.page.model.decoder, traced.page.structure)
+    rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
+    logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)
+    count = min(WRITTEN, logits.shape[-1])
+    highest, lowest = logits.topk(count), logits.topk(count, largest=False)
+    ids = torch.cat([highest.indices, lowest.indices], dim=-1)
+    values = torch.cat([highest.values, lowest.values], dim=-1)
+    return array(torch.stack([ids.float(), values], dim=-1))
+
+
+def write_operations(page: PageModel) -> int:
+    """The floating-point operations of `neuron_writes` for one section of all layers."""
+    layers = sum(neurons is not None for neurons in page.neurons)
+    return 2 * layers * WRITES_AT_ONCE * NEURONS * page.config.vocab_size * page.config.width

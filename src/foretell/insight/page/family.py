@@ -1,0 +1,80 @@
+"""A family: sections of one kind, one for each index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.insight.page.packing import PackedSection, pack_rounded
+from foretell.insight.page.traced_pass import PageModel, TracedPass
+
+DIGITS = 12  # in a number of a name
+Index = int | str  # a string of several numbers or names joined by points, as in the name of the section
+
+
+def once(_: PageModel) -> Sequence[int]:
+    return (0,)
+
+
+def per_layer(page: PageModel) -> Sequence[int]:
+    return range(page.config.num_layers)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Sections of one kind. name: with {} for the index, where there is one section for each.
+
+    content: what is packed, from the pass and the index. needs: the names of the values that the pass must record.
+    left_out: how a page in a file describes those that do not fit; empty for sections that every page needs.
+    in_file: the indices in the file of a text with some number of tokens, if it has fewer than the model. group: a file
+    keeps or leaves out together the sections of the same group, in families with the same `left_out`.
+    """
+
+    name: str
+    content: Callable[[TracedPass, Any], Any]
+    pack: Callable[[str, Any], PackedSection] = pack_rounded
+    indices: Callable[[PageModel], Sequence[Index]] = once
+    needs: Callable[[PageModel, Any], Sequence[str]] = lambda page, index: ()
+    left_out: str = ""
+    in_file: Callable[[PageModel, int], Sequence[Index]] | None = None
+    group: Callable[[Any], Any] = lambda index: index
+
+    def section_name(self, index: Index) -> str:
+        return self.name.format(index)
+
+    def section(self, traced: TracedPass, index: Index) -> PackedSection:
+        return self.pack(self.section_name(index), self.content(traced, index))
+
+    def file_indices(self, page: PageModel, tokens: int) -> Sequence[Index]:
+        return self.in_file(page, tokens) if self.in_file else self.indices(page)
+
+
+@dataclass(frozen=True)
+class PositionFamily(Family):
+    """Sections of one position of the text. An index is the numbers in the name, as a string; the position is the last.
+
+    There is one for every position, so they are not listed: a name is parsed.
+    """
+
+    indices: Callable[[PageModel], Sequence[Index]] = lambda page: ()
+    sizes: Callable[[PageModel], Sequence[int]] = lambda page: ()  # of the numbers before the position
+
+    @property
+    def prefix(self) -> str:
+        return self.name.partition("{")[0]
+
+    def index_in(self, page: PageModel, name: str) -> str | None:
+        """The index of a section of this family; None for another name."""
+        index = name.removeprefix(self.prefix)
+        limits = (*self.sizes(page), page.config.context_length)
+        numbers = index.split(".")
+        is_index = len(numbers) == len(limits) and all(
+            number.isdecimal() and len(number) < DIGITS and int(number) < limit
+            for number, limit in zip(numbers, limits, strict=True)
+        )
+        return index if name.startswith(self.prefix) and is_index and self.section_name(index) == name else None
+
+
+def last_number(index: Index) -> int:
+    return int(str(index).rpartition(".")[2])

@@ -1,0 +1,200 @@
+"""The sections of a page: a registry of their names, the values that each needs, and how it is packed.
+
+A page in a file packs those that fit; a live page asks for those that it shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from foretell.insight.page.block_sections import CONTRIBUTIONS, STREAMS_AT, VALUES, VALUES_AT
+from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
+from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
+from foretell.insight.page.traced_pass import PageModel, TracedPass, array
+
+THUMB_CELLS = 64  # per side of a small map; longer texts show the largest weight in each cell
+FILE_NUMBERS = 100_000_000  # optional ones that are recorded for a file; more would not fit
+HIDDEN = -1  # in a small map: no key of the cell is visible
+
+
+def per_lens_point(page: PageModel) -> Sequence[int]:
+    return range(len(page.lens_points))
+
+
+def stream_names(page: PageModel, _: int = 0) -> list[str]:
+    return [point.name for point in page.points]
+
+
+def attention_operands(page: PageModel, layer: int) -> list[str]:
+    return [page.attention[layer].weights]
+
+
+def lens_family(name: str, attribute: str, pack: Callable[[str, Any], PackedSection] = pack_rounded) -> Family:
+    return Family(
+        f"lens.{name}.{{}}",
+        lambda traced, point: getattr(traced.lens(point), attribute),
+        pack,
+        per_lens_point,
+        lambda page, point: [page.points[page.lens_points[point]].name],
+    )
+
+
+def memory_family(kind: str, names: Callable[[PageModel], list[str]]) -> Family:
+    return Family(
+        f"memory.{kind}.{{}}",
+        lambda traced, layer: traced.memory_weights(names(traced.page)[layer]),
+        pack_weights,
+        lambda page: range(len(names(page))),
+        lambda page, layer: [names(page)[layer]],
+    )
+
+
+def embedding_family(name: str, value: str) -> Family:
+    """One term of the embedding; absent in a model whose embedding has only one."""
+    return Family(
+        f"embed.{name}",
+        lambda traced, _: array(traced.trace[value].expand(1, -1, -1)[0]),
+        indices=lambda page: range("embed.position" in page.structure.values),
+        needs=lambda page, _: [value],
+        left_out=EMBEDDING,
+    )
+
+
+def vector_family(name: str, attribute: str) -> Family:
+    return Family(
+        f"{name}.{{}}",
+        lambda traced, layer: traced.array(getattr(traced.page.attention[layer], attribute)),
+        indices=per_layer,
+        needs=lambda page, layer: [getattr(page.attention[layer], attribute)],
+        left_out="queries and keys, layer by layer",
+    )
+
+
+def norms(traced: TracedPass, _: int) -> np.ndarray:
+    """The Euclidean norms (P, T) of the stream at all points."""
+    streams = np.stack([traced.stream(point) for point in range(len(traced.page.points))])
+    return np.linalg.norm(streams.astype(np.float64), axis=-1)
+
+
+def thumbs(traced: TracedPass, layer: int) -> np.ndarray:
+    """The attention of all heads of a layer (H, N, N) in at most THUMB_CELLS cells per side, in ten-thousandths."""
+    T = len(traced.ids)
+    visible = traced.visible(layer).cpu().numpy()
+    weights = np.full((traced.page.config.num_heads, T, T), HIDDEN, np.int16)
+    weights[:, visible] = traced.attention(layer)
+    side = min(T, THUMB_CELLS)
+    first = -(-np.arange(side) * T // side)  # of the tokens of each cell
+    return np.maximum.reduceat(np.maximum.reduceat(weights, first, axis=1), first, axis=2)
+
+
+def lens_row(traced: TracedPass, position: int) -> np.ndarray:
+    lens = traced.lens_at(position)
+    columns = (lens.ids, lens.probabilities, lens.logits, lens.following, lens.ranks, lens.entropies)
+    return np.column_stack([column.astype(np.float32) for column in columns])
+
+
+def pack_stored(name: str, whole: np.ndarray) -> PackedSection:
+    """Pack numbers that are multiples of 0.0001 already."""
+    return pack_rounded(name, whole / 10_000)
+
+
+EMBEDDING = "word and position vectors"
+HEAD = "the vectors that the head reads, and its rows"
+# The order is the order in a file: what is left out first comes last
+FAMILIES = (
+    Family("vocabulary", lambda traced, _: json.dumps(traced.vocabulary, ensure_ascii=False), pack_text),
+    Family("logits", lambda traced, _: traced.logits, pack_exact),
+    Family("stream.sizes", norms, needs=stream_names),
+    lens_family("ids", "ids", pack_whole),
+    lens_family("probabilities", "probabilities"),
+    lens_family("logits", "logits"),
+    lens_family("following", "following"),
+    lens_family("ranks", "ranks", pack_whole),
+    lens_family("entropies", "entropies"),
+    memory_family("cross", lambda page: page.cross),
+    memory_family("encoder", lambda page: page.encoder),
+    Family(
+        "embed.sum",
+        lambda traced, _: traced.stream(0),
+        needs=lambda page, _: [page.points[0].name],
+        left_out=EMBEDDING,
+    ),
+    embedding_family("words", "embed.token"),
+    embedding_family("positions", "embed.position"),
+    # Exact: a logit would add up D rounding errors
+    Family("final", lambda traced, _: traced.stream(-1), pack_exact, needs=stream_names, left_out=HEAD),
+    Family("head.ids", lambda traced, _: np.array(traced.row_ids), pack_whole, needs=stream_names, left_out=HEAD),
+    Family("head.rows", lambda traced, _: traced.head_rows(), pack_exact, needs=stream_names, left_out=HEAD),
+    Family("head.biases", lambda traced, _: traced.head_biases(), pack_exact, needs=stream_names, left_out=HEAD),
+    *CONTRIBUTIONS,
+    STREAMS_AT,
+    VALUES_AT,
+    vector_family("queries", "query"),
+    vector_family("keys", "key"),
+    Family(
+        "stream.{}",
+        lambda traced, point: traced.stream(point),
+        indices=lambda page: range(1, len(page.points)),
+        needs=lambda page, point: [page.points[point].name],
+        left_out="the stream's vectors, place by place",
+    ),
+    *VALUES,
+)
+# Attention, of which a file keeps the last rows that fit
+ATTENTION = Family(
+    "attention.{}", lambda traced, layer: traced.attention(layer), pack_weights, per_layer, attention_operands
+)
+# In a live page only: a file makes them from the attention, the lens of all positions, and the whole stream
+THUMBS = Family("thumbs.{}", thumbs, pack_stored, per_layer, attention_operands)
+# The lens of one position at all points (P, 3 K + 3): ids, probabilities, logits, following, rank, entropy
+LENS_AT = PositionFamily(
+    "lens.at.{}",
+    lambda traced, position: lens_row(traced, int(position)),
+    pack_exact,
+    needs=lambda page, _: [page.points[point].name for point in page.lens_points],
+)
+BY_POSITION = (LENS_AT, STREAMS_AT, VALUES_AT)
+# The loss of each token but the first, in nats
+LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
+
+
+def all_sections(page: PageModel) -> dict[str, tuple[Family, Index]]:
+    """The family and the index of every section of a page of this model, except the ones of single positions."""
+    return {
+        family.section_name(index): (family, index)
+        for family in (*FAMILIES, ATTENTION, THUMBS, LOSSES)
+        for index in family.indices(page)
+    }
+
+
+def find_sections(page: PageModel, names: Sequence[str]) -> dict[str, tuple[Family, Index]]:
+    """The family and the index of each name that is a section of a page of this model."""
+    sections = all_sections(page)
+    for name in names:
+        for family in BY_POSITION:
+            if (index := family.index_in(page, name)) is not None:
+                sections[name] = (family, index)
+    return {name: sections[name] for name in names if name in sections}
+
+
+def needed_values(page: PageModel, sections: Iterable[tuple[Family, Index]]) -> list[str]:
+    """The values that a pass must record for these sections."""
+    return list(dict.fromkeys(value for family, index in sections for value in family.needs(page, index)))
+
+
+def values_of_file(page: PageModel, tokens: int) -> list[str]:
+    """The values that a pass over some tokens must record for a file, which has no room for more optional numbers."""
+    names, room = dict[str, None](), FILE_NUMBERS
+    for family in (*(family for family in FAMILIES if not family.left_out), ATTENTION):
+        for index in family.indices(page):
+            names |= dict.fromkeys(family.needs(page, index))
+    for family in (family for family in FAMILIES if family.left_out):
+        for index in family.file_indices(page, tokens):
+            added = [name for name in family.needs(page, index) if name not in names]
+            room -= sum(page.structure.elements_per_row(name, tokens) for name in added)
+            names |= dict.fromkeys(added) if room > 0 else {}
+    return list(names)

@@ -1,0 +1,351 @@
+"""One traced pass over a text, and the arrays that a page shows of it, each computed when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.errors import OutputError, TokenizerError, UsageError
+from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.page.block_values import (
+    BlockPart,
+    BlockValue,
+    Neurons,
+    block_parts,
+    head_input,
+    neurons_of,
+    same_numbers,
+)
+from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
+from foretell.insight.replacement import Replacement
+from foretell.insight.trace import DEFAULT_BYTES, Trace
+from foretell.language_model import LanguageModel, check_model
+from foretell.model.cache import FreshKVView
+from foretell.model.decoder import Decoder, rows_at_once
+from foretell.model.structure import Structure, model_structure
+from foretell.text import Tokenizer
+
+TOP = 5  # tokens per reading of the lens
+LENS_POSITIONS = 256
+TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
+STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
+
+
+@dataclass(frozen=True)
+class LensArrays:
+    """The logit lens at one point of the stream and T positions.
+
+    ids, probabilities and logits (T, K) belong to the top tokens. following and ranks (T,) are probability and rank (0
+    is the most probable) of the text's next token; at the last position, which has none, they are 0 and -1. entropies
+    (T,) are in nats.
+    """
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+    logits: np.ndarray
+    following: np.ndarray
+    ranks: np.ndarray
+    entropies: np.ndarray
+
+
+def read_lens(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: int) -> LensArrays:
+    """The lens of a stream (T, D); next_ids follow the positions; the last may have none."""
+    logits = lens_logits(decoder, stream)[:, :vocab_size].float()  # (T, V)
+    T, K = len(logits), min(TOP, vocab_size)
+    logprobs = logits.log_softmax(-1)
+    top = logits.topk(K)  # (T, K)
+    following, ranks = torch.zeros(T), torch.full((T,), -1)
+    count = len(next_ids)
+    next_logits = logits[:count].gather(1, next_ids[:, None])  # (count, 1)
+    following[:count] = logprobs[:count].gather(1, next_ids[:, None])[:, 0].exp().cpu()
+    ranks[:count] = (logits[:count] > next_logits).sum(-1).cpu()
+    entropies = torch.special.entr(logprobs.exp()).sum(-1)
+    parts = (top.indices, logprobs.gather(1, top.indices).exp(), top.values, following, ranks, entropies)
+    return LensArrays(*(part.cpu().numpy() for part in parts))
+
+
+@dataclass(frozen=True)
+class StreamPoint:
+    """A point of the residual stream: the name of its value, and the layer that ends there, if one does."""
+
+    name: str
+    label: str
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class AttentionNames:
+    """The names of a core's queries and keys, and of a layer's weights."""
+
+    query: str
+    key: str
+    weights: str
+
+
+@dataclass(frozen=True, eq=False)
+class PageModel:
+    """A model, and the names of its values that a page shows.
+
+    cross: the weights from the text to the memory, per layer; encoder: of the encoder; both are empty without a memory.
+    """
+
+    model: LanguageModel
+    structure: Structure
+    points: list[StreamPoint]
+    attention: list[AttentionNames]
+    cross: list[str]
+    encoder: list[str]
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> Self:
+        """Raises UsageError for a model without attention weights or without a tokenizer."""
+        check_model(model)
+        decoder, structure = model.decoder, model_structure(model.decoder)
+        layers = range(model.config.num_layers)
+        cross = [memory_weights_of(structure, layer) for layer in layers]
+        return cls(
+            model,
+            structure,
+            stream_points(decoder, structure),
+            [attention_names(decoder, structure, layer) for layer in layers],
+            [value.name for value in cross if value is not None],
+            [value.name for value in encoder_weights(structure)],
+        )
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.decoder.config
+
+    @cached_property
+    def lens_points(self) -> list[int]:
+        return [index for index, point in enumerate(self.points) if point.layer is not None]
+
+    @cached_property
+    def blocks(self) -> list[list[BlockPart]]:
+        """The values of each layer. The stream, queries and keys have other sections."""
+        held = {point.name: f"stream.{index}" for index, point in enumerate(self.points)}
+        held[self.points[0].name] = "embed.sum"
+        for layer, names in enumerate(self.attention):
+            held |= {names.query: f"queries.{layer}", names.key: f"keys.{layer}"}
+        sections = {same_numbers(self.structure, name): section for name, section in held.items()}
+        layers = range(self.config.num_layers)
+        return [block_parts(self.model.decoder, self.structure, layer, sections) for layer in layers]
+
+    @cached_property
+    def block_outline(self) -> list[list[dict[str, Any]]]:
+        """`blocks` as JSON; conversion takes longer than a pass of a small model."""
+        return [[part.to_json() for part in parts] for parts in self.blocks]
+
+    @cached_property
+    def values(self) -> dict[str, BlockValue]:
+        """The values of the layers that are in sections `values.<index>`, by index."""
+        values = (value for parts in self.blocks for part in parts for value in part.values)
+        prefix = "values."
+        return {value.section.removeprefix(prefix): value for value in values if value.section.startswith(prefix)}
+
+    def values_at(self, layer: int) -> list[BlockValue]:
+        """The values of a layer in the sections `values.at`: the ones of the text that no other section has."""
+        return [value for part in self.blocks[layer] for value in part.values if value.offset is not None]
+
+    @cached_property
+    def neurons(self) -> list[Neurons | None]:
+        """The neurons of each layer."""
+        layers = range(self.config.num_layers)
+        return [neurons_of(self.model.decoder, self.structure, layer) for layer in layers]
+
+    @cached_property
+    def head_input(self) -> Term | None:
+        """The terms of the stream that the head reads; None if a module does not declare its terms."""
+        return head_input(self.model.decoder, self.structure)
+
+    @cached_property
+    def vocabulary(self) -> list[str | None]:
+        """The text of every token; None for an id without a token."""
+        return [token_text(self.model.tokenizer, token_id) for token_id in range(self.model.tokenizer.vocab_size)]
+
+    @torch.inference_mode()
+    def record(
+        self,
+        ids: list[int],
+        text: str,
+        names: Iterable[str],
+        replace: Mapping[str, Replacement] | None = None,
+        budget_bytes: int = DEFAULT_BYTES,
+    ) -> TracedPass:
+        """Run the model once over the ids of a text and record these values, some replaced as in `Trace`."""
+        decoder = self.model.decoder
+        batch = torch.tensor([ids], device=self.model.device)
+        wanted, budget = list(dict.fromkeys(names)), budget_bytes
+        with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
+            final = decoder.hidden(batch)[0]  # (T, D)
+            logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
+        pieces = [self.model.tokenizer.text_of(token_id) for token_id in ids]
+        return TracedPass(self, text, ids, pieces, self.vocabulary, trace, final, logits)
+
+
+@dataclass(frozen=True, eq=False)
+class TracedPass:
+    """The recorded values of one pass over T tokens. final: the stream that the head reads, (T, D)."""
+
+    page: PageModel
+    text: str
+    ids: list[int]
+    pieces: list[str]
+    vocabulary: list[str | None]
+    trace: Trace
+    final: Tensor
+    last_logits: Tensor
+    _lens: dict[int, LensArrays] = field(default_factory=dict)
+
+    def has(self, names: Iterable[str]) -> bool:
+        """True if the pass has recorded these values."""
+        return set(names) <= set(self.trace.selected)
+
+    def array(self, name: str) -> np.ndarray:
+        """A recorded value without its row axis."""
+        return array(self.trace[name][0])
+
+    @property
+    def logits(self) -> np.ndarray:
+        """The logits (V,) at the last position."""
+        return array(self.last_logits)
+
+    def stream(self, point: int) -> np.ndarray:
+        """The stream (T, D) at one of the points."""
+        return self.array(self.page.points[point].name)
+
+    def attention(self, layer: int) -> np.ndarray:
+        """The weights (H, N) of the N visible (query, key) pairs, row by row, as whole multiples of 0.0001."""
+        name = self.page.attention[layer].weights
+        return whole_steps(name, array(self.trace[name][0][:, self.visible(layer)]))
+
+    def visible(self, layer: int) -> Tensor:
+        """The keys that each token may see in a layer, (T, S)."""
+        ids = torch.tensor([self.ids], device=self.final.device)
+        return FreshKVView(ids).mask(self.page.config.windows[layer]).allowed[0, 0]
+
+    def memory_weights(self, name: str) -> np.ndarray:
+        """The weights (H, T, S) of a layer to the memory, or of the encoder, in multiples of 0.0001."""
+        return whole_steps(name, self.array(name))
+
+    @property
+    def lens_from(self) -> int:
+        """The first position whose lens is kept."""
+        return max(0, len(self.ids) - LENS_POSITIONS)
+
+    @torch.inference_mode()
+    def lens(self, point: int) -> LensArrays:
+        """The lens of the last LENS_POSITIONS positions, at one of the lens points; computed once."""
+        if point not in self._lens:
+            stream = self.trace[self.page.points[self.page.lens_points[point]].name][0, self.lens_from :]
+            next_ids = torch.tensor(self.ids[self.lens_from + 1 :], device=stream.device)
+            self._lens[point] = read_lens(self.page.model.decoder, stream, next_ids, len(self.logits))
+        return self._lens[point]
+
+    def check_position(self, position: int) -> None:
+        """Raise UsageError for a position after the text."""
+        if position >= len(self.ids):
+            raise UsageError(f"the text has {len(self.ids)} tokens; there is no position {position}")
+
+    @torch.inference_mode()
+    def lens_at(self, position: int) -> LensArrays:
+        """The lens of one position, at all P lens points."""
+        points = [self.page.points[point].name for point in self.page.lens_points]
+        stream = torch.stack([self.trace[name][0, position] for name in points])  # (P, D)
+        next_ids = torch.tensor(self.ids[position + 1 : position + 2] * len(points), device=stream.device)
+        return read_lens(self.page.model.decoder, stream, next_ids, len(self.logits))
+
+    @torch.inference_mode()
+    def losses(self) -> np.ndarray:
+        """The losses (T-1,) of the tokens of the text after the first, in nats."""
+        decoder, losses = self.page.model.decoder, []
+        for start in range(0, len(self.ids) - 1, size := rows_at_once(decoder)):
+            next_ids = torch.tensor(self.ids[start + 1 : start + 1 + size], device=self.final.device)
+            logprobs = self.page.model.log_probabilities(decoder.head(self.final[start : start + len(next_ids)]))
+            losses.append(-logprobs.gather(1, next_ids[:, None])[:, 0])
+        return array(torch.cat(losses)) if losses else np.zeros(0)
+
+    @cached_property
+    def row_ids(self) -> list[int]:
+        """The tokens whose rows of the head belong to the page: the most probable one after each token, and after the
+        last one TOP_ROWS."""
+        best = self.lens(len(self.page.lens_points) - 1).ids[:, 0].tolist()
+        return sorted({*best, *self.last_logits.topk(min(TOP_ROWS, len(self.last_logits))).indices.tolist()})
+
+    def head_rows(self) -> np.ndarray:
+        """The rows (R, D) of the head for `row_ids`."""
+        return array(self._head()[0][self.row_ids])
+
+    def head_biases(self) -> np.ndarray:
+        """Their biases (R,)."""
+        bias = self._head()[1]
+        return np.zeros(len(self.row_ids), np.float32) if bias is None else array(bias[self.row_ids])
+
+    def _head(self) -> tuple[Tensor, Tensor | None]:
+        return head_weights(self.page.model.decoder, self.page.structure)
+
+
+def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
+    """The points of the stream on a page: the embedding, the middle and the end of each block, the last norm."""
+    start, *blocks = structure.stream
+    points = [StreamPoint(start, "embedding", -1)]
+    for layer, block in enumerate(blocks):
+        updates = updates_of(decoder, structure, layer)
+        inner = [update for update in updates[:-1] or updates if structure[block].reads[0] != update.name]
+        points += [
+            StreamPoint(update.name, f"layer {layer}, after {update.reads[1].rpartition('.')[2]}") for update in inner
+        ]
+        points.append(StreamPoint(block, f"after layer {layer}", layer))
+    (final,) = structure["head"].reads
+    if structure.origin(final) != structure.origin(blocks[-1]):
+        points.append(StreamPoint(final, "after the last norm"))
+    return points
+
+
+def attention_names(decoder: Decoder, structure: Structure, layer: int) -> AttentionNames:
+    """Raises the error of `weights_of`."""
+    weights = weights_of(decoder, structure, layer)
+    core = structure.with_formula("attention", f"{structure.stream[layer + 1]}.")[0]
+    query, key, *_ = core.reads
+    return AttentionNames(query, key, weights.name)
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str | None:
+    """The text of a token id; None for an id that is not used by any token."""
+    try:
+        return tokenizer.text_of(token_id)
+    except TokenizerError:
+        return None
+
+
+def array(values: Tensor) -> np.ndarray:
+    """The tensor as an array on the CPU, in float32 or better."""
+    return values.detach().to("cpu", torch.promote_types(values.dtype, torch.float32)).numpy()
+
+
+def steps(values: np.ndarray) -> np.ndarray:
+    """The nearest whole multiples of 0.0001, ties to even as in Python's formatting.
+
+    A float32 times 10,000 is exact in float64, so the multiple is the one that `f"{value:.4f}"` shows.
+    """
+    return np.rint(values.astype(np.float64) * STEPS)
+
+
+def whole_steps(name: str, weights: np.ndarray) -> np.ndarray:
+    """Attention weights as `steps`, in 16 bits."""
+    check_finite(name, weights)
+    return steps(weights).astype(np.uint16)
+
+
+def check_finite(name: str, values: np.ndarray) -> None:
+    """Raise `OutputError` if a value is infinite or NaN."""
+    if not np.isfinite(values).all():
+        raise OutputError(f"the page cannot be made: the model's {name} are not all finite numbers")

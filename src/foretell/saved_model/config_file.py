@@ -1,0 +1,124 @@
+"""config.json of a saved model: the kinds and settings of its parts, and checks that need no weights and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from foretell.config import ModelConfig, QuantizationConfig, make_section
+from foretell.errors import CheckpointError, ConfigError
+from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
+from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, read_header
+from foretell.text import Tokenizer, load_tokenizer
+
+FORMAT, FORMAT_WITH_PARTS = 1, 2
+DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
+OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
+
+
+def is_own(directory: Path) -> bool:
+    """True for a directory in foretell's own layout, not in Hugging Face's."""
+    return read_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
+
+
+def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
+    """The parts that config.json names, each with its kind and settings; another program's file is refused."""
+    path = directory / CONFIG
+    values = read_json(path)
+    model_type, version = values.pop("model_type", None), values.pop("format", None)
+    if model_type == MODEL_TYPE and version == FORMAT:
+        return {TOKENIZER: {"kind": TOKENIZER}, DECODER: {"kind": DECODER, **values}}
+    if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
+        entries = values.get("parts")
+        if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
+            return entries
+        raise CheckpointError(f"{path} names no parts; it is damaged")
+    raise CheckpointError(
+        f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
+        f"{FORMAT} and {FORMAT_WITH_PARTS}"
+    )
+
+
+PARTS_OF_MATRIX = ("integers", "scales", "minima")  # of a quantised one (model/quantized_linear.py)
+INTEGERS = {"I8": ("int8", 1), "U8": ("int4", 2)}  # type on disk: scheme, and weights in a byte
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight of a file. bytes: with scales and minima; type: of a quantised one its scheme."""
+
+    path: str
+    shape: tuple[int, ...]
+    parameters: int
+    type: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A language model as its files describe it; no weight is read. tensors: of the decoder, by path."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    tensors: dict[str, StoredTensor]
+    quantization: QuantizationConfig | None
+
+    def weights(self) -> Iterator[StoredWeight]:
+        """The weights, a quantised matrix with its scales and minima as one."""
+        quantized = {path.removesuffix(".integers") for path in self.tensors if path.endswith(".integers")}
+        for path, tensor in self.tensors.items():
+            layer, _, name = path.rpartition(".")
+            if self.quantization is None or layer not in quantized or name not in PARTS_OF_MATRIX:
+                yield StoredWeight(path, tensor.shape, prod(tensor.shape), tensor.float_name, tensor.size)
+            elif name == "integers":
+                scheme, in_a_byte = INTEGERS.get(tensor.dtype, (tensor.dtype, 1))
+                shape = (*tensor.shape[:-1], *(size * in_a_byte for size in tensor.shape[-1:]))
+                parts = (self.tensors.get(f"{layer}.{part}") for part in PARTS_OF_MATRIX)
+                yield StoredWeight(path, shape, prod(shape), scheme, sum(part.size for part in parts if part))
+
+
+def read_stored_model(directory: Path) -> StoredModel | None:
+    """The description of a decoder with a tokenizer; None for other layouts, LoRA updates and encoder-decoders.
+
+    Shapes are not compared with the configuration: that needs the model's modules. Other damage is a `CheckpointError`.
+    """
+    entries = read_entries(directory) if is_own(directory) else {}
+    kinds = {name: values.pop("kind", None) for name, values in entries.items()}
+    own = {name: name for name in (DECODER, TOKENIZER, QUANTIZATION)}
+    outside = [name for name, kind in kinds.items() if kind in OUTSIDE_DECODER]
+    if not {DECODER, TOKENIZER} <= kinds.keys() or any(
+        kind != own.get(name) for name, kind in kinds.items() if name not in outside
+    ):
+        return None
+    tensors = read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES)
+    try:
+        config = make_section(ModelConfig, entries[DECODER])
+        settings = entries.get(QUANTIZATION)
+        quantization = None if settings is None else make_section(QuantizationConfig, settings, QUANTIZATION)
+    except ConfigError as error:
+        raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+    check_depth(config, len(tensors), directory / WEIGHTS)
+    tokenizer = load_tokenizer(directory / TOKENIZER_FILE)
+    check_vocabulary(tokenizer, config, directory)
+    inside = {path: tensor for path, tensor in tensors.items() if path.partition(".")[0] not in outside}
+    return StoredModel(config, tokenizer, inside, quantization)
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
+    """Refuse a tokenizer with tokens that the model has no row for."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
+            "they do not belong together"
+        )
+
+
+def check_depth(config: ModelConfig, count: int, where: Path) -> None:
+    """Refuse a configuration with more layers than `count` weights, before time is spent on making them."""
+    if config.num_layers > count:
+        raise CheckpointError(
+            f"{where} has {count} weights, too few for the configuration's {config.num_layers} layers"
+        )

@@ -1,0 +1,115 @@
+"""`Access`: who may send what: host, origin, key, content type. Everything is refused that is not allowed here."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from foretell.serving.errors import ApiError, as_api_error
+from foretell.serving.json_bodies import to_json
+from foretell.serving.server import CLIENT, Server
+
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+PUBLIC = frozenset(("/", "/health", "/ready"))  # without a key, and while the server drains
+PAGE_FILES = "/page/"  # the same for everyone; the page sends the key with its requests
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+@dataclass(frozen=True)
+class AccessRules:
+    """keys: any of them opens all routes; none: no key is asked for. is_local: bound to this machine alone."""
+
+    keys: Sequence[bytes] = ()
+    is_local: bool = True
+
+
+class Access:
+    """ASGI middleware. A refusal is an answer in OpenAI's shape; so is every error of the routes."""
+
+    def __init__(self, app: ASGIApp, server: Server, rules: AccessRules):
+        self.app, self.server, self.rules = app, server, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        has_begun = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                given = list(message.get("headers", ()))
+                names = {name for name, _ in given}
+                message["headers"] = [*given, *(header for header in SAFE_HEADERS if header[0] not in names)]
+            await send(message)
+
+        try:
+            scope[CLIENT] = self._check(scope["path"], scope["method"], Headers(scope=scope))
+            scope["app"] = self  # so that the router raises where a route or a method is missing
+            await self.app(scope, receive, guarded)
+        except Exception as error:
+            if has_begun:  # the connection is closed without an end
+                return None
+            answer = as_api_error(error)
+            response = Response(to_json(answer.to_json()), answer.status, answer.headers, "application/json")
+            await response(scope, receive, guarded)
+
+    def _check(self, path: str, method: str, headers: Headers) -> str:
+        """The name of the key that was given; empty where none is asked for. Raises ApiError for a refusal."""
+        self._check_host(headers)
+        if path in PUBLIC or path.startswith(PAGE_FILES):
+            return ""
+        client = self._check_key(headers)
+        if self.server.is_draining:
+            raise ApiError(503, "the server is shutting down")
+        if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "the content type must be application/json")
+        return client
+
+    def _check_host(self, headers: Headers) -> None:
+        """No page of another site may reach a local server: not by a name that it points here, not by a script."""
+        host = headers.get("host", "")
+        if self.rules.is_local and name_of(f"//{host}") not in LOOPBACK:
+            raise ApiError(400, "the Host header must be localhost, 127.0.0.1 or [::1]")
+        origins = headers.getlist("origin")
+        if any(place_of(origin) != host for origin in origins):
+            raise ApiError(403, "requests from pages of other sites are refused")
+
+    def _check_key(self, headers: Headers) -> str:
+        if not self.rules.keys:
+            return ""
+        given = headers.getlist("authorization")
+        scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
+        offered = key.encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(offered, known) for known in self.rules.keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise ApiError(
+                401, "the key is missing or wrong; send it as Authorization: Bearer KEY", code="invalid_api_key"
+            )
+        return f"key {matches.index(True)}"
+
+
+def name_of(address: str) -> str:
+    """The host of an address, in lower case; empty where it is malformed."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def place_of(address: str) -> str:
+    """Host and port of an address; empty where it is malformed, or `null`."""
+    try:
+        return urlsplit(address).netloc
+    except ValueError:
+        return ""

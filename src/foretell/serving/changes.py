@@ -1,0 +1,134 @@
+"""The operations of `change` as functions of values: scaled, added to, set, or patched from another text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from foretell.insight.trace import Trace
+from foretell.model.structure import Value
+from foretell.paths import select
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.look_request import ChangeRequest
+from foretell.serving.models import ServedModel
+
+MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
+MOST_OPERATIONS = 256  # of a pass
+HEAD = "head"
+Operation = Callable[[Tensor], Tensor]
+
+
+class Patches:
+    """Values of the unchanged model in passes over the texts of `patch`, for all sequences of a request."""
+
+    def __init__(self, served: ServedModel, changes: list[ChangeRequest]):
+        self.served = served
+        self._globs: dict[str, list[str]] = {}
+        self._traces: dict[str, Trace] = {}
+        for change in changes:
+            if change.patch is not None:
+                self._globs.setdefault(change.patch, []).append(change.value)
+        if len(self._globs) > MOST_PATCHES:
+            raise ApiError(400, f"change: {len(self._globs)} texts to patch from; at most {MOST_PATCHES}", "change")
+
+    def values(self, text: str, name: str) -> Tensor:
+        """A value in the pass over a text, which is read once; in the thread of the models."""
+        if text not in self._traces:
+            model = self.served.model
+            ids = torch.tensor([model.encode_fitting(text)], device=model.device)
+            with Trace(model, self._globs[text], budget_bytes=self.served.look_bytes) as trace, torch.inference_mode():
+                model.decoder(ids)
+            self._traces[text] = trace
+        return self._traces[text][name]
+
+
+def replacements(
+    served: ServedModel, changes: list[ChangeRequest], patches: Patches, start: Callable[[], int]
+) -> dict[str, Operation]:
+    """The operations on a pass, by the name of the value. start: gives the position of its first token.
+
+    Raises ApiError for names and axes that the model lacks; patches are read in the thread of the models.
+    """
+    by_name: dict[str, list[Operation]] = {}
+    with errors_of("change"):
+        for change in changes:
+            for name in select(change.value, served.structure.names):
+                operation = operation_of(change, served.structure[name], patches, start)
+                by_name.setdefault(name, []).append(operation)
+    if (count := sum(map(len, by_name.values()))) > MOST_OPERATIONS:
+        raise ApiError(400, f"change: {count} operations on values; at most {MOST_OPERATIONS}", "change")
+    return {name: partial(in_turn, operations) for name, operations in by_name.items()}
+
+
+def operation_of(change: ChangeRequest, value: Value, patches: Patches, start: Callable[[], int]) -> Operation:
+    """The function of a value that a request describes. Raises ApiError for axes that the value lacks."""
+    if change.patch is not None and ("T" not in value.dims or "S" in value.dims):
+        message = f"change: {value.name} cannot be patched: its numbers do not belong to one position each"
+        raise ApiError(400, message, "change")
+    if value.name == HEAD and (change.patch is not None or change.positions is not None):
+        message = "change: the head reads only the last tokens of a pass; change it without patch and positions"
+        raise ApiError(400, message, "change")
+    patched = None if change.patch is None else patches.values(change.patch, value.name)
+    axes = {"H": change.heads, "E" if value.dims[-1:] == ("E",) else "last": change.neurons, "T": change.positions}
+    axes = {letter: wanted for letter, wanted in axes.items() if wanted is not None}
+    if missing := next((letter for letter in axes if letter not in (*value.dims, "last")), None):
+        what = {"H": "heads", "T": "positions"}.get(missing, "neurons")
+        message = f"change: {value.name} has no axis of {what}; its axes are {' '.join(value.dims)}"
+        raise ApiError(400, message, "change")
+
+    def operation(old: Tensor) -> Tensor:
+        first = start()
+        new = changed(old, change, patched, value.dims, first)
+        if not axes:
+            return new
+        where = torch.ones(old.shape, dtype=torch.bool)
+        for letter, wanted in axes.items():
+            axis = old.dim() - 1 if letter in ("last", "E") else value.dims.index(letter)
+            what = f"{value.name} has {old.shape[axis]} {'heads' if letter == 'H' else 'neurons'}"
+            where &= on_axis(old.shape, axis, wanted, first if letter == "T" else None, what)
+        return torch.where(where.to(old.device), new, old)
+
+    return operation
+
+
+def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tuple[str, ...], start: int) -> Tensor:
+    """The whole value after the operation of a request."""
+    if patched is not None:
+        axis, patched = dims.index("T"), patched.expand(len(old), *patched.shape[1:])
+        known = patched.shape[axis] - start  # positions after the end of that text stay as they are
+        if known < old.shape[axis]:
+            rest = old.narrow(axis, max(0, known), old.shape[axis] - max(0, known))
+            return torch.cat((patched.narrow(axis, start, known), rest), axis) if known > 0 else old
+        return patched.narrow(axis, start, old.shape[axis])
+    if change.scale is not None:
+        return old * change.scale
+    operand = torch.as_tensor(change.add if change.set is None else change.set, dtype=old.dtype, device=old.device)
+    if operand.dim() and operand.shape[-1] != old.shape[-1]:
+        message = f"change: {change.value} has {old.shape[-1]} numbers per token, and the vector {operand.shape[-1]}"
+        raise ApiError(400, message, "change")
+    return old + operand if change.set is None else operand.expand_as(old)
+
+
+def in_turn(operations: list[Operation], value: Tensor) -> Tensor:
+    """A value after all its operations."""
+    for operation in operations:
+        value = operation(value)
+    return value
+
+
+def on_axis(shape: torch.Size, axis: int, wanted: list[int], start: int | None, what: str) -> Tensor:
+    """A mask of these indices of an axis. start: the position of the first token; those before and after are left out.
+
+    Raises ApiError, which begins with `what`, for an index outside.
+    """
+    size = shape[axis]
+    if start is not None:
+        wanted = [position - start for position in wanted if start <= position < start + size]
+    elif max(wanted) >= size:
+        raise ApiError(400, f"change: {what}, counted from 0; there is no {max(wanted)}", "change")
+    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen[wanted] = True
+    return chosen.reshape([-1 if each == axis else 1 for each in range(len(shape))])

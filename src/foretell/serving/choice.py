@@ -1,0 +1,124 @@
+"""`Answer` and its choices: written by the thread of the models, read by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from foretell.generation.logprobs import TokenLogprob
+from foretell.generation.scheduler import Event
+from foretell.inference.continuation import Continuation
+from foretell.serving.look import Watch
+from foretell.serving.models import ServedModel
+
+ENDINGS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}  # OpenAI's names
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token of an answer: where its text begins in the answer, and its log-probability where one was asked for."""
+
+    id: int
+    start: int
+    logprob: TokenLogprob | None
+
+
+@dataclass(eq=False)
+class Choice:
+    """One continuation of a prompt.
+
+    text, tokens: what is final so far. A token is final when its text is: one that may belong to a stop string waits,
+    and one inside it is dropped. So the pieces of a stream, joined, are the plain answer. Only the thread of the models
+    writes, and only at the ends; the event loop reads from where it was.
+    """
+
+    index: int
+    continuation: Continuation
+    watch: Watch | None = None
+    text: str = ""
+    tokens: list[ShownToken] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: Exception | None = None
+    _waiting: deque[ShownToken] = field(default_factory=deque)
+    _num_taken: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.continuation.sequence.generated)
+
+    def take(self, event: Event) -> None:
+        """Note a new token; in the thread of the models."""
+        starts = self.continuation.starts
+        if self._num_taken < len(starts):  # the end token has no text and is not shown
+            self._waiting.append(ShownToken(event.token, starts[self._num_taken], event.logprob))
+        self._num_taken += 1
+        if self.continuation.sequence.finish_reason is None:
+            self._release(self.continuation.new_text(), is_end=False)
+
+    def begin(self) -> None:
+        """Prepare a look inside, if one is asked for; in the thread of the models."""
+        if self.watch is not None:
+            self.watch.begin()
+
+    def leave(self) -> None:
+        """Remove what `begin` has added; in the thread of the models."""
+        if self.watch is not None:
+            self.watch.end()
+
+    def end(self) -> None:
+        """Note that the sequence has ended; in the thread of the models."""
+        self.leave()
+        sequence = self.continuation.sequence
+        self._release(self.continuation.new_text(), is_end=True)
+        if sequence.finish_reason in ENDINGS:
+            self.finish_reason = ENDINGS[sequence.finish_reason]
+        else:
+            error = sequence.error or RuntimeError("the request was cancelled")
+            self.error = self.watch.explained(error) if self.watch is not None else error
+
+    def _release(self, new_text: str, is_end: bool) -> None:
+        text = self.text + new_text
+        is_whole = is_end and not self.continuation.stops.stopped
+        while self._waiting and (self._waiting[0].start < len(text) or is_whole):
+            self.tokens.append(self._waiting.popleft())
+        self.text = text
+
+
+class Answer:
+    """The choices of a request. `changed` is set whenever one has grown."""
+
+    def __init__(self, model: ServedModel, choices: list[Choice], prompts: list[list[int]], seed: int):
+        self.model, self.choices, self.prompts, self.seed = model, choices, prompts, seed
+        self.created = int(time.time())
+        self.changed = asyncio.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        return all(choice.has_ended for choice in self.choices)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompts and of the choices."""
+        return sum(map(len, self.prompts)) + sum(len(choice.tokens) for choice in self.choices)
+
+    async def wait(self) -> None:
+        """Until a choice has grown since the last call."""
+        await self.changed.wait()
+        self.changed.clear()
+
+    async def ended(self) -> None:
+        """Until all choices have ended. Raises the error of the first one that failed."""
+        while not self.has_ended:
+            await self.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of the first choice that failed."""
+        if error := next((choice.error for choice in self.choices if choice.error is not None), None):
+            raise error

@@ -1,0 +1,94 @@
+"""One connection: read its body within bounds, notice that the client has left, give up on one that does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from foretell.serving.errors import ApiError
+
+MOST_BYTES = 4 * 2**20
+SECONDS = 30  # to send a body, and to read what was sent
+
+
+class TimedConnection(H11Protocol):
+    """A connection that is given up if it is silent for long: before its request, between two, or while it is read.
+
+    uvicorn itself waits without a limit for the first byte and for the end of the headers.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(SECONDS, self._watch, None)
+
+    def abort(self) -> None:
+        """Close the connection now, with what was not read yet."""
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self, last: RequestResponseCycle | None) -> None:
+        """Give the connection up if nothing was asked since the last look, and nothing is being answered."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if self.transport.is_closing() or (is_idle and self.cycle is last):
+            self.abort()  # not close(), which waits until everything was read
+        else:
+            self._timer = self.loop.call_later(SECONDS, self._watch, self.cycle)
+
+
+async def read_body(request: Request, note: Callable[[int], None]) -> bytes:
+    """The body of a request. note: called with the size of each part that has arrived.
+
+    Raises ApiError for a body that is too large or too slow.
+    """
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:12]) > MOST_BYTES:
+        raise ApiError(413, f"the body has {announced[:12]} bytes; at most {MOST_BYTES:,} are read")
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(SECONDS):
+            async for part in request.stream():
+                parts.append(part)
+                note(len(part))
+                if (size := size + len(part)) > MOST_BYTES:
+                    raise ApiError(413, f"the body has more than {MOST_BYTES:,} bytes")
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {SECONDS} seconds") from None
+    return b"".join(parts)
+
+
+async def until_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Do the work, or give it up when the client has left. Raises what the work raises."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+    try:
+        await working
+    except asyncio.CancelledError:
+        if not leaving.done():  # this task was cancelled, not the work
+            raise
+    except TimeoutError:  # a reader that has stalled reads no answer
+        return
+
+
+async def disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_part(send: Send, body: bytes) -> None:
+    """Send a part of a body. Raises TimeoutError if the client does not read."""
+    async with asyncio.timeout(SECONDS):
+        await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,178 @@
+"""`EngineThread`: the one thread that makes model calls. Commands enter between steps, results leave once per step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import Sequence
+from foretell.serving.choice import Answer, Choice
+from foretell.serving.errors import describe
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+class EngineThread:
+    """Steps the schedulers of all models, one step each in turn, while there is work.
+
+    The event loop calls `submit`, `cancel` and `call`; none of them waits for a step.
+    """
+
+    def __init__(self, schedulers: Iterable[Scheduler]):
+        self.schedulers = list(schedulers)
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._owners: dict[Sequence, tuple[Answer, Choice]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+        self.num_steps = self.num_tokens = 0
+        self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its step."""
+        self._commands.put(self._end)
+        self._thread.join()
+
+    # ------------------------------------------------------------------ for the event loop
+
+    def submit(self, answer: Answer) -> None:
+        """Let the sequences of an answer join."""
+        self._commands.put(lambda: self._add(answer))
+
+    def cancel(self, answer: Answer) -> None:
+        """End the sequences of an answer and free their blocks; nothing happens for those that have ended."""
+        self._commands.put(lambda: self._cancel(answer))
+
+    def fail_all(self, error: Exception) -> None:
+        """End all answers with an error."""
+
+        def command() -> None:
+            changed: dict[Answer, None] = {}
+            self._fail(self.schedulers, error, changed)
+            self._tell(changed)
+
+        self._commands.put(command)
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Run a short function between two steps, unless this call is cancelled before. Raises what it raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def command() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = function()
+            except Exception as error:
+                self._deliver(lambda error=error: future.cancelled() or future.set_exception(error))
+            else:
+                self._deliver(lambda: future.cancelled() or future.set_result(result))
+
+        self._commands.put(command)
+        return await future
+
+    @property
+    def num_running(self) -> int:
+        return sum(len(scheduler.running) for scheduler in self.schedulers)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(len(scheduler.waiting) for scheduler in self.schedulers)
+
+    # ------------------------------------------------------------------ in the thread
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._take_commands()
+            changed: dict[Answer, None] = {}
+            for scheduler in self.schedulers:
+                if scheduler.is_busy:
+                    self._step(scheduler, changed)
+            self._tell(changed)
+
+    def _take_commands(self) -> None:
+        """Run the commands that wait; without other work, wait for one."""
+        is_idle = not any(scheduler.is_busy for scheduler in self.schedulers)
+        while is_idle or not self._commands.empty():
+            self._commands.get()()
+            is_idle = False
+
+    def _step(self, scheduler: Scheduler, changed: dict[Answer, None]) -> None:
+        try:
+            events = scheduler.step()
+        except Exception as error:  # of the model itself: no sequence of this scheduler can go on
+            logger.error("a step failed: %s", describe(error))
+            self._fail([scheduler], error, changed)
+            return
+        self.num_steps += 1
+        self.num_tokens += len(events)
+        for event in events:
+            if event.sequence in self._owners:
+                answer, choice = self._owners[event.sequence]
+                self._note(choice, partial(choice.take, event))
+                changed[answer] = None
+        for sequence in scheduler.ended:
+            if sequence in self._owners:
+                answer, choice = self._owners.pop(sequence)
+                self._note(choice, choice.end)
+                changed[answer] = None
+
+    def _note(self, choice: Choice, note: Callable[[], None]) -> None:
+        """Let a choice note something. If that fails, its sequence ends and the others go on."""
+        try:
+            note()
+        except Exception as error:
+            choice.error = choice.continuation.sequence.error = error
+            choice.continuation.sequence.finish_reason = "error"
+
+    def _fail(self, schedulers: list[Scheduler], error: Exception, changed: dict[Answer, None]) -> None:
+        for sequence, (answer, choice) in list(self._owners.items()):
+            if answer.model.scheduler in schedulers:
+                answer.model.scheduler.cancel(sequence)
+                choice.leave()
+                del self._owners[sequence]
+                choice.error = error
+                changed[answer] = None
+
+    def _add(self, answer: Answer) -> None:
+        try:
+            for choice in answer.choices:
+                choice.begin()
+                answer.model.scheduler.add(choice.continuation.sequence)
+                self._owners[choice.continuation.sequence] = answer, choice
+        except Exception as error:
+            self._cancel(answer)
+            for choice in answer.choices:
+                choice.error = error
+            self._tell([answer])
+
+    def _cancel(self, answer: Answer) -> None:
+        for choice in answer.choices:
+            answer.model.scheduler.cancel(choice.continuation.sequence)
+            choice.leave()
+            self._owners.pop(choice.continuation.sequence, None)
+
+    def _end(self) -> None:
+        self._is_stopping = True
+
+    def _tell(self, answers: Iterable[Answer]) -> None:
+        """Wake the requests whose answers have grown."""
+        if changed := list(answers):
+            self._deliver(lambda: [answer.changed.set() for answer in changed])
+
+    def _deliver(self, function: Callable[[], object]) -> None:
+        """Run a function in the event loop, unless it has been closed."""
+        assert self._loop is not None, "the thread starts with its event loop"
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)

@@ -1,0 +1,71 @@
+"""Errors as answers: a status, and the object that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from foretell.errors import ContextLengthError, DataError, ForetellError, TokenizerError, UsageError
+
+RETRY_SECONDS = 1  # clients wait this long after 429 or 503; they obey 1 to 120 whole seconds
+TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """An error that a client sees. param: the field of the request that is wrong; code: a name for programs."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    def to_json(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.status in (429, 503):
+            return {"retry-after": str(RETRY_SECONDS)}
+        return {"www-authenticate": "Bearer"} if self.status == 401 else {}
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The answer to an exception. The text of one that is not meant for users stays here: it may hold paths."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        missing = "this method is not served here" if error.status_code == 405 else "this path is not served"
+        return ApiError(error.status_code, missing)
+    if isinstance(error, ContextLengthError):
+        return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, UsageError | TokenizerError | DataError):
+        return ApiError(400, str(error))
+    logger.error("a request failed: %s", describe(error))
+    if isinstance(error, ForetellError):  # such as logits that are not finite
+        return ApiError(500, "the model cannot continue this text: its numbers are not finite or do not fit")
+    return ApiError(500, "the server failed to answer this request; its log has the reason")
+
+
+@contextmanager
+def errors_of(field: str | None) -> Iterator[None]:
+    """Turn errors for users that are raised in this block into answers that name a field of the request, if given."""
+    try:
+        yield
+    except (ContextLengthError, UsageError, TokenizerError, DataError) as error:
+        message = str(error) if field is None else f"{field}: {error}"
+        raise ApiError(400, message, field, as_api_error(error).code) from None
+
+
+def describe(error: Exception) -> str:
+    """The type of an exception and where it was raised; its message may quote a prompt."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" in {trace.tb_frame.f_globals.get('__name__')}, line {trace.tb_lineno}"
+    return f"{type(error).__name__}{where}"

@@ -1,0 +1,148 @@
+"""The live page: its files, the models that it can show, and the sections of a pass over a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any
+
+from annotated_types import MaxLen
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.packing import PackedSection
+from foretell.insight.page.sections import BY_POSITION, all_sections, find_sections, needed_values
+from foretell.insight.page.traced_pass import TracedPass
+from foretell.insight.page.write_page import live_files, outline
+from foretell.serving.changes import Patches, replacements
+from foretell.serving.connection import send_part, until_disconnected
+from foretell.serving.errors import ApiError, as_api_error, errors_of
+from foretell.serving.json_bodies import to_json
+from foretell.serving.look_request import Name
+from foretell.serving.models import ServedModel
+from foretell.serving.patch_map import PassRequest
+from foretell.serving.server import Server
+
+SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
+# Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
+PREFIX = "/page/"
+
+
+class ExplorerRequest(PassRequest):
+    """The sections of a pass that the page shows."""
+
+    sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
+
+
+class ExplorerFiles:
+    """GET routes without a model."""
+
+    def __init__(self, server: Server):
+        self.server = server
+        self.files = live_files()
+
+    async def page(self, request: HttpRequest) -> Response:
+        """GET / and GET /page/NAME."""
+        name = request.url.path.removeprefix(PREFIX).lstrip("/") or "page.html"
+        if name not in self.files:
+            raise ApiError(404, "this path is not served")
+        headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
+        return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
+
+    async def models(self, request: HttpRequest) -> Response:
+        """GET /explore: the models that the page can show."""
+        return JSONResponse({"models": [described_model(served) for served in self.server.models]})
+
+
+class Explorer:
+    """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
+
+    Nothing is kept: every request runs one pass, which records what its sections need.
+    """
+
+    def __init__(self, server: Server):
+        self.server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = HttpRequest(scope, receive)
+        request = await self.server.read(ExplorerRequest, http)
+        headers = self.server.check_fields(request)
+        served = self.server.models.find(request.model)
+        with self.server.admitted(http):
+            await until_disconnected(self._respond(served, request, headers, send), receive)
+
+    async def _respond(
+        self, served: ServedModel, request: ExplorerRequest, headers: dict[str, str], send: Send
+    ) -> None:
+        lines = self._lines(served, request)
+        first = await anext(lines)  # raises the error of a request that cannot be answered
+        named = {"content-type": "application/x-ndjson", **headers}
+        pairs = [(name.encode(), value.encode()) for name, value in named.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": pairs})
+        await send_part(send, first)
+        try:
+            async for line in lines:
+                await send_part(send, line)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            await send_part(send, to_json(as_api_error(error).to_json()) + b"\n")
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _lines(self, served: ServedModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
+        with errors_of("model"):
+            page = served.page
+        known = find_sections(page, request.sections)
+        if unknown := next((name for name in request.sections if name not in known), None):
+            raise ApiError(400, f"sections: {served.name} has no section {unknown!r}", "sections")
+        traced = await traced_pass(self.server, served, request, needed_values(page, known.values()))
+        for family, index in known.values():
+            if isinstance(family, PositionFamily):
+                traced.check_position(last_number(index))
+        available = {"available": list(all_sections(page)), "byPosition": [family.prefix for family in BY_POSITION]}
+        structure = {**outline(traced), "model": served.name, **available}
+        yield to_json({"structure": structure}) + b"\n"
+        waiting = [known[name] for name in request.sections]
+        while waiting:
+            computed = await self.server.engine.call(partial(compute_some, traced, waiting))
+            for family, index, content in computed:
+                section = await self.server.in_worker(partial(family.pack, family.section_name(index), content))
+                yield to_json({"section": described(section)}) + b"\n"
+
+
+async def traced_pass(server: Server, served: ServedModel, request: PassRequest, values: list[str]) -> TracedPass:
+    """One pass that records these values, between two steps of other requests."""
+    ids = await server.in_worker(partial(request.ids, served))
+    patches = Patches(served, request.change)
+
+    def record() -> TracedPass:
+        replace = replacements(served, request.change, patches, lambda: 0)
+        with errors_of("change"):
+            return served.page.record(ids, request.text, values, replace, served.look_bytes)
+
+    return await server.engine.call(record)
+
+
+def compute_some(traced: TracedPass, waiting: list[tuple[Family, Index]]) -> list[tuple[Family, Index, Any]]:
+    """The contents of the first sections that wait, for SLICE_SECONDS; they are removed from the list."""
+    computed, end = [], time.monotonic() + SLICE_SECONDS
+    while waiting and (not computed or time.monotonic() < end):
+        family, index = waiting.pop(0)
+        computed.append((family, index, family.content(traced, index)))
+    return computed
+
+
+def described_model(served: ServedModel) -> dict[str, Any]:
+    return {"name": served.name, "examples": [example.model_dump(exclude_none=True) for example in served.examples]}
+
+
+def described(section: PackedSection) -> dict[str, Any]:
+    return {**section.to_json(), "content": section.content}

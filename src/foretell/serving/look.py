@@ -1,0 +1,201 @@
+"""A look inside a request: the values of the pass that answers it, as JSON or safetensors.
+
+A request describes a look as data, and nothing of it is run as code.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import torch
+from safetensors.torch import save as in_safetensors
+from torch import Tensor
+
+from foretell.errors import CheckpointError
+from foretell.generation.sequence import Sequence
+from foretell.inference.answer_receipt import make_receipt
+from foretell.inference.continuation import Continuation
+from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.recorded_values import BudgetError
+from foretell.paths import select
+from foretell.serving.changes import Patches
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.look_request import Look
+from foretell.serving.models import ServedModel
+from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
+from foretell.serving.requests import GenerationRequest
+
+MOST_NUMBERS = 500_000  # of an answer in JSON
+MOST_LENS_POSITIONS = 64
+MOST_WATCHED = 16  # texts of a request
+CallBetweenSteps = Callable[[Callable[[], Any]], Awaitable[Any]]  # `EngineThread.call`
+
+
+def check_look(request: GenerationRequest, served: ServedModel, num_choices: int) -> None:
+    """Raise ApiError for a look or a change that no answer can have."""
+    if request.is_watched and num_choices > MOST_WATCHED:
+        field = "change" if request.look is None else "look"
+        raise ApiError(400, f"{field}: {num_choices} texts in one request; at most {MOST_WATCHED} are watched", field)
+    look = request.look or Look()
+    if (look.contributions or look.receipt) and request.change:
+        what = "contributions explain" if look.contributions else "receipt is of"
+        raise ApiError(400, f"look.{what} the unchanged model; ask without change", "look")
+    if look.receipt and not served.model.is_strict:
+        raise ApiError(400, "look.receipt needs a server that was started with --strict", "look")
+    asked = [("look", look.positions)]
+    asked += [("change", change.positions) for change in request.change]
+    for field, positions in asked:
+        if positions and max(positions) >= served.context_length:
+            where = f"the context of {served.context_length:,}, counted from 0"
+            message = f"{field}: position {max(positions)} is outside {where}"
+            raise ApiError(400, message, field)
+
+
+def make_recorder(
+    served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, patches: Patches
+) -> Recorder:
+    """The recorder of the values that a request asks for. Raises ApiError for a name that the model lacks."""
+    look, structure = request.look or Look(), served.structure
+    with errors_of("look"):
+        asked = select(look.values, structure.names) if look.values else []
+    names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
+    is_stream = set(names) <= set(structure.stream) and not request.change
+    if is_stream and (served.model.device.type == "cpu" or not names):  # a GPU's recorded steps call no hooks
+        if names:
+            sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt
+        return StreamRecorder(served, sequence, budget_bytes, names)
+    return PassRecorder(served, sequence, budget_bytes, names, request.change, patches)
+
+
+class Watch:
+    """The look of one sequence. `begin` and `end` run in the thread of the models."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        continuation: Continuation,
+        request: GenerationRequest,
+        budget_bytes: int,
+        patches: Patches,
+    ):
+        self.served, self.continuation, self.request = served, continuation, request
+        self.sequence, self.look = continuation.sequence, request.look or Look()
+        self.recorder = make_recorder(served, self.sequence, request, budget_bytes, patches)
+        self.begin, self.end = self.recorder.begin, self.recorder.end
+
+    def explained(self, error: Exception) -> Exception:
+        """The error that ended the sequence; numbers that a change made infinite are an error of the request."""
+        if isinstance(error, CheckpointError) and self.request.change:
+            message = "change: the changed model's numbers are infinite or NaN; use smaller numbers"
+            return ApiError(400, message, "change")
+        return ApiError(400, f"look: {error}", "look") if isinstance(error, BudgetError) else error
+
+    async def result(self, call: CallBetweenSteps) -> dict[str, Any]:
+        """The values as JSON. Each position of the lens is computed between two steps of the others."""
+        found: dict[str, Any] = {"values": await call(self._values)}
+        if self.look.lens:
+            streams = {name: await call(partial(self._whole, name)) for name in self.recorder.structure.stream}
+            first, stream = streams[self.recorder.structure.stream[0]]
+            positions = self._positions(first, len(stream))[:MOST_LENS_POSITIONS]
+            found["lens"] = [await call(partial(self._lens, streams, position)) for position in positions]
+        if self.look.contributions:
+            found["contributions"] = await call(self._contributions)
+        if self.look.receipt:
+            found["receipt"] = make_receipt(self.served.identity, self.continuation, self.served.model.device).to_json()
+        return found
+
+    def _values(self) -> dict[str, Any] | str:
+        """The recorded values by name; as safetensors, their bytes in base64."""
+        names = select(self.look.values, self.recorder.structure.names) if self.look.values else []
+        calls = {name: self._kept(name) for name in names}
+        if self.look.format == "safetensors":
+            tensors = {
+                f"{name}@{start}": value.contiguous().cpu() for name, parts in calls.items() for start, value in parts
+            }
+            return base64.b64encode(in_safetensors(tensors)).decode()
+        count = sum(value.numel() for parts in calls.values() for _, value in parts)
+        if count > MOST_NUMBERS:
+            advice = "choose fewer values or positions, or the format safetensors"
+            raise ApiError(400, f"the look has {count:,} numbers, and JSON holds {MOST_NUMBERS:,}; {advice}", "look")
+        return {name: [as_json(start, value) for start, value in parts] for name, parts in calls.items()}
+
+    def _kept(self, name: str) -> list[tuple[int, Tensor]]:
+        """(position of the first token, value) of a name without the row axis, at the wanted positions."""
+        dims = self.recorder.structure[name].dims[1:]
+        if "T" not in dims:
+            return [(0, self.recorder.calls(name)[-1][1])]
+        axis, parts = dims.index("T"), []
+        merged = [self._whole(name)] if "S" not in dims else self.recorder.calls(name)
+        for start, value in merged:
+            positions = self._positions(start, value.shape[axis])
+            for first, count in runs_of(positions):
+                parts.append((first, value.narrow(axis, first - start, count)))
+        return parts
+
+    def _whole(self, name: str) -> tuple[int, Tensor]:
+        """A value without an axis of keys, of all passes in one."""
+        calls = self.recorder.calls(name)
+        axis = self.recorder.structure[name].dims[1:].index("T")
+        return calls[0][0], torch.cat([value for _, value in calls], dim=axis)
+
+    def _positions(self, start: int, count: int) -> list[int]:
+        """The wanted ones of `count` positions from `start`."""
+        first_new = len(self.sequence.prompt)
+        spans = {"prompt": range(first_new), "new": range(first_new, 2**31), "all": range(2**31)}
+        chosen = range(start, start + count) if self.look.positions is None else sorted(set(self.look.positions))
+        return [each for each in chosen if start <= each < start + count and each in spans[self.look.tokens]]
+
+    @torch.inference_mode()
+    def _lens(self, streams: dict[str, tuple[int, Tensor]], position: int) -> dict[str, Any]:
+        """The tokens that the stream predicts at a position, after the embedding and every block."""
+        model, readings = self.served.model, []
+        for name, (start, stream) in streams.items():
+            logprobs = model.log_probabilities(lens_logits(self.recorder.decoder, stream[position - start]))
+            top = [
+                {"id": token.id, "token": token.text, "logprob": token.logprob}
+                for token in model.top_tokens(logprobs, self.look.lens)
+            ]
+            entropy = float(-(logprobs.exp() * logprobs).sum())
+            readings.append({"name": name, "top": top, "entropy": entropy})
+        return {"position": position, "readings": readings}
+
+    def _contributions(self) -> dict[str, Any]:
+        """The contributions to the logit of the first new token, in another pass over the prompt."""
+        generated = self.sequence.generated
+        ids = " ".join(map(str, self.sequence.prompt))
+        found = direct_logit_attribution(self.served.model.on_ids(), ids, token=generated[0] if generated else None)
+        return found.to_json()
+
+
+def as_json(position: int, value: Tensor) -> dict[str, Any]:
+    """A tensor as JSON; NaN and infinities, which JSON lacks, as null."""
+    value, shape = value.float(), list(value.shape)
+    if bool(value.isfinite().all()):  # a loop over the numbers would hold up the thread of the models
+        return {"position": position, "shape": shape, "values": value.tolist()}
+    flat = [number if math.isfinite(number) else None for number in value.flatten().tolist()]
+    return {"position": position, "shape": shape, "values": nested(flat, shape)}
+
+
+def nested(numbers: list[Any], shape: list[int]) -> list[Any]:
+    """A flat list in the shape of a tensor."""
+    if len(shape) < 2:
+        return numbers
+    size = len(numbers) // shape[0] if shape[0] else 0
+    return [nested(numbers[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0])]
+
+
+def runs_of(positions: list[int]) -> list[tuple[int, int]]:
+    """(first, count) of the runs of consecutive positions."""
+    runs: list[tuple[int, int]] = []
+    for position in positions:
+        if runs and sum(runs[-1]) == position:
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        else:
+            runs.append((position, 1))
+    return runs

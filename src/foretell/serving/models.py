@@ -1,0 +1,175 @@
+"""`ServedModel`: a model with its scheduler; `ServedModels`: the table that names in requests are looked up in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from foretell.errors import CheckpointError, TokenizerError, UsageError
+from foretell.files import EXAMPLES, read_json
+from foretell.generation.block_table import blocks_for
+from foretell.generation.engine import bytes_per_block
+from foretell.generation.scheduler import Scheduler
+from foretell.inference.answer_receipt import ModelIdentity, identity_of
+from foretell.inference.chat import choose_template
+from foretell.insight.page.traced_pass import PageModel
+from foretell.installation import version_of
+from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure, model_structure
+from foretell.serving.errors import ApiError
+from foretell.text.chat_template import ChatFormat
+
+STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
+LEAST_TOKENS = 256  # that a cache holds, or the whole context
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The settings of all models of a server.
+
+    memory: bytes of the caches of all models; default: a quarter of the machine's. template: of chats; by default the
+    model's own, or the plain one. look_bytes: that the recorded values of one request may take.
+    """
+
+    memory: int | None = None
+    num_models: int = 1
+    template: str | None = None
+    look_bytes: int = 64 * 2**20
+
+
+class PageExample(BaseModel):
+    """A text that the live page offers, with what it shows of it first; token: by default the last."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    title: str = Field(min_length=1, max_length=200)
+    text: str = Field(min_length=1, max_length=10_000)
+    layer: int = 0
+    head: int = 0
+    token: int | None = None
+
+
+class PageExamples(BaseModel):
+    """The content of a file of examples."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    examples: list[PageExample] = Field(max_length=20)
+
+
+def read_examples(directory: Path) -> list[PageExample]:
+    """The examples in the folder of a model. Raises CheckpointError for a file that cannot be read."""
+    path = directory / EXAMPLES
+    if not path.exists():
+        return []
+    try:
+        return PageExamples.model_validate(read_json(path)).examples
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(f"{path}: {place}: {error.errors()[0]['msg']}") from None
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A language model that answers requests under a name."""
+
+    name: str
+    model: LanguageModel
+    scheduler: Scheduler
+    look_bytes: int  # that the values of one request may take
+    chat: ChatFormat | None  # None for a model without words to write a conversation in
+    examples: list[PageExample] = field(default_factory=list)  # of the live page
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def context_length(self) -> int:
+        return self.model.config.context_length
+
+    @cached_property
+    def structure(self) -> Structure:
+        """The names that a request may look at."""
+        return model_structure(self.model.decoder)
+
+    @cached_property
+    def page(self) -> PageModel:
+        """The names that the live page shows. Raises UsageError for a model without attention weights."""
+        return PageModel.of(self.model)
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """The model, as receipts name it; the first call reads all weights."""
+        return identity_of(self.model)
+
+    @property
+    def fingerprint(self) -> str:
+        """The version of the program and of the tokenizer, which answers carry as `system_fingerprint`."""
+        return f"foretell-{version_of('foretell')}-{self.model.tokenizer.fingerprint[:12]}"
+
+
+def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> ServedModel:
+    """A served model.
+
+    Raises TokenizerError for a template that the model cannot write, UsageError for a cache that is too small.
+    """
+    try:
+        chat = ChatFormat(choose_template(model, settings.template), model.tokenizer)
+    except TokenizerError:
+        if settings.template is not None:
+            raise
+        chat = None  # its vocabulary cannot write the words of the template
+    scheduler = Scheduler(
+        model.decoder,
+        memory=settings.memory,
+        num_schedulers=settings.num_models,
+        step_seconds=STEP_SECONDS / settings.num_models,
+    )
+    needed = blocks_for(min(model.config.context_length, LEAST_TOKENS))
+    if scheduler.num_blocks < needed:
+        size = bytes_per_block(model.decoder) / 2**20
+        raise UsageError(
+            f"{name} needs a cache of {needed * size:,.1f} MiB or more, and its share of the memory is "
+            f"{scheduler.num_blocks * size:,.1f}; give a larger --memory"
+        )
+    return ServedModel(name, model, scheduler, settings.look_bytes, chat)
+
+
+@dataclass(frozen=True)
+class ServedTask:
+    """A model that was trained for a task: the path of its route, and the function that answers one input."""
+
+    name: str
+    path: str
+    answer: Callable[[Any, Any], dict[str, Any]]  # takes the request and one of its inputs
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class ServedModels:
+    """The models of a server, by name. A request without a name means the only one."""
+
+    def __init__(self, models: Iterable[ServedModel], tasks: Iterable[ServedTask] = ()):
+        self._by_name: dict[str, ServedModel] = {}
+        self.tasks = list(tasks)
+        for model in models:
+            self._by_name[model.name] = model
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all models, each once."""
+        return list(dict.fromkeys([*self._by_name, *(task.name for task in self.tasks)]))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_name.values())
+
+    def find(self, name: str) -> ServedModel:
+        """The model of a request. Raises ApiError that lists the names."""
+        if not name and len(self._by_name) == 1:
+            return next(iter(self))
+        if name not in self._by_name:
+            known = ", ".join(self._by_name) or "no language model"
+            asked = f"no model is named {name[:80]!r}" if name else "the request names no model"
+            raise ApiError(404, f"{asked}; this server has: {known}", "model", "model_not_found")
+        return self._by_name[name]

@@ -1,0 +1,132 @@
+"""POST /explore/patch: the effects on a token of patching the stream after a layer, one position at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from foretell.errors import CheckpointError
+from foretell.insight.trace import Trace
+from foretell.serving.changes import Operation, Patches, in_turn, replacements
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.json_bodies import to_json
+from foretell.serving.look_request import ChangeRequest, Indices
+from foretell.serving.models import ServedModel
+from foretell.serving.preparation import check_ids
+from foretell.serving.requests import Id, Request
+from foretell.serving.texts import TextEndpoint
+
+TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
+EMBEDDING = -1  # the layer before the first
+
+
+class PassRequest(Request):
+    """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values."""
+
+    text: Annotated[str, MinLen(1), MaxLen(65_536)]
+    appended: Annotated[list[Id], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
+    change: Annotated[list[ChangeRequest], MaxLen(64)] = []  # noqa: RUF012
+
+    def ids(self, served: ServedModel) -> list[int]:
+        """The ids of the pass. Raises ApiError for a text that is empty or longer than the context."""
+        check_ids(served, self.appended, "appended")
+        with errors_of("text"):
+            ids = [*served.model.encode_fitting(self.text), *self.appended]
+            served.model.decoder.check_length(len(ids))
+        return ids
+
+
+class PatchRequest(PassRequest):
+    """A row of the map. token: whose logit is shown; by default the most probable one of the unpatched pass."""
+
+    second: Annotated[str, MinLen(1), MaxLen(65_536)]
+    layer: Annotated[int, Ge(EMBEDDING), Le(2**16)]
+    positions: Indices
+    token: Id | None = None
+
+
+class PatchMap(TextEndpoint[PatchRequest]):
+    """The row of one layer. A request whose client has left is not computed."""
+
+    request_type = PatchRequest
+
+    async def respond(self, served: ServedModel, request: PatchRequest, key: str) -> bytes:
+        row = await self.server.in_worker(partial(PatchRow, served, request))
+        for positions in row.batches():
+            await self.server.engine.call(partial(row.read, positions))
+        return to_json(row.to_json())
+
+
+class PatchRow:
+    """The effects of one layer's patches. Each batch has the unpatched pass as its first row: rows of one batch are
+    computed alike, so that a patch without an effect has a difference of 0."""
+
+    def __init__(self, served: ServedModel, request: PatchRequest):
+        self.served, self.request, self.ids = served, request, request.ids(served)
+        self.token, self.effects, self.before = request.token, list[dict[str, Any]](), (0.0, 0.0)
+        with errors_of("second"):
+            shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
+        stream = served.structure.stream
+        if request.layer + 1 >= len(stream):
+            message = f"layer: {served.name} has {len(stream) - 1} layers, counted from 0"
+            raise ApiError(400, message, "layer")
+        self.name = stream[request.layer + 1]
+        if max(request.positions) >= shared:
+            message = f"positions: {max(request.positions)} is not in both texts, which share {shared} positions"
+            raise ApiError(400, f"{message}, counted from 0", "positions")
+        if request.token is not None:
+            check_ids(served, [request.token], "token")
+        patch = ChangeRequest(value=self.name, patch=request.second)
+        self.patches = Patches(served, [*request.change, patch])
+
+    def batches(self) -> Iterator[list[int]]:
+        """The positions in parts that are read at once."""
+        size = max(1, TOKENS_AT_ONCE // len(self.ids) - 1)
+        positions = self.request.positions
+        return (positions[first : first + size] for first in range(0, len(positions), size))
+
+    @torch.inference_mode()
+    def read(self, positions: list[int]) -> None:
+        """Read the pass once unchanged and once per position; in the thread of the models."""
+        model, decoder = self.served.model, self.served.model.decoder
+        replace = replacements(self.served, self.request.change, self.patches, lambda: 0)
+        other = self.patches.values(self.request.second, self.name)  # (1, T, D)
+
+        def patched(stream: torch.Tensor) -> torch.Tensor:
+            stream = stream.clone()
+            for row, position in enumerate(positions, start=1):
+                stream[row, position] = other[0, position]
+            return stream
+
+        operations: list[Operation] = [*([replace[self.name]] if self.name in replace else []), patched]
+        batch = torch.tensor([self.ids], device=model.device).expand(1 + len(positions), -1)
+        with errors_of("change"), Trace(decoder, replace={**replace, self.name: partial(in_turn, operations)}):
+            logits = decoder.head(decoder.hidden(batch)[:, -1:])[:, 0]  # (B, V)
+        try:
+            logprobs = model.log_probabilities(logits)
+        except CheckpointError:
+            message = "change: the changed model's numbers are infinite or NaN; use smaller numbers"
+            raise ApiError(400, message, "change") from None
+        if self.token is None:
+            self.token = int(logprobs[0].argmax())
+        pairs = zip(logits[:, self.token].tolist(), logprobs[:, self.token].tolist(), strict=True)
+        self.before, *after = pairs
+        for position, (logit, logprob) in zip(positions, after, strict=True):
+            self.effects.append({"position": position, **as_effect(logit, logprob), **self._difference(logit, logprob)})
+
+    def _difference(self, logit: float, logprob: float) -> dict[str, float]:
+        return {"logit_difference": logit - self.before[0], "logprob_difference": logprob - self.before[1]}
+
+    def to_json(self) -> dict[str, Any]:
+        assert self.token is not None, "at least one position is read"
+        token = {"id": self.token, "text": self.served.model.tokenizer.text_of(self.token)}
+        unpatched = as_effect(*self.before)
+        return {"layer": self.request.layer, "name": self.name, "token": token, **unpatched, "positions": self.effects}
+
+
+def as_effect(logit: float, logprob: float) -> dict[str, float]:
+    return {"logit": logit, "logprob": logprob}

@@ -1,0 +1,181 @@
+"""Requests as sequences: prompts to ids, options to rules. This runs in worker threads, away from the event loop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import NoRoomError, Rules, Sequence
+from foretell.inference.completion import make_sampling
+from foretell.inference.continuation import Continuation
+from foretell.serving.changes import Patches
+from foretell.serving.choice import Answer, Choice
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.look import Watch, check_look
+from foretell.serving.models import ServedModel
+from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, Prompts
+from foretell.text import StopStrings, Tokenizer
+from foretell.text.chat_template import ChatFormat, Message, Role
+from foretell.text.streaming import PIECE_SIZE
+
+Item = TypeVar("Item")
+ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The fields that an endpoint adds to the shared ones of a request.
+
+    max_tokens: None is all that fits the context. top_logprobs: None without log-probabilities.
+    """
+
+    prompts: list[list[int]]
+    max_tokens: int | None
+    max_tokens_field: str
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stop_texts: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+
+
+def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted, key: str) -> Answer:
+    """The answer to a request, whose sequences can be submitted. key: of the client;
+    texts of different keys share no cache, and take turns.
+
+    Raises ApiError or ForetellError for what cannot be generated.
+    """
+    num_choices = len(wanted.prompts) * request.n
+    if num_choices > MOST_CHOICES:
+        raise ApiError(
+            400,
+            f"{len(wanted.prompts)} prompts with n {request.n} are {num_choices} texts; at most "
+            f"{MOST_CHOICES} are written at once",
+            "n",
+        )
+    tokenizer = served.model.tokenizer
+    seed = secrets.randbelow(2**63) if request.seed is None else request.seed % 2**63
+    options = request.sampling()
+    check_ids(served, options["logit_bias"], "logit_bias")
+    check_ids(served, request.stop_token_ids, "stop_token_ids")
+    with errors_of(request.constraint_field):
+        sampling = make_sampling({**options, "seed": seed}, tokenizer)
+        sampler = Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
+    ends = () if request.ignore_eos else tokenizer.end_ids
+    end_ids = frozenset([*ends, *request.stop_token_ids, *wanted.stop_ids])
+    stops = [*request.stop_texts(), *wanted.stop_texts]
+    check_look(request, served, num_choices)
+    patches, choices = Patches(served, request.change), []
+    has_receipt = request.look is not None and request.look.receipt
+    if has_receipt:
+        _ = served.identity  # reads all weights, here in a worker thread
+    for prompt in wanted.prompts:
+        limit = checked_length(served, prompt, wanted, request.min_tokens)
+        rules = Rules(
+            sampler,
+            limit,
+            end_ids,
+            top_logprobs=wanted.top_logprobs,
+            prompt_logprobs=wanted.prompt_logprobs,
+            digests=has_receipt,
+        )
+        for sample in range(request.n):
+            sequence = Sequence(prompt, sample, rules=rules, key=key, cache_salt=request.cache_salt)
+            continuation = Continuation(tokenizer, sequence, StopStrings(stops))
+            watch = None
+            if request.is_watched:
+                watch = Watch(served, continuation, request, served.look_bytes // num_choices, patches)
+            choices.append(Choice(len(choices), continuation, watch))
+    return Answer(served, choices, wanted.prompts, seed)
+
+
+def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_tokens: int) -> int:
+    """The number of tokens to write after a prompt. Raises ApiError for what does not fit the context."""
+    error = NoRoomError(len(prompt), wanted.max_tokens, served.context_length)
+    is_short = wanted.max_tokens is None or wanted.max_tokens <= error.room
+    if error.room < 1 or not is_short:
+        field = "prompt" if error.room < 1 else wanted.max_tokens_field
+        raise ApiError(400, error.message(wanted.max_tokens_field, None), field, "context_length_exceeded")
+    if wanted.max_tokens is None:
+        return error.room
+    if min_tokens > wanted.max_tokens:
+        message = f"min_tokens is {min_tokens:,}, and {wanted.max_tokens_field} {wanted.max_tokens:,}"
+        raise ApiError(400, f"{message}; lower the one or raise the other", "min_tokens")
+    return wanted.max_tokens
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def as_list(prompts: Prompts, most: int = MOST_PROMPTS) -> list[str | list[int]]:
+    """The prompts of a request, whichever of the four forms it has. Raises as `limited` does."""
+    if isinstance(prompts, str):
+        return [prompts]
+    ids = [item for item in prompts if isinstance(item, int)]
+    return [ids] if ids else limited([item for item in prompts if not isinstance(item, int)], most)
+
+
+def limited(items: list[Item], most: int = MOST_PROMPTS) -> list[Item]:
+    """The prompts of a request. Raises ApiError for too many."""
+    if len(items) > most:
+        raise ApiError(400, f"{len(items):,} prompts in one request; at most {most:,} are read", "prompt")
+    return items
+
+
+def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: bool = True) -> list[int]:
+    """The ids of a prompt. An empty text is the end of a document, where the vocabulary has such a token."""
+    tokenizer = served.model.tokenizer
+    if isinstance(prompt, str):
+        ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
+    else:
+        ids = prompt
+        check_ids(served, ids, "prompt")
+    if not ids:
+        raise ApiError(400, "the prompt is empty; give at least one token", "prompt")
+    return ids
+
+
+def check_ids(served: ServedModel, ids: Iterable[int], field: str) -> None:
+    """Raises ApiError for an id that is not in the vocabulary."""
+    tokenizer = served.model.tokenizer
+    if (wrong := next((token for token in ids if not tokenizer.has(token)), None)) is not None:
+        message = f"{field}: {wrong} is not a token of {served.name}, which has ids below {tokenizer.vocab_size:,}"
+        raise ApiError(400, message, field)
+
+
+def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """The ids of a text; a long one is encoded in pieces, between which other threads run."""
+    ids = tokenizer.encode(text) if len(text) <= PIECE_SIZE else tokenizer.encode_long(text).tolist()
+    return [*tokenizer.start_ids, *ids] if add_special_tokens else ids
+
+
+def chat_of(served: ServedModel) -> ChatFormat:
+    """The template of a model, for conversations."""
+    if served.chat is None:
+        raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "messages")
+    return served.chat
+
+
+def encode_chat(served: ServedModel, messages: list[ChatMessage]) -> list[int]:
+    """The ids of a conversation, up to the beginning of the next answer."""
+    return chat_of(served).encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
+
+
+def role_of(message: ChatMessage) -> Role:
+    if message.role not in ROLES:
+        raise ApiError(
+            400, f"the role {message.role[:40]!r} is not supported; roles are {', '.join(ROLES)}", "messages"
+        )
+    return ROLES[message.role]
+
+
+def text_of(message: ChatMessage) -> str:
+    """The text of a message. Raises ApiError for an image, a sound or a file; none is ever fetched."""
+    if isinstance(message.content, str):
+        return message.content
+    wrong = next((part.type for part in message.content if part.type not in ("text", "input_text", "output_text")), "")
+    if wrong:
+        raise ApiError(400, f"content of type {wrong[:40]!r} is not supported; this server reads text", "messages")
+    return "".join(part.text for part in message.content)

@@ -1,0 +1,143 @@
+"""Recording the values of one sequence: on the pass of all sequences where possible, else on its own, with changes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretell.files import format_bytes
+from foretell.generation.sequence import Sequence
+from foretell.insight.recorded_values import BudgetError
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.model.structure import Value
+from foretell.serving.changes import HEAD, Patches, replacements
+from foretell.serving.errors import errors_of
+from foretell.serving.look_request import ChangeRequest
+from foretell.serving.models import ServedModel
+
+Calls = list[tuple[int, Tensor]]  # the position of the first token of a pass, and a value without its row axis
+
+
+class Recorder(ABC):
+    """Records values of one sequence. `begin` and `end` run in the thread of the models, between steps."""
+
+    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int):
+        self.served, self.sequence, self.budget_bytes = served, sequence, budget_bytes
+        self.decoder: Decoder = served.model.decoder
+        self.structure = served.structure
+        self._open = ExitStack()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Add the hooks. Raises UsageError or ApiError for names and shapes that do not fit."""
+
+    @abstractmethod
+    def all_calls(self, name: str) -> Calls:
+        """The values of all passes. Raises BudgetError where the budget was exceeded."""
+
+    def end(self) -> None:
+        """Remove the hooks; the recorded values stay."""
+        self._open.close()
+
+    def calls(self, name: str) -> Calls:
+        """The values of the passes, without those that a pause of the sequence repeated."""
+        last: Calls = []
+        for start, value in self.all_calls(name):
+            while last and last[-1][0] >= start:
+                last.pop()
+            last.append((start, value))
+        return last
+
+
+class StreamRecorder(Recorder):
+    """Records the residual stream on the pass of all sequences, from this sequence's row.
+
+    The stream is what blocks read and write, so fused blocks stay fused, and the bits of other sequences do not change.
+    """
+
+    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str]):
+        super().__init__(served, sequence, budget_bytes)
+        self.names, self.bytes = names, 0
+        self._calls: dict[str, Calls] = {name: [] for name in names}
+
+    def begin(self) -> None:
+        for name in self.names:
+            value = self.structure[name]
+            module = self.decoder.get_submodule(value.module)
+            self._open.callback(module.register_forward_hook(partial(self._record, value)).remove)
+
+    def _record(self, value: Value, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        for row, (sequence, count) in enumerate(self.served.scheduler.engine.reading):
+            if sequence is self.sequence and self.bytes <= self.budget_bytes:  # an error here would end all sequences
+                kept = value.read(inputs, output)[row, :count].clone()
+                self.bytes += kept.nbytes
+                self._calls[value.name].append((sequence.num_cached, kept))
+
+    def all_calls(self, name: str) -> Calls:
+        if self.bytes > self.budget_bytes:
+            raise BudgetError(f"the values of this look may take {format_bytes(self.budget_bytes)}; ask for fewer")
+        return self._calls[name]
+
+
+class PassRecorder(Recorder):
+    """Records any values, and changes some, on a pass of this sequence alone.
+
+    It runs through a copy of the prepared decoder that shares its weights and has its own hooks.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        sequence: Sequence,
+        budget_bytes: int,
+        names: list[str],
+        changes: list[ChangeRequest],
+        patches: Patches,
+    ):
+        super().__init__(served, sequence, budget_bytes)
+        self.names, self.changes, self.patches = names, changes, patches
+        self._starts: list[int] = []  # the position of the first token of each pass
+        self._ends: list[int] = []  # the position after the last one
+        self._head_passes: list[int] = []  # the pass of each call of the head
+
+    def begin(self) -> None:
+        self.decoder = self.served.scheduler.engine.watched_copy()
+        self.sequence.decoder = self.decoder
+        with errors_of("change"):
+            replace = replacements(self.served, self.changes, self.patches, lambda: self._starts[-1])
+            self.trace = Trace(self.decoder, self.names, replace=replace, budget_bytes=self.budget_bytes)
+            self._open.enter_context(self.trace)
+        handles = [
+            self.decoder.embed.register_forward_pre_hook(self._note_pass),
+            self.decoder.head.register_forward_pre_hook(lambda *_: self._head_passes.append(len(self._starts) - 1)),
+        ]
+        for handle in handles:
+            self._open.callback(handle.remove)
+
+    def end(self) -> None:
+        super().end()
+        if self.decoder is not self.served.model.decoder:
+            self.served.scheduler.engine.forget(self.decoder)  # also of a sequence that was never added
+
+    def _note_pass(self, _: object, inputs: tuple[Any, ...]) -> None:
+        self._starts.append(self.sequence.num_cached)
+        self._ends.append(self._starts[-1] + inputs[0].shape[1])
+
+    def all_calls(self, name: str) -> Calls:
+        if name == HEAD:
+            return self._logits()
+        return [(start, value[0]) for start, value in zip(self._starts, self.trace.calls(name), strict=True)]
+
+    def _logits(self) -> list[tuple[int, Tensor]]:
+        """(first position, logits (n, V)) of the passes: the head reads the last n tokens of each, in chunks."""
+        chunks: dict[int, list[Tensor]] = {}
+        for index, rows in zip(self._head_passes, self.trace.calls(HEAD), strict=True):
+            chunks.setdefault(index, []).append(rows)
+        passes = [(self._ends[index], torch.cat(rows)) for index, rows in chunks.items()]
+        return [(end - len(logits), logits) for end, logits in passes if len(logits)]

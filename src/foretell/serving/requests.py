@@ -1,0 +1,335 @@
+"""Requests as data: their fields, the bounds of each, and the fields that are refused or have no effect.
+
+The names are OpenAI's and, for what OpenAI lacks, vLLM's. A bound is checked before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from foretell.serving.errors import ApiError
+from foretell.serving.json_bodies import parse_json
+from foretell.serving.look_request import ChangeRequest, Look
+
+MOST_PROMPTS, MOST_INPUTS, MOST_CHOICES = 128, 2048, 256
+MOST_SCHEMA_BYTES = 16 * 1024
+
+Id = Annotated[int, Ge(0), Le(2**31)]
+FIRST_ERROR = Field(fail_fast=True)  # an error for each of a million wrong items would take seconds, and a gigabyte
+Ids = Annotated[list[Id], MaxLen(2**20), FIRST_ERROR]
+Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
+Prompts = str | Texts | Annotated[Ids, MinLen(1)] | Annotated[list[Ids], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
+Penalty = Annotated[float, Ge(-2), Le(2)]
+FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # in the locations of pydantic's errors
+CONSTRAINTS = ("regex", "json_schema", "structured_outputs", "response_format")
+INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the value of `include` that has an effect
+Asked = TypeVar("Asked", bound="Request")
+Salt = Annotated[str, MaxLen(256)]
+
+# Fields that would need what a decoder of texts lacks, with the values that ask for nothing
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "background": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "conversation": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "kv_transfer_params": (),
+    "mm_processor_kwargs": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "previous_response_id": (),
+    "priority": (0,),
+    "prompt": (),  # of a chat: a stored prompt
+    "prompt_embeds": (),
+    "skip_special_tokens": (True,),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    "web_search_options": (),
+}
+IGNORED = frozenset(  # accepted without an effect
+    (
+        "max_tool_calls",
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "truncation",
+        "user",
+        "verbosity",
+    )
+)
+
+
+class Request(BaseModel):
+    """A request. A field that is null counts as left out."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    model: Annotated[str, MaxLen(1024)] = ""
+
+    def unknown_fields(self) -> list[str]:
+        """The fields without a meaning here. Raises ApiError for a field that asks for what this server lacks."""
+        extra = self.model_extra or {}
+        for name, value in extra.items():
+            if name in REFUSED and value not in REFUSED[name]:
+                raise ApiError(400, f"{name} is not supported by this server; leave it out", name, "unsupported_field")
+        return [name for name in extra if name not in IGNORED and name not in REFUSED]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool = False
+
+
+class Structure(BaseModel):
+    """`structured_outputs`: the shape of the answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    json_schema: dict[str, Any] | str | None = None
+    regex: Annotated[str, MinLen(1), MaxLen(MOST_SCHEMA_BYTES)] | None = None
+    choice: Annotated[list[str], MinLen(1), MaxLen(1000)] | None = None
+
+
+class GenerationRequest(Request):
+    """The fields that completions, chats and responses share; the defaults are OpenAI's."""
+
+    temperature: Annotated[float, Ge(0), Le(2)] = 1.0
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    top_k: Annotated[int, Ge(-1), Le(2**31)] = 0  # -1 and 0: all tokens
+    min_p: Annotated[float, Ge(0), Le(1)] = 0.0
+    n: Annotated[int, Ge(1), Le(16)] = 1
+    stop: str | Annotated[list[Annotated[str, MaxLen(256)]], MaxLen(64)] = []
+    stop_token_ids: Annotated[Ids, MaxLen(128)] = []
+    seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300)] = {}
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Ge(0.01), Le(100)] = 1.0
+    min_tokens: Annotated[int, Ge(0), Le(2**31)] = 0
+    bad_words: Annotated[list[Annotated[str, MinLen(1), MaxLen(256)]], MaxLen(300)] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    response_format: dict[str, Any] | None = None
+    structured_outputs: Structure = Structure()
+    json_schema: dict[str, Any] | None = None
+    regex: Annotated[str, MinLen(1), MaxLen(MOST_SCHEMA_BYTES)] | None = None
+    cache_salt: Salt = ""
+    add_special_tokens: bool = True
+    return_token_ids: bool = False
+    prompt_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    look: Look | None = None
+    change: Annotated[list[ChangeRequest], MaxLen(64)] = []
+
+    @property
+    def is_watched(self) -> bool:
+        return self.look is not None or bool(self.change)
+
+    @property
+    def constraint_field(self) -> str | None:
+        """The field with a schema or a pattern; None for no such field."""
+        return next((name for name in CONSTRAINTS if name in self.model_fields_set), None)
+
+    def stop_texts(self) -> list[str]:
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop
+        return [text for text in texts if text]
+
+    def sampling(self) -> dict[str, Any]:
+        """The options of `make_sampling`, without the seed. Raises ApiError for a bias of an unknown token."""
+        wrong = next((name for name in self.logit_bias if not name.isdecimal() or len(name) > 9), None)
+        if wrong is not None:
+            raise ApiError(400, f"logit_bias maps token ids to numbers, and {wrong[:20]!r} is not an id", "logit_bias")
+        options: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k if self.top_k > 0 else None,
+            "min_p": self.min_p,
+            "logit_bias": {int(name): bias for name, bias in self.logit_bias.items()},
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "min_tokens": self.min_tokens,
+            "ban": self.bad_words,
+        }
+        return {**options, **self.constraint()}
+
+    def constraint(self) -> dict[str, Any]:
+        """The regex or the JSON schema that the answer has to match, from whichever field has it."""
+        structure = self.structured_outputs
+        schemas = [self.json_schema, structure.json_schema, schema_of(self.response_format)]
+        patterns = [self.regex, structure.regex, None if structure.choice is None else any_of(structure.choice)]
+        found = [{"json_schema": checked_schema(schema)} for schema in schemas if schema is not None]
+        found += [{"regex": pattern} for pattern in patterns if pattern is not None]
+        if len(found) > 1:
+            raise ApiError(400, "the request has several schemas or patterns; give one", "response_format")
+        return found[0] if found else {}
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    max_tokens: Annotated[int, Ge(0), Le(2**31)] = 16
+    logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    echo: bool = False
+    best_of: int = 1
+
+
+class ContentPart(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(BaseModel):
+    """A message; a list of text parts is one text."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    role: str
+    content: str | list[ContentPart] = ""
+
+
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
+    max_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
+    max_completion_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Ge(0), Le(20)] = 0
+
+
+class ResponsesRequest(GenerationRequest):
+    """POST /v1/responses, without anything that would need stored state."""
+
+    input: str | Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
+    top_logprobs: Annotated[int, Ge(0), Le(20)] = 0
+    include: Annotated[list[str], MaxLen(16)] = []
+    text: dict[str, Any] = {}
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return INCLUDED_LOGPROBS in self.include
+
+    def unknown_fields(self) -> list[str]:
+        unknown = super().unknown_fields()
+        return unknown if {*self.include} <= {INCLUDED_LOGPROBS} else [*unknown, "include"]
+
+
+class EmbeddingRequest(Request):
+    """POST /v1/embeddings."""
+
+    input: Prompts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    pooling: Literal["last", "mean"] = "mean"
+
+
+class ScoreRequest(Request):
+    """POST /v1/score: the log-probabilities of texts, or of continuations of a context."""
+
+    text: str | Texts | None = None
+    context: str = ""
+    continuations: Texts | None = None
+
+
+class TokenizeRequest(Request):
+    """POST /tokenize: a text, or messages through the chat template."""
+
+    prompt: Annotated[str, MaxLen(2**20)] | None = None
+    messages: Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Request):
+    """POST /detokenize."""
+
+    tokens: Ids
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
+    """A request of this kind. Raises ApiError that names the first wrong field."""
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        # A field of several forms fails in all of them: a bound exceeded tells more than a wrong type, and among wrong
+        # types the innermost
+        innermost = max(errors, key=lambda each: len(each["loc"]))
+        first = next((each for each in errors if not each["type"].endswith("_type")), innermost)
+        field = str(first["loc"][0]) if first["loc"] else None
+        raise ApiError(400, f"{path_of(first['loc']) or 'the body'}: {one_line(first)}", field) from None
+
+
+def path_of(location: tuple[int | str, ...]) -> str:
+    """The place of an error, such as `messages[0].role`; pydantic's names for the forms of a field are left out."""
+    names = [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in FORMS)]
+    shown = (f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in names)
+    return "".join(shown).removeprefix(".")
+
+
+def one_line(error: Any) -> str:
+    """An error of pydantic in the words of JSON."""
+    if error["type"] == "extra_forbidden":
+        return "this field is not known here"
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "input should be an object"
+    message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def schema_of(response_format: Mapping[str, Any] | None) -> Any:
+    """The JSON schema of a `response_format`; None for plain text."""
+    kind = None if response_format is None else response_format.get("type")
+    if response_format is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise ApiError(400, "response_format.type must be text, json_object or json_schema", "response_format")
+    inner = response_format.get("json_schema", response_format)  # the Responses API has the schema one level up
+    return inner.get("schema", {"type": "object"}) if isinstance(inner, dict) else inner
+
+
+def checked_schema(schema: Any) -> dict[str, Any]:
+    """A schema within bounds."""
+    if isinstance(schema, str):
+        schema = parse_json(schema.encode("utf-8", "surrogatepass"))
+    if not isinstance(schema, dict):
+        raise ApiError(400, "a JSON schema is an object", "response_format")
+    if (size := len(json.dumps(schema))) > MOST_SCHEMA_BYTES:
+        raise ApiError(400, f"the schema has {size:,} bytes; at most {MOST_SCHEMA_BYTES:,} are read", "response_format")
+    return schema
+
+
+def any_of(texts: list[str]) -> str:
+    """A pattern that matches any of these texts."""
+    return "|".join("".join(f"\\x{{{ord(c):x}}}" if not c.isalnum() else c for c in text) for text in texts)

@@ -1,0 +1,136 @@
+"""POST /v1/responses: the part of OpenAI's newer protocol that needs no stored state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from foretell.serving.choice import Answer, Choice
+from foretell.serving.errors import ApiError
+from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
+from foretell.serving.models import ServedModel
+from foretell.serving.preparation import Wanted, chat_of, encode_chat, make_answer
+from foretell.serving.requests import ChatMessage, ResponsesRequest
+from foretell.serving.tokens import chat_logprobs
+
+
+class Responses(GenerationEndpoint[ResponsesRequest]):
+    """A conversation, continued by one message."""
+
+    request_type, prefix = ResponsesRequest, "resp"
+
+    def prepare(self, served: ServedModel, request: ResponsesRequest, key: str) -> Answer:
+        if request.n != 1:
+            raise ApiError(400, "a response is one message; use /v1/chat/completions for n", "n")
+        form = chat_of(served)
+        asks = [ChatMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+        told = [] if request.instructions is None else [ChatMessage(role="system", content=request.instructions)]
+        wanted = Wanted(
+            [encode_chat(served, [*told, *asks])],
+            request.max_output_tokens,
+            "max_output_tokens",
+            top_logprobs=request.top_logprobs if request.wants_logprobs else None,
+            stop_texts=tuple(form.stop_texts),
+            stop_ids=form.stop_ids,
+        )
+        asked = request.model_copy(update={"response_format": request.text.get("format") or request.response_format})
+        return make_answer(served, asked, wanted, key)
+
+    def plain(self, answer: Answer, request: ResponsesRequest) -> dict[str, Any]:
+        body = Body(answer, request)
+        return {**body.fields(body.status, [body.message()]), "usage": body.usage()}
+
+    async def events(
+        self, answer: Answer, request: ResponsesRequest, pieces: AsyncIterator[Piece], common: dict[str, Any]
+    ) -> AsyncIterator[bytes]:
+        body, number = Body(answer, request), 0
+
+        def event(kind: str, **fields: Any) -> bytes:
+            nonlocal number
+            line = data({"type": kind, "sequence_number": number, **fields}, kind)
+            number += 1
+            return line
+
+        place = {"item_id": body.message_id, "output_index": 0, "content_index": 0}
+        item = {"output_index": 0}
+        opening = {**common, **body.fields("in_progress", [])}
+        yield event("response.created", response=opening)
+        yield event("response.in_progress", response=opening)
+        yield event("response.output_item.added", **item, item=body.message("in_progress", []))
+        yield event("response.content_part.added", **place, part=body.part("", []))
+        async for piece in pieces:
+            if piece.text or piece.tokens:
+                logprobs = body.logprobs(piece.tokens)
+                yield event("response.output_text.delta", **place, delta=piece.text, logprobs=logprobs)
+        whole = body.choice
+        logprobs = body.logprobs(whole.tokens)
+        yield event("response.output_text.done", **place, text=whole.text, logprobs=logprobs)
+        yield event("response.content_part.done", **place, part=body.part(whole.text, logprobs))
+        yield event("response.output_item.done", **item, item=body.message())
+        common["foretell"] |= await self.looks(answer)
+        closing = {**common, **body.fields(body.status, [body.message()]), "usage": body.usage()}
+        yield event(f"response.{body.status}", response=closing)
+
+
+class Body:
+    """The objects of a response."""
+
+    def __init__(self, answer: Answer, request: ResponsesRequest):
+        self.answer, self.request = answer, request
+        self.message_id = f"msg-{uuid.uuid4().hex}"
+
+    @property
+    def choice(self) -> Choice:
+        return self.answer.choices[0]
+
+    @property
+    def status(self) -> str:
+        return "incomplete" if self.choice.finish_reason == "length" else "completed"
+
+    def fields(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        is_cut = status == "incomplete"
+        return {
+            "object": "response",
+            "created_at": self.answer.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": self.request.instructions,
+            "metadata": {},
+            "output": output,
+            "parallel_tool_calls": False,
+            "temperature": self.request.temperature,
+            "tool_choice": "none",
+            "tools": [],
+            "top_p": self.request.top_p,
+            "max_output_tokens": self.request.max_output_tokens,
+            "text": {"format": {"type": "text"}},
+        }
+
+    def message(self, status: str | None = None, content: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        if content is None:
+            content = [self.part(self.choice.text, self.logprobs(self.choice.tokens))]
+        return {
+            "id": self.message_id,
+            "type": "message",
+            "role": "assistant",
+            "status": status or self.status,
+            "content": content,
+        }
+
+    def part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    def logprobs(self, tokens) -> list[dict[str, Any]]:
+        return chat_logprobs(tokens, self.answer.model.model.tokenizer)["content"]
+
+    def usage(self) -> dict[str, Any]:
+        counts = usage(self.answer)
+        return {
+            "input_tokens": counts["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": counts["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts["total_tokens"],
+        }

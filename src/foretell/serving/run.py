@@ -1,0 +1,246 @@
+"""`run`: a server until SIGTERM or Ctrl-C: bind, warm up, answer, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from logging.handlers import QueueHandler
+
+import uvicorn
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from foretell.errors import OutputError
+from foretell.model.kernels.fast_decoder import is_compiling
+from foretell.serving.access import Access, AccessRules
+from foretell.serving.chats import Chats
+from foretell.serving.completions import Completions
+from foretell.serving.connection import SECONDS, TimedConnection
+from foretell.serving.errors import ApiError
+from foretell.serving.explorer import Explorer, ExplorerFiles
+from foretell.serving.models import ServedModel
+from foretell.serving.page_file import PageFile
+from foretell.serving.patch_map import PatchMap
+from foretell.serving.preparation import Wanted, make_answer
+from foretell.serving.requests import GenerationRequest
+from foretell.serving.responses import Responses
+from foretell.serving.server import Server
+from foretell.serving.status import Status
+from foretell.serving.tasks import TASK_REQUESTS, TaskEndpoint
+from foretell.serving.texts import Detokenize, Embeddings, Scores, Tokenize
+from foretell.serving.values import Values
+
+HEADER_BYTES = 16 * 1024
+BACKLOG = 2048
+WARM_UP_TOKENS = 4
+LOG_RECORDS = 1000
+LAST_SECONDS = 2.0  # for the last lines of streams that are stopped, and for what clients have not read yet
+LAG_SECONDS = 0.25  # how often the event loop's delay is measured
+
+logger = logging.getLogger(__name__)
+
+
+def make_app(server: Server, rules: AccessRules) -> ASGIApp:
+    """The ASGI application of a server."""
+    tasks: dict[str, ASGIApp] = {path: TaskEndpoint(server, path) for path in TASK_REQUESTS}
+    status, explorer = Status(server), ExplorerFiles(server)
+    asked = {
+        "/v1/completions": Completions(server),
+        "/v1/chat/completions": Chats(server),
+        "/v1/responses": Responses(server),
+        "/v1/embeddings": Embeddings(server),
+        "/v1/score": Scores(server),
+        "/explore/patch": PatchMap(server),
+        "/explore/value": Values(server),
+        "/tokenize": Tokenize(server),
+        "/detokenize": Detokenize(server),
+        "/explore": Explorer(server),
+        "/explore/page": PageFile(server),
+        **tasks,
+    }
+    read = {
+        "/v1/models": status.models,
+        "/v1/models/{name:path}": status.model,
+        "/tokenizer_info": status.tokenizer_info,
+        "/health": status.health,
+        "/ready": status.ready,
+        "/metrics": status.metrics,
+        "/": explorer.page,
+        "/page/{name:path}": explorer.page,
+        "/explore": explorer.models,
+    }
+    routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in asked.items()]
+    routes += [Route(path, function, methods=["GET"]) for path, function in read.items()]
+    routes += [Route(f"/v1{path}", asked[path], methods=["POST"]) for path in ("/tokenize", "/detokenize")]
+    return Access(Router(routes, redirect_slashes=False), server, rules)
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers, which end streams before they are done."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OutputError for an address that cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        is_host = isinstance(error, OSError) and error.errno != errno.EADDRINUSE and error.errno != errno.EACCES
+        advice = f"choose another {'--host' if is_host else '--port'}"
+        raise OutputError(f"cannot listen on {host} port {port}: {reason}; {advice}") from None
+    listener.listen(BACKLOG)
+    return listener
+
+
+def run(server: Server, listener: socket.socket, rules: AccessRules, grace: float, started: Callable[[], None]) -> None:
+    """Answer requests until a signal ends the server; `started` is called when it is ready."""
+    with logged_apart():
+        asyncio.run(Run(server, listener, rules, grace, started).run())
+
+
+class DroppingHandler(QueueHandler):
+    """Puts records into a queue, and drops those that do not fit."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+
+@contextlib.contextmanager
+def logged_apart() -> Iterator[None]:
+    """Write the log in a thread: a full pipe or a slow disk must not stop the event loop."""
+    log, handlers = logging.getLogger("foretell"), logging.getLogger("foretell").handlers
+    records: queue.Queue[logging.LogRecord] = queue.Queue(LOG_RECORDS)
+    threading.Thread(target=write_records, args=(records, handlers), name="log", daemon=True).start()
+    log.handlers = [DroppingHandler(records)]
+    try:
+        yield
+    finally:
+        log.handlers = handlers
+
+
+# Not a QueueListener, whose end would wait for a full pipe
+def write_records(records: queue.Queue[logging.LogRecord], handlers: list[logging.Handler]) -> None:
+    while True:
+        record = records.get()
+        for handler in handlers:
+            handler.handle(record)
+
+
+class Run:
+    """One life of a server."""
+
+    def __init__(
+        self, server: Server, listener: socket.socket, rules: AccessRules, grace: float, started: Callable[[], None]
+    ):
+        self.server, self.listener, self.grace, self.started = server, listener, grace, started
+        config = uvicorn.Config(
+            make_app(server, rules),
+            http=TimedConnection,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            timeout_keep_alive=SECONDS,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        self.http = QuietServer(config)
+        self.stopping = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        self.server.engine.start(loop)
+        serving = asyncio.create_task(self.http.serve(sockets=[self.listener]))
+        warming = asyncio.create_task(self._warm_up())
+        warming.add_done_callback(self._on_warm)
+        helpers = [warming, asyncio.create_task(self._measure_lag())]
+        await asyncio.wait((serving, asyncio.create_task(self.stopping.wait())), return_when=asyncio.FIRST_COMPLETED)
+        self.server.is_draining = True
+        await self._drain()
+        for helper in helpers:
+            helper.cancel()
+        self.http.should_exit = True  # closes connections as soon as their answers are sent
+        await asyncio.wait((serving,), timeout=LAST_SECONDS)
+        self.http.force_exit = True
+        for connection in list(self.http.server_state.connections):
+            if isinstance(connection, TimedConnection):
+                connection.abort()
+        await serving
+        self.server.engine.stop()
+        if warming.done() and not warming.cancelled():
+            warming.result()  # raises the error of a model that cannot generate
+
+    def _on_warm(self, warming: asyncio.Task[None]) -> None:
+        """A model that cannot generate ends the server."""
+        if not warming.cancelled() and warming.exception() is not None:
+            self.stopping.set()
+
+    def _on_signal(self) -> None:
+        """The first signal lets running requests finish, the second does not."""
+        if self.stopping.is_set():
+            self.hurry.set()
+            return
+        self.stopping.set()
+        count = self.server.num_requests
+        requests = f"{count} request has" if count == 1 else f"{count} requests have"
+        logger.info(f"stopping: {requests} {self.grace:g} seconds; a second signal ends them now")
+
+    async def _drain(self) -> None:
+        await self._wait_for_requests(self.grace, self.hurry)
+        if self.server.num_requests:
+            self.server.engine.fail_all(ApiError(503, "the server was stopped"))
+            await self._wait_for_requests(LAST_SECONDS)  # the streams send their last lines
+
+    async def _wait_for_requests(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
+        deadline = time.monotonic() + seconds
+        while self.server.num_requests and time.monotonic() < deadline and not (hurry and hurry.is_set()):
+            await asyncio.sleep(0.02)
+
+    async def _warm_up(self) -> None:
+        """Generate a little with each model, until its kernels are compiled and in use."""
+        for served in self.server.models:
+            await self._generate_little(served)
+            while is_compiling():
+                await asyncio.sleep(0.1)
+            await self._generate_little(served)
+        gc.collect()
+        gc.freeze()  # what the models and libraries consist of is not garbage; collections become short
+        self.server.is_ready = True
+        self.started()
+
+    async def _generate_little(self, served: ServedModel) -> None:
+        """A few tokens: the first passes pack weights and start the compilation of kernels."""
+        request = GenerationRequest(temperature=0, ignore_eos=True)
+        answer = make_answer(served, request, Wanted([[0]], WARM_UP_TOKENS, "max_tokens"), "")
+        self.server.engine.submit(answer)
+        await answer.ended()
+
+    async def _measure_lag(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LAG_SECONDS)
+            self.server.note_lag(time.monotonic() - before - LAG_SECONDS)

@@ -1,0 +1,100 @@
+"""`Server`: what all routes share: models, their thread, workers, and the count of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.requests import Request as HttpRequest
+
+from foretell.serving.connection import read_body
+from foretell.serving.engine_thread import EngineThread
+from foretell.serving.errors import ApiError
+from foretell.serving.json_bodies import parse_json
+from foretell.serving.models import ServedModels
+from foretell.serving.requests import Request, parse
+
+Result = TypeVar("Result")
+Asked = TypeVar("Asked", bound=Request)
+CLIENT = "foretell.client"  # in the scope of a request: the number of the key that opened it
+LAG_DECAY = 0.9  # per measurement
+WORKERS = 2  # threads that tokenise, render templates, compile schemas, read and write large JSON
+MOST_BYTES_READ = 256 * 2**20  # of bodies that are read at the same time
+INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the event loop, in about a millisecond
+
+
+@dataclass(frozen=True)
+class Limits:
+    """requests: that are read or wait at once; others are told to come back. strict_fields: refuse unknown fields."""
+
+    requests: int = 256
+    strict_fields: bool = False
+
+
+class Server:
+    """The state of a server between requests."""
+
+    def __init__(self, models: ServedModels, limits: Limits):
+        self.models, self.limits = models, limits
+        self.engine = EngineThread(served.scheduler for served in models)
+        self.num_requests, self.num_bytes_read, self.loop_lag = 0, 0, 0.0
+        self.is_ready = self.is_draining = False
+        self._workers = ThreadPoolExecutor(WORKERS, "requests")
+
+    @contextmanager
+    def admitted(self, http: HttpRequest) -> Iterator[str]:
+        """Count a request while it is answered; gives the key of its client. Raises ApiError for too many."""
+        self._check_room()
+        self.num_requests += 1
+        try:
+            yield http.scope.get(CLIENT) or (http.client.host if http.client else "")
+        finally:
+            self.num_requests -= 1
+
+    def _check_room(self) -> None:
+        if self.num_requests >= self.limits.requests:
+            raise ApiError(429, f"{self.num_requests} requests are in progress; try again in a second")
+
+    async def read(self, kind: type[Asked], http: HttpRequest) -> Asked:
+        """The request in a body. Raises ApiError, also for too many requests: then the body is not read."""
+        self._check_room()
+        size = 0
+
+        def note(count: int) -> None:
+            nonlocal size
+            size += count
+            self.num_bytes_read += count
+            if self.num_bytes_read > MOST_BYTES_READ:
+                raise ApiError(429, "too many large bodies are being read; try again in a second")
+
+        try:
+            body = await read_body(http, note)
+            return await self.compute(lambda: parse(kind, parse_json(body)), size)
+        finally:
+            self.num_bytes_read -= size
+
+    async def compute(self, function: Callable[[], Result], num_bytes: int) -> Result:
+        """Run a function that reads or writes JSON of this size: in a worker thread if it is large."""
+        return function() if num_bytes <= INLINE_BYTES else await self.in_worker(function)
+
+    async def in_worker(self, function: Callable[[], Result]) -> Result:
+        """Run a function in a worker thread. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+
+    def check_fields(self, request: Request) -> dict[str, str]:
+        """Headers that name the unknown fields of a request. Raises ApiError for what is refused."""
+        unknown = request.unknown_fields()
+        if not unknown:
+            return {}
+        if self.limits.strict_fields:
+            raise ApiError(400, f"unknown field {unknown[0][:80]!r}", unknown[0][:80], "unknown_field")
+        names = ", ".join(name[:80] if name[:80].isidentifier() and name.isascii() else "?" for name in unknown[:10])
+        return {"x-foretell-ignored": names}  # identifiers alone: a name must not write headers
+
+    def note_lag(self, seconds: float) -> None:
+        """Note a delay of the event loop; the gauge keeps the longest of the recent ones."""
+        self.loop_lag = max(seconds, LAG_DECAY * self.loop_lag)

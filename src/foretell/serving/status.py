@@ -1,0 +1,110 @@
+"""Routes about the server: its models, whether it is alive and ready, its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from foretell.serving.errors import ApiError
+from foretell.serving.models import ServedModel, ServedTask
+from foretell.serving.server import Server
+
+
+class Status:
+    """GET routes; none of them waits for a model."""
+
+    def __init__(self, server: Server):
+        self.server = server
+        self.registry = CollectorRegistry()
+        self.registry.register(Gauges(server))
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        return JSONResponse({"object": "list", "data": self._descriptions()})
+
+    async def model(self, request: Request) -> Response:
+        """GET /v1/models/NAME."""
+        name = request.path_params["name"]
+        known = next((model for model in self._descriptions() if model["id"] == name), None)
+        return JSONResponse(known or describe(self.server.models.find(name)))
+
+    def _descriptions(self) -> list[dict[str, Any]]:
+        """The objects of all models; a model for a task alone has no context of tokens."""
+        models = {model.name: describe(model) for model in self.server.models}
+        tasks = {task.name: describe_task(task) for task in self.server.models.tasks if task.name not in models}
+        return [*models.values(), *tasks.values()]
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """GET /tokenizer_info: what lm-evaluation-harness asks for before it sends ids."""
+        served = self.server.models.find(request.query_params.get("model", ""))
+        tokenizer = served.model.tokenizer
+        names = {
+            "bos_token": None if tokenizer.start_id is None else tokenizer.piece(tokenizer.start_id),
+            "eos_token": None if tokenizer.end_id is None else tokenizer.piece(tokenizer.end_id),
+        }
+        return JSONResponse(
+            {
+                "tokenizer_class": tokenizer.kind,
+                **names,
+                "model_max_length": served.context_length,
+                "chat_template": tokenizer.chat_template,
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        """GET /health: the process answers."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /ready: the models are loaded and warm, and requests are taken."""
+        if self.server.is_draining:
+            raise ApiError(503, "the server is shutting down")
+        if not self.server.is_ready:
+            raise ApiError(503, "the models are being warmed up")
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics, for Prometheus."""
+        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def describe(served: ServedModel) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "foretell",
+        "max_model_len": served.context_length,
+    }
+
+
+def describe_task(task: ServedTask) -> dict[str, Any]:
+    return {"id": task.name, "object": "model", "created": task.created, "owned_by": "foretell"}
+
+
+class Gauges(Collector):
+    """Numbers that are read when they are asked for."""
+
+    def __init__(self, server: Server):
+        self.server = server
+
+    def collect(self):
+        engine = self.server.engine
+        for name, text, value in (
+            ("requests", "Requests that are answered now", self.server.num_requests),
+            ("sequences_running", "Sequences that are read or written now", engine.num_running),
+            ("sequences_waiting", "Sequences that wait for room", engine.num_waiting),
+            ("event_loop_lag_seconds", "The longest recent delay of the event loop", self.server.loop_lag),
+            ("steps_total", "Steps of all models", engine.num_steps),
+            ("tokens_total", "Tokens written", engine.num_tokens),
+        ):
+            yield GaugeMetricFamily(f"foretell_{name}", text, value=value)
+        blocks = GaugeMetricFamily("foretell_cache_blocks_free", "Free blocks of the cache", labels=["model"])
+        for served in self.server.models:
+            blocks.add_metric([served.name], served.scheduler.pool.num_free)
+        yield blocks

@@ -1,0 +1,72 @@
+"""Tokens as OpenAI's clients read them: text or bytes, offsets, log-probabilities in two shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from foretell.generation.logprobs import TokenLogprob
+from foretell.serving.choice import ShownToken
+from foretell.text import Tokenizer
+
+
+def key_of(token: int, tokenizer: Tokenizer) -> str:
+    """The text of a token, or its bytes where they are a part of a character: bytes:\\xe2. No two have the same key."""
+    content = tokenizer.bytes_of(token)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+    return text
+
+
+def chat_logprobs(tokens: Iterable[ShownToken], tokenizer: Tokenizer) -> dict[str, Any]:
+    """`choices[].logprobs` of a chat."""
+    content = [
+        {
+            **chat_token(token.id, token.logprob.logprob, tokenizer),
+            "top_logprobs": [chat_token(id, value, tokenizer) for id, value in token.logprob.top],
+        }
+        for token in tokens
+        if token.logprob is not None
+    ]
+    return {"content": content, "refusal": None}
+
+
+def chat_token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {"token": key_of(token, tokenizer), "logprob": logprob, "bytes": list(tokenizer.bytes_of(token))}
+
+
+def completion_logprobs(
+    tokens: Iterable[tuple[int, int, TokenLogprob | None]], tokenizer: Tokenizer, top: int
+) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion, of (token, code points before it, log-probability).
+
+    The first token of a prompt has no log-probability: null.
+    """
+    rows = list(tokens)
+    return {
+        "tokens": [key_of(token, tokenizer) for token, _, _ in rows],
+        "token_logprobs": [None if row is None else row.logprob for _, _, row in rows],
+        "top_logprobs": [top_dictionary(row, tokenizer) for _, _, row in rows] if top else None,
+        "text_offset": [offset for _, offset, _ in rows],
+    }
+
+
+def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer) -> dict[str, float] | None:
+    """The most likely tokens, and the chosen one, by text; of two with one text the more likely stays."""
+    if row is None:
+        return None
+    pairs = {}
+    for token, value in [*row.top, (row.token, row.logprob)]:
+        pairs.setdefault(key_of(token, tokenizer), value)
+    return pairs
+
+
+def offsets(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """The code points of a text before each of its ids."""
+    stream, starts, length = tokenizer.stream(), [], 0
+    for token in ids:
+        starts.append(length)
+        length += len(stream.push(token))
+    return starts

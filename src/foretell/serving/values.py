@@ -1,0 +1,73 @@
+"""POST /explore/value: one number of a pass with its operands, each with its address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from annotated_types import MaxLen, MinLen
+
+from foretell.insight.explain.explanation import Explanation, explain_value
+from foretell.insight.explain.steps import Equation, Listing, Step
+from foretell.insight.trace import Trace
+from foretell.serving.changes import Patches, replacements
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.json_bodies import to_json
+from foretell.serving.models import ServedModel
+from foretell.serving.patch_map import PassRequest
+from foretell.serving.texts import TextEndpoint
+from foretell.typesetting.text import expression_lines
+
+MOST_ROWS = 4096  # of a listing; a vocabulary is longer
+FORMULA_WIDTH = 62  # characters
+FIRST_ROWS = 100  # of a listing that is longer, with its last row and the row of the value
+
+
+class ValueRequest(PassRequest):
+    """address: a name and an index without the batch row, as `foretell explain --value` reads it."""
+
+    address: Annotated[str, MinLen(1), MaxLen(300)]
+
+
+class Values(TextEndpoint[ValueRequest]):
+    """The explanation of one number."""
+
+    request_type = ValueRequest
+
+    async def respond(self, served: ServedModel, request: ValueRequest, key: str) -> bytes:
+        if not request.address.isprintable():
+            raise ApiError(400, "address: write one line, with \\n for a line break in a token", "address")
+        ids = await self.server.in_worker(partial(request.ids, served))
+        explanation, is_changed = await self.server.engine.call(partial(explain, served, request, ids))
+        return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
+
+
+def explain(served: ServedModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
+    """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
+    changes = replacements(served, request.change, Patches(served, request.change), lambda: 0)
+    with errors_of("address"), Trace(served.model, replace=changes):
+        explanation = explain_value(served.model, ids, request.address)
+    return explanation, explanation.name in changes
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """The explanation, with the first rows of a very long listing."""
+    whole = replace(explanation, steps=()).to_json()
+    return {**whole, "address": explanation.address, "steps": [step_json(step) for step in explanation.steps]}
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """A step as JSON; an equation with the lines of its formula as text."""
+    if isinstance(step, Equation):
+        return {**step.to_json(), "formula": expression_lines(step.expression, FORMULA_WIDTH)}
+    if not isinstance(step, Listing):
+        return step.to_json()
+    length = len(next(iter(step.columns.values())))
+    if length <= MOST_ROWS:
+        return step.to_json()
+    focus = 0 if step.focus is None else step.focus
+    rows = sorted({*range(FIRST_ROWS), focus, length - 1})
+    columns = {name: [column[row] for row in rows] for name, column in step.columns.items()}
+    cut = replace(step, columns=columns, focus=None if step.focus is None else rows.index(focus)).to_json()
+    return {**cut, "sums": step.sums, "left_out": length - len(rows)}

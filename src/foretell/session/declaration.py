@@ -1,0 +1,171 @@
+"""The declaration of a kind of training: what a task package adds to the protocol of every training."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from foretell.config import ModelConfig
+from foretell.device import dtype_name
+from foretell.errors import CheckpointError
+from foretell.loading import Start
+from foretell.model.cost import count_parameters
+from foretell.model.init import make_decoder, weight_shapes
+from foretell.planning.estimate import DeviceMemory
+from foretell.runs.run import Run
+from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.machine import Footprint, seconds_per_step
+from foretell.session.reporter import Reporter
+from foretell.session.request import TrainingRequest
+from foretell.session.session import Session
+from foretell.session.task import Task
+
+AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device, the precision of matrix products, and the memory that a training can use."""
+
+    device: torch.device
+    dtype: torch.dtype
+    memory: DeviceMemory
+
+    def describe(self, parallel: str) -> str:
+        processes = self.memory.processes
+        several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
+        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
+
+
+def describe_model(size: str, model: ModelConfig) -> str:
+    return (
+        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}"
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
+
+    record: choices outside the configuration, as entries of run.json. With `most_steps`, a training of a given time has
+    at most this number of steps.
+    """
+
+    config: Any
+    size: str
+    reasons: list[str]
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Training(ABC, Generic[AnyRequest, AnyTask]):
+    """A kind of training: how a request becomes a task, for a new run and for one that is resumed.
+
+    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless their
+    docstring states otherwise.
+    """
+
+    verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
+
+    def __init__(self, request: AnyRequest):
+        self.request = request
+        self.began = time.monotonic()  # `minutes` are counted from here
+        self.probed: tuple[Any, float] | None = None  # the last configuration that was measured: seconds per step
+
+    def check_early(self, machine: Machine) -> None:
+        """Refuse a request that cannot fit the machine, before any data is read."""
+
+    @abstractmethod
+    def read(self, run: Run, reporter: Reporter) -> Any:
+        """Read the data, and keep in `run.tokens` what resuming needs of it. Only the first process does."""
+
+    @abstractmethod
+    def reopen(self, run: Run, record: dict[str, Any]) -> Any:
+        """The data that `read` kept."""
+
+    @abstractmethod
+    def choose(self, data: Any, machine: Machine) -> Choice:
+        """Fill in what the user left open. Only the first process does."""
+
+    def footprint(self, config: Any, data: Any) -> Footprint:
+        """The sizes that the checks of memory and disk need; by default, of a decoder whose rows fill its context."""
+        return Footprint(weight_shapes(config.model), config.model)
+
+    def first_model(self, config: Any, data: Any, start: Start | None) -> Any:
+        """The model before its first step, by default a decoder: with new weights, or the start's."""
+        return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
+
+    @abstractmethod
+    def load_model(self, directory: Path, device: torch.device) -> Any:
+        """The model of a checkpoint."""
+
+    @abstractmethod
+    def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
+        """The task; `about` has the entries of run.json beyond the configuration."""
+
+    @abstractmethod
+    def describe(self, task: AnyTask) -> list[str]:
+        """Lines for the log about the data, the model and the recipe of a new run, with the reasons."""
+
+    def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
+        """The time of a training step with this configuration, measured on the run's own batches."""
+        if self.probed is None or self.probed[0] != config:
+            task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
+            task.objective.to(machine.device)
+            task.choose_kernels(machine.device, machine.dtype)
+            seconds = seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
+            self.probed = config, seconds
+        return self.probed[1]
+
+    def timed_size(
+        self,
+        costs: Mapping[str, SizeCost],
+        probed: tuple[str, Any],
+        data: Any,
+        machine: Machine,
+        budget: Callable[[float], Budget],
+    ) -> tuple[str, str]:
+        """The size for time and data (`choose_size`), and the reason.
+
+        probed: the size to measure, and its configuration. budget: from the measured operations per second.
+        """
+        name, config = probed
+        rate = costs[name].flops_per_step / self.seconds_per_step(config, data, machine)
+        return choose_size(costs, budget(rate))
+
+    def timed_steps(
+        self, config: Any, data: Any, machine: Machine, default_minutes: float = 1.0, most: int | None = None
+    ) -> tuple[int, str]:
+        """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
+        if self.request.section("training").get("steps") is not None:
+            return config.training.steps, "as asked"
+        seconds = self.seconds_per_step(config, data, machine)
+        return choose_steps(self.request.minutes, default_minutes, seconds, f"{seconds:.2f} s per step", most)
+
+    def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
+        """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
+
+    def how_to_extend(self, steps: int = 0) -> str:
+        """Advice on training beyond the last step of a run, by a number of steps if one is given."""
+        return "start again with another --out to train longer"
+
+    def opened(self, session: Session[AnyTask]) -> None:
+        """Called before the first or the next step."""
+
+    def closed(self, session: Session[AnyTask]) -> None:
+        """Called after the last step: write the report."""
+
+
+def kept_data(run: Run) -> Path:
+    """The data file of a run that keeps a copy of it (`Run.keep_file`)."""
+    path = run.kept_file("data")
+    if path is None:
+        raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
+    return path

@@ -1,0 +1,175 @@
+"""A server in a process of its own, as users start it, with a small random model and a client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+import foretell
+from foretell.language_model import LanguageModel
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.text import train_tokenizer
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("starlette")
+
+CONTEXT = 128
+THREADS = {"OMP_NUM_THREADS": "1"}  # as in the tests, with which answers are compared bit by bit
+PLACES = (Path(foretell.__file__).parents[2], Path.home(), Path(tempfile.gettempdir()))  # of this machine
+LEAKS = re.compile(  # in no answer: addresses, tracebacks and paths
+    rb"0x[0-9a-f]{6,}|Traceback|/home/|\.py\b|site-packages|"
+    + b"|".join(re.escape(bytes(place)) for place in PLACES if place.name)
+)
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: IO[str]
+    client: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.Client(base_url=self.address, timeout=120)
+
+    def post(self, path: str, **body: Any) -> Any:
+        """Send a body in ASCII: httpx cannot write lone surrogates."""
+        return self.client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """The answer to a request that is served."""
+        answer = self.post(path, **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stream(self, path: str, **body: Any) -> list[Any]:
+        """The values of a stream's data lines; the last one is checked to be [DONE] and left out."""
+        with self.client.stream("POST", path, json={**body, "stream": True}) as answer:
+            text = "".join(answer.iter_text())
+        lines = [line for line in text.split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in lines)
+        assert lines.count("data: [DONE]") == 1 and lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+    def logged(self) -> str:
+        """All that the server has written to stderr."""
+        return Path(self.log.name).read_text(encoding="utf-8")
+
+    def memory(self) -> int:
+        """The kilobytes of memory and swap space of its own, on Linux; elsewhere 0."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        text = status.read_text(encoding="utf-8") if status.exists() else ""
+        return sum(map(int, re.findall(r"^(?:RssAnon|VmSwap):\s+(\d+) kB$", text, re.MULTILINE)))
+
+    def metric(self, name: str) -> float:
+        text = self.client.get("/metrics").text
+        return float(re.findall(rf"^foretell_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)[0])
+
+    def close(self) -> None:
+        self.process.wait()
+        self.client.close()
+        self.log.close()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+def start(*arguments: str, **environment: str) -> Served:
+    """Start a server on a free port and wait until it is ready."""
+    command = [sys.executable, "-m", "foretell", "serve", *arguments, "--port", "0"]
+    log = tempfile.NamedTemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - deleted with the server
+    process = subprocess.Popen(command, stderr=log, env={**os.environ, **THREADS, **environment})
+    while process.poll() is None:
+        text = Path(log.name).read_text(encoding="utf-8")
+        if text.rstrip().endswith("ready"):
+            return Served(process, re.findall(r"http://\S+(?=/v1)", text)[0], log)
+        time.sleep(0.02)
+    raise AssertionError(f"the server ended: {Path(log.name).read_text(encoding='utf-8')}")
+
+
+@pytest.fixture(scope="session")
+def run_async() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """`asyncio.run` in a thread: Playwright's tests leave a running event loop in the main one."""
+
+    def call(work: Coroutine[Any, Any, Any]) -> Any:
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(asyncio.run, work).result()
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def toy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved decoder on bytes with random weights."""
+    tokenizer = train_tokenizer("bytes", ["any text"])
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=CONTEXT, init="torch")
+    path = tmp_path_factory.mktemp("toy") / "toy"
+    LanguageModel(make_decoder(config, seed=3).eval(), tokenizer, "toy").save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def start_server() -> Iterator[Callable[..., Served]]:
+    """Starts servers, which end with the tests of a file."""
+    started: list[Served] = []
+
+    def call(*arguments: str, **environment: str) -> Served:
+        started.append(start(*arguments, **environment))
+        return started[-1]
+
+    yield call
+    for served in started:
+        served.process.kill()
+        served.close()
+
+
+@pytest.fixture(scope="session")
+def server(toy_model: Path) -> Iterator[Served]:
+    """One server for all tests that do not end it."""
+    served = start(str(toy_model), "--memory", "0.05")
+    yield served
+    assert served.stop() == 0
+    served.close()
+
+
+def settled(page: Any) -> None:
+    """Wait until the live page shows a pass and nothing is asked for any more."""
+    page.wait_for_selector("html[data-ready]")
+    page.wait_for_selector("html[data-requests='0']")
+
+
+@pytest.fixture
+def open_live(server: Served, browser: Any) -> Iterator[Callable[..., tuple[Any, list[str]]]]:
+    """Open the live page, with options of a browser's context: the page, and its console's complaints."""
+    contexts = []
+
+    def open_page(fragment: str = "", **options: Any) -> tuple[Any, list[str]]:
+        contexts.append(browser.new_context(**options))
+        page, complaints = contexts[-1].new_page(), []
+        page.on("console", lambda line: line.type in ("error", "warning") and complaints.append(line.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{server.address}/{fragment}")
+        settled(page)
+        return page, complaints
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,194 @@
+"""The live page: its files and sections, and the page in a browser that edits, continues and follows links."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+import foretell
+from foretell.insight.page.sections import all_sections, find_sections, needed_values
+from foretell.insight.page.traced_pass import PageModel
+from tests.serving.conftest import settled
+
+TEXT = "some words"
+HOSTILE = "</script><img src=x onerror=document.title='run'>"
+
+
+@pytest.fixture(scope="module")
+def server(start_server, toy_model):
+    return start_server(str(toy_model), "--memory", "0.05")
+
+
+@pytest.fixture(scope="module")
+def model(toy_model):
+    return foretell.load(toy_model)
+
+
+def lines(server: Any, **body: Any) -> list[dict[str, Any]]:
+    """The lines of POST /explore."""
+    answer = server.post("/explore", **body)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_its_files_have_a_strict_policy(server):
+    for path in ("/", "/page/live/live.js", "/page/style.css", "/page/main.js"):
+        answer = server.client.get(path)
+        assert answer.status_code == 200
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';") and "unsafe" not in policy
+    assert "<script>" not in server.client.get("/").text
+
+
+@pytest.mark.parametrize("path", ["/page/nothing.js", "/page/../write_page.py", "/page/%2e%2e/write_page.py", "/page/"])
+def test_no_other_file_is_served(server, path):
+    answer = server.client.get(path)
+    assert answer.status_code == 404 or "<!doctype html>" in answer.text
+
+
+def test_sections_are_those_of_a_pass_with_the_library(server, model):
+    page = PageModel.of(model)
+    by_position = ["lens.at.3", "streams.0", "values.at.1.2"]
+    names = [*(name for name in all_sections(page) if name != "vocabulary"), *by_position]
+    first, *rest = lines(server, text=TEXT, appended=[33], sections=names)
+    assert [token["id"] for token in first["structure"]["tokens"]] == [*model.encode_fitting(TEXT), 33]
+    traced = page.record(
+        [*model.encode_fitting(TEXT), 33], TEXT, needed_values(page, find_sections(page, names).values())
+    )
+    for name, line in zip(names, rest, strict=True):
+        family, index = find_sections(page, [name])[name]
+        expected = family.section(traced, index)
+        assert line["section"] == {**asdict(expected), "shape": list(expected.shape)}, name
+
+
+def test_a_change_applies_to_the_pass(server):
+    off = {"value": "trunk.blocks.0.attention", "scale": 0}
+    plain, changed = (lines(server, text=TEXT, sections=["logits"], change=change)[1] for change in ([], [off]))
+    assert plain != changed
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"text": ""}, "text"),
+        ({"text": "x" * 1000}, "context"),
+        ({"text": TEXT, "appended": [99_999]}, "appended: 99999 is not a token"),
+        ({"text": TEXT, "sections": ["../../etc"]}, "has no section"),
+        ({"text": TEXT, "sections": ["lens.at.10"]}, "no position 10"),
+        ({"text": TEXT, "sections": ["values.at.9.0"]}, "has no section"),
+        ({"text": TEXT, "sections": ["streams.-1"]}, "has no section"),
+        ({"text": TEXT, "change": [{"value": "nothing", "scale": 0}]}, "nothing"),
+        ({"text": TEXT, "model": "other"}, "no model is named"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_gets_one_line(server, body, words):
+    answer = server.post("/explore", **body)
+    assert answer.status_code in (400, 404)
+    message = answer.json()["error"]["message"]
+    assert words in message and "\n" not in message
+
+
+# --- the page in a browser -------------------------------------------------------------------------------------------
+
+
+def wait_for_tokens(page: Any, count: int) -> None:
+    page.wait_for_selector(f"#tokens:not(:has(.token:nth-child({count + 1}))) .token:nth-child({count})")
+    settled(page)
+
+
+def next_rows(page: Any) -> list[str]:
+    return page.locator("#next-table tbody .piece").all_inner_texts()
+
+
+def edit(page: Any, text: str) -> None:
+    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.request.method == "POST"):
+        page.locator("#text").fill(text)
+    settled(page)
+
+
+def test_an_edited_text_is_followed(open_live, model):
+    page, complaints = open_live()
+    edit(page, TEXT)
+    logits = PageModel.of(model).record(model.encode_fitting(TEXT), TEXT, []).last_logits
+    shown = page.evaluate("import('/page/main.js').then(({ shown }) => Array.from(shown.data.get('logits').whole))")
+    assert torch.equal(torch.tensor(shown), logits)
+    expected = foretell.next_tokens(model, TEXT, top=10)[0].tokens
+    assert page.locator("#next-table tbody .number").first.inner_text() == f"{expected[0].probability:.4f}"
+    assert page.locator("#tokens .token").count() == len(TEXT)
+    page.locator("#here").scroll_into_view_if_needed()
+    page.locator("#here tbody tr").first.wait_for()  # the lens of one position
+    assert complaints == []
+
+
+def test_a_click_continues_and_the_tree_leads_back(open_live):
+    page, complaints = open_live(f"#text={TEXT}")
+    before = next_rows(page)
+    page.locator("#next-table .link").nth(1).click()
+    wait_for_tokens(page, len(TEXT) + 1)
+    page.get_by_text("Remove the last").click()
+    wait_for_tokens(page, len(TEXT))
+    assert next_rows(page) == before
+    page.get_by_text("Add the most probable token").click()
+    wait_for_tokens(page, len(TEXT) + 1)
+    assert page.locator(".branches .token").count() == 2
+    assert complaints == []
+
+
+def test_a_link_opens_the_same_state(open_live):
+    page, _ = open_live(f"#text={TEXT}&appended=[40,41]&layer=1&head=1&token=3")
+    other, _ = open_live(page.url[page.url.index("#") :])
+    for opened in (page, other):
+        assert opened.locator("#text").input_value() == TEXT
+        assert opened.locator("#tokens .token").count() == len(TEXT) + 2
+        assert opened.locator("#layer-select").input_value() == "1"
+        assert opened.locator("#token-select").input_value() == "3"
+
+
+def test_all_parts_are_shown_when_they_come_into_view(open_live):
+    page, complaints = open_live(f"#text={TEXT}")
+    for section in page.locator("main section:not([hidden])").all():
+        section.scroll_into_view_if_needed()
+        settled(page)
+    assert page.locator("#lens tbody td").count() > 5
+    assert page.locator("#recorded-weight").inner_text() == page.locator("#computed-weight").inner_text()
+    assert "…" not in page.locator("#lens tbody td").all_inner_texts()
+    assert complaints == []
+
+
+def test_the_small_maps_of_all_layers_are_one_request(open_live):
+    page, _ = open_live(f"#text={TEXT}")
+    page.locator("#grid").scroll_into_view_if_needed()
+    settled(page)
+    asked = []
+    page.on("request", lambda request: "thumbs." in (request.post_data or "") and asked.append(request.post_data))
+    with page.expect_request(lambda request: "thumbs." in (request.post_data or "")):
+        edit(page, TEXT + "!")
+    settled(page)
+    assert [body.count("thumbs.") for body in asked] == [2]
+
+
+def test_a_hostile_text_is_shown_and_never_executed(open_live):
+    page, complaints = open_live()
+    edit(page, HOSTILE)
+    assert page.title() == "toy · foretell"
+    assert page.locator("#tokens .token").count() == len(HOSTILE)
+    assert page.locator("main img").count() == 0
+    assert complaints == []
+
+
+def test_an_error_is_one_line_and_the_last_pass_stays(open_live):
+    page, _ = open_live(f"#text={TEXT}")
+    before = next_rows(page)
+    page.locator("#text").fill("x" * 500)
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "context" in page.locator("#trouble").inner_text()
+    assert next_rows(page) == before
+    edit(page, TEXT)
+    assert page.locator("#trouble").is_hidden()

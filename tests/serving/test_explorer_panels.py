@@ -1,0 +1,361 @@
+"""The live page changes a pass, patches it from a second text, opens numbers and leaves as code, file and picture."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import torch
+
+import foretell
+from foretell.insight.replacement import without_heads
+from tests.serving.conftest import settled
+
+TEXT, OTHER = "The return value of the", "The second line of the file"
+LENGTH = 5  # of the text, in tokens
+CORE, BLOCK = "trunk.blocks.0.attention.core", "trunk.blocks.0"
+CHANGES = [
+    {"value": CORE, "heads": [1], "scale": 0},
+    {"value": CORE, "heads": [0], "positions": [2, 3], "scale": 0.5},
+    {"value": "trunk.blocks.1.feedforward.activation", "neurons": [5, 7], "scale": 2},
+    {"value": BLOCK, "add": [0.25] * 192, "positions": [4]},
+    {"value": "embed", "set": 0.125, "neurons": [3]},
+    {"value": "trunk.blocks.1", "patch": OTHER, "positions": [4]},
+]
+
+
+def link(change: Any = (), **fields: str) -> str:
+    values = {"text": TEXT, "change": json.dumps(change), **fields}
+    return "#" + "&".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+@pytest.fixture(scope="module")
+def server(start_server):
+    return start_server("primer", "--memory", "0.05")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return foretell.load("primer")
+
+
+@pytest.fixture
+def open_panels(open_live):
+    """Open the live page at its panels."""
+
+    def open_page(fragment: str, **options: Any) -> Any:
+        page, complaints = open_live(fragment, **options)
+        page.locator("#changes").scroll_into_view_if_needed()
+        settled(page)
+        return page, complaints
+
+    return open_page
+
+
+@torch.inference_mode()
+def probabilities(model, replace=None):
+    with foretell.Trace(model, replace=replace):
+        return model.log_probabilities(model(model.encode(TEXT))[0, -1]).exp()
+
+
+def effect(page: Any) -> list[list[str]]:
+    """The rows of the table of both passes: token, changed, original, difference."""
+    page.locator("#change-effect tbody tr").first.wait_for()
+    return [row.locator("th, td").all_inner_texts() for row in page.locator("#change-effect tbody tr").all()]
+
+
+def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
+    page.locator(within).get_by_role("button", name=name, exact=exact).click()
+    settled(page)
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_is_switched_off_scaled_and_restored(open_panels, model):
+    page, complaints = open_panels(link())
+    before = probabilities(model)
+    page.locator("#head-select").select_option("1")
+    click(page, "Head 1 of layer 0 off")
+    after = probabilities(model, {CORE: without_heads(1)})
+    best = int(after.argmax())
+    shown = effect(page)[0]
+    assert shown[1:3] == [f"{after[best]:.4f}", f"{before[best]:.4f}"]
+    assert json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')")) == CHANGES[:1]
+    slider = page.get_by_role("slider", name="Factor: head 1")
+    slider.fill("1")
+    slider.dispatch_event("change")
+    settled(page)
+    assert [row[1] for row in effect(page)] == [row[2] for row in effect(page)]
+    click(page, "Remove: head 1")
+    assert page.locator(".chip").count() == 0 and page.locator("#change-effect table").count() == 0
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Attention of layer 1 off", "trunk.blocks.1.attention"),
+        ("Feed-forward of layer 1 off", "trunk.blocks.1.feedforward"),
+    ],
+)
+def test_a_layer_is_switched_off(open_panels, model, name, value):
+    page, _ = open_panels(link(layer="1"))
+    click(page, name)
+    after = probabilities(model, {value: torch.zeros_like})
+    assert effect(page)[0][1] == f"{after.max():.4f}"
+
+
+def test_a_neuron_is_switched_off(open_panels):
+    page, _ = open_panels(link())
+    page.locator("#change-neuron").fill("7")
+    click(page, "Neuron of layer 0 off")
+    assert page.locator(".chip span").inner_text() == "neuron 7 of trunk.blocks.0.feedforward.activation"
+
+
+def test_the_loss_and_its_difference(open_panels, model):
+    page, _ = open_panels(link(CHANGES[:1]))
+    ids = model.encode(TEXT)
+    losses = []
+    for replace in ({CORE: without_heads(1)}, {}):
+        with foretell.Trace(model, replace=replace), torch.inference_mode():
+            logprobs = model.log_probabilities(model(ids)[0])
+        losses.append(float(-logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None]).mean()))
+    effect(page)
+    words = page.locator("#change-effect .summary").inner_text()
+    assert f"Loss of the text: {losses[0]:.4f}, originally {losses[1]:.4f}" in words
+
+
+def test_a_vector_of_another_place_is_added(open_panels):
+    page, complaints = open_panels(link())
+    page.get_by_text("Add a vector to the stream").click()
+    settled(page)
+    page.locator("#vector").select_option("1")
+    page.locator("#vector-factor").fill("2")
+    page.locator("#vector-positions").select_option("1")
+    click(page, "Add the vector")
+    [change] = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
+    assert change["positions"] == [LENGTH - 1] and len(change["add"]) == 192 and any(change["add"])
+    assert "a vector of 192 numbers" in page.locator(".chip").inner_text()
+    assert page.locator("#vector option").filter(has_text="the head’s row of").count() >= 5
+    assert complaints == []
+
+
+def test_a_change_that_is_refused_can_be_removed(open_panels):
+    page, _ = open_panels(link())
+    page.evaluate("change => { location.hash += '&change=' + change; }", quote('[{"value":"nothing","scale":0}]'))
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "nothing" in page.locator("#trouble").inner_text()
+    click(page, "Remove: nothing")
+    assert page.locator("#trouble").is_hidden()
+
+
+# --- patches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_of_patches_and_a_click_on_a_cell(open_panels, server):
+    page, complaints = open_panels(link(second=OTHER))
+    page.locator("#patch-from").fill("2")
+    click(page, "Compute the map")
+    rows = page.locator(".patches tbody tr")
+    assert rows.count() == 5 and page.locator(".patches .cell").count() == 5 * (LENGTH - 2)
+    row = server.ask("/explore/patch", text=TEXT, second=OTHER, layer=3, positions=[LENGTH - 1])
+    shown = rows.nth(4).locator(".cell").last.get_attribute("title")
+    assert f" → {row['positions'][0]['logprob']:.4f},".replace("-", "−") in shown
+    cell = rows.nth(1).locator(".cell").nth(1)
+    cell.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator(".chip span").inner_text() == f"position 3 of {BLOCK} from “{OTHER}”"
+    assert complaints == []
+
+
+def test_a_map_can_be_cancelled(open_panels):
+    page, complaints = open_panels(link(second=OTHER))
+    asked, held = [], []
+
+    def hold(route: Any) -> None:
+        asked.append(route.request.post_data_json["layer"])
+        route.continue_() if len(asked) == 1 else held.append(route)
+
+    page.route("**/explore/patch", hold)
+    page.locator("#patch").get_by_role("button", name="Compute the map").click()
+    page.wait_for_selector(".patches tbody tr")
+    page.locator("#patch").get_by_role("button", name="Cancel").click()
+    settled(page)
+    assert asked == [-1, 0] and len(held) == 1
+    assert page.locator(".patches tbody tr").count() == 1 and page.locator("#trouble").is_hidden()
+    assert complaints == []
+
+
+def test_a_second_text_that_is_too_short(open_panels):
+    page, _ = open_panels(link(second="a"))
+    page.locator("#patch-from").fill("5")
+    click(page, "Compute the map")
+    assert "second text" in page.locator("#trouble").inner_text()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_opens_down_to_a_weight_and_back(open_panels, model):
+    page, complaints = open_panels(link(CHANGES[:1]))
+    effect(page)
+    page.locator("#change-effect .opens").first.click()
+    settled(page)
+    panel = page.locator("#value")
+    assert panel.locator("code").inner_text().startswith(f"probabilities[{LENGTH - 1},")
+    panel.locator("td .opens").first.click()  # the logit
+    settled(page)
+    assert panel.locator("code").inner_text().startswith("head[")
+    panel.locator("td .opens").first.click()  # a weight of the head
+    settled(page)
+    name, _, index = panel.locator("code").inner_text().rstrip("]").partition("[")
+    weight = dict(model.decoder.named_parameters())[name].detach()[tuple(map(int, index.split(",")))]
+    assert float(panel.locator("dd").first.inner_text().replace("−", "-")) == pytest.approx(float(weight), rel=1e-6)
+    assert "training sets it" in panel.inner_text()
+    click(page, "Back", "#value")
+    click(page, "probabilities", "#value-path")
+    assert panel.locator("code").inner_text().startswith("probabilities[")
+    page.keyboard.press("Escape")
+    assert panel.is_hidden()
+    assert complaints == []
+
+
+def test_a_typed_address_and_one_that_is_wrong(open_panels):
+    page, _ = open_panels(link(CHANGES[:1]))
+    effect(page)
+    page.locator("#change-effect .opens").first.click()
+    for address, words in ((f"{CORE}[1,3,2]", "A change replaced this number"), (f"{CORE}.weights[0,3,1]", "query 3")):
+        page.locator("#address").fill(address)
+        page.locator("#address").press("Enter")
+        settled(page)
+        assert words in page.locator("#value").inner_text()
+    page.locator("#address").fill("<img src=x onerror=alert(1)>[0]")
+    page.locator("#address").press("Enter")
+    settled(page)
+    assert "is not an address" in page.locator("#trouble").inner_text()
+    assert page.locator("#value img").count() == 0
+
+
+# --- ways out --------------------------------------------------------------------------------------------------------
+
+
+def code_of(page: Any, name: str) -> str:
+    if page.locator("#export details").get_attribute("open") is None:
+        page.locator("#export details").evaluate("details => details.open = true")
+    click(page, name)
+    return page.locator("#export-code").inner_text()
+
+
+@pytest.mark.parametrize("change", [[], CHANGES])
+def test_python_prints_the_numbers_of_the_page(open_panels, change, capsys):
+    page, _ = open_panels(link(change, appended="[33]"))
+    code = code_of(page, "As Python")
+    exec(compile(code, "<page>", "exec"), {})
+    *tokens, loss = capsys.readouterr().out.splitlines()
+    shown = page.locator("#next-table tbody .number").all_inner_texts()
+    assert [line.split()[0] for line in tokens] == shown[:5]
+    assert f"Loss of the text: {loss.removeprefix('loss ')}" in page.locator("#change-effect").inner_text()
+
+
+def test_curl_asks_what_the_page_asks(open_panels, server):
+    page, _ = open_panels(link(CHANGES[-1:], text="it's"))
+    words = shlex.split(code_of(page, "As curl"))
+    assert words[0] == "curl" and words[2] == f"{server.address}/explore"
+    body = json.loads(words[words.index("-d") + 1])
+    assert body["change"] == CHANGES[-1:] and body["text"] == "it's"
+    assert server.post("/explore", **body).status_code == 200
+
+
+def test_the_state_as_a_file(open_panels, browser, tmp_path):
+    page, _ = open_panels(link(CHANGES[:1], appended="[33]"))
+    page.locator("#export details").evaluate("details => details.open = true")
+    with page.expect_download() as download:
+        click(page, "As one file")
+    download.value.save_as(tmp_path / "page.html")
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.wait_for_selector("html[data-complete]")
+    assert opened.locator("#tokens .token").count() == LENGTH + 1
+    assert f"The pass was changed: {CORE}, scale 0.0, heads 1." in opened.locator("footer").inner_text()
+    rows = "#next-table tbody .number"
+    assert opened.locator(rows).all_inner_texts() == page.locator(rows).all_inner_texts()
+    context.close()
+
+
+def test_a_panel_as_a_picture(open_panels):
+    page, complaints = open_panels(link(CHANGES[:1]))
+    page.locator("#export details").evaluate("details => details.open = true")
+    page.locator("#export-panel").focus()
+    page.locator("#export-panel").select_option(label="Change the pass")
+    for ending in ("SVG", "PNG"):
+        with page.expect_download() as download:
+            page.locator("#export").get_by_role("button", name=ending).click()
+        content = download.value.path().read_bytes()
+        assert download.value.suggested_filename == f"change-the-pass.{ending.lower()}"
+        if ending == "SVG":
+            assert "".join(ElementTree.fromstring(content).itertext()).count("Head 0 of layer 0 off") == 1
+        else:
+            assert content.startswith(b"\x89PNG") and len(content) > 5000
+    assert complaints == []
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_the_panels_are_accessible(open_panels, accessibility_problems, scheme, width):
+    page, _ = open_panels(link(CHANGES, second=OTHER), viewport={"width": width, "height": 800}, color_scheme=scheme)
+    click(page, "Compute the map")
+    page.get_by_text("Add a vector to the stream").click()
+    code_of(page, "As Python")
+    assert accessibility_problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#change-effect .opens").first.click()
+    settled(page)
+    assert accessibility_problems(page) == []
+
+
+def test_hostile_links_are_shown_and_never_executed(open_panels):
+    hostile = "</script><img src=x onerror=document.title='run'>"
+    changes = [
+        {"value": hostile, "scale": 0},
+        {"value": CORE, "patch": hostile, "heads": hostile},
+        {hostile: hostile},
+        7,
+        None,
+    ]
+    page, complaints = open_panels(link(second=hostile))
+    page.evaluate("hash => { location.hash = hash; }", link(changes, second=hostile, text=hostile))
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert page.locator(".chip").count() == 4
+    code_of(page, "As Python")
+    code_of(page, "As curl")
+    assert page.title() == "primer · foretell" and page.locator("#live-panels img").count() == 0
+    assert [line for line in complaints if "400" not in line] == []
+
+
+def test_two_texts_are_compared(open_live, model):
+    page, complaints = open_live(link(otherText=OTHER))
+    page.locator("#compare").scroll_into_view_if_needed()
+    page.wait_for_selector("#compared table")
+    settled(page)
+    rows = page.locator("#compared table").first.locator("tbody tr").all()
+    shown = {row.locator("th").inner_text(): row.locator(".number").all_inner_texts() for row in rows}
+    for column, text in enumerate((TEXT, OTHER)):
+        for token in foretell.next_tokens(model, text, top=3)[0].tokens:
+            name = token.text.replace(" ", "␣").replace("\n", "⏎")
+            assert abs(float(shown[name][column]) - token.probability) < 6e-5
+    assert page.locator("#compared table").nth(1).locator("tbody tr").count() == model.config.num_layers + 1
+    page.locator("#compared td", has_text="…").first.wait_for(state="detached")  # while the lens is computed
+    page.get_by_text("End the comparison").click()
+    page.wait_for_selector("#compared:empty", state="attached")
+    assert complaints == []

@@ -1,0 +1,281 @@
+"""A look inside a request gives the values of `Trace`, changes are those of `Trace`, and neighbours do not notice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import foretell
+from foretell.inference.answer_receipt import AnswerReceipt
+from foretell.inference.verification import verify
+from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+from foretell.insight.attribution.logit_lens import logit_lens
+from foretell.insight.replacement import without_heads
+
+PROMPT, TOKENS = "some words", 6
+CONTEXT = 128  # of the toy model
+CORE, BLOCK, WEIGHTS = (f"trunk.blocks.0{part}" for part in (".attention.core", "", ".attention.core.weights"))
+ASKED = {"prompt": PROMPT, "max_tokens": TOKENS, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def model(toy_model):
+    """With strict layers, so that a pass has the same bits in parts and whole, whichever kernels run."""
+    return foretell.load(toy_model).strict()
+
+
+@pytest.fixture(scope="module")
+def server(start_server, toy_model):
+    return start_server(str(toy_model), "--strict", "--memory", "0.05")
+
+
+def traced(model, names, replace=None):
+    """The values of a generation, traced with the library, and its text."""
+    with foretell.Trace(model, names, replace=replace) as trace:
+        text = foretell.generate(model, PROMPT, TOKENS, seed=3, temperature=1, top_p=1.0).text
+    return trace, text
+
+
+def test_values_are_those_of_a_trace_bit_by_bit(server, model):
+    answer = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK, WEIGHTS]})
+    [look] = answer["foretell"]["look"]
+    trace, text = traced(model, [BLOCK, WEIGHTS])
+    assert answer["choices"][0]["text"] == text == server.ask("/v1/completions", **ASKED)["choices"][0]["text"]
+    [hidden] = look["values"][BLOCK]
+    expected = torch.cat([call[0] for call in trace.calls(BLOCK)])
+    assert hidden["position"] == 0 and hidden["shape"] == [len(PROMPT) + TOKENS - 1, 64]
+    assert torch.equal(torch.tensor(hidden["values"]), expected)
+    for row, call in zip(look["values"][WEIGHTS], trace.calls(WEIGHTS), strict=True):
+        assert torch.equal(torch.tensor(row["values"]), call[0])
+
+
+def test_the_example_of_the_document(server):
+    text = (Path(__file__).parents[2] / "docs/serving.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    body = json.loads(example.replace("primer", "toy").replace("blocks.2", "blocks.1"))
+    [look] = server.ask("/v1/completions", **body | {"prompt": PROMPT})["foretell"]["look"]
+    assert set(look) == {"values", "lens"} and "trunk.blocks.1" in look["values"]
+
+
+def test_only_some_positions(server, model):
+    whole = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK]})["foretell"]["look"][0]["values"][BLOCK][0]
+    new = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK], "tokens": "new"})
+    [row] = new["foretell"]["look"][0]["values"][BLOCK]
+    assert row["position"] == len(PROMPT) and row["values"] == whole["values"][len(PROMPT) :]
+    chosen = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK], "positions": [1, 2, 7]})
+    rows = chosen["foretell"]["look"][0]["values"][BLOCK]
+    assert [(row["position"], len(row["values"])) for row in rows] == [(1, 2), (7, 1)]
+    assert rows[1]["values"][0] == whole["values"][7]
+
+
+def test_safetensors_hold_the_same_numbers(server):
+    plain = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK]})["foretell"]["look"][0]["values"][BLOCK]
+    packed = server.ask("/v1/completions", **ASKED, look={"values": [BLOCK], "format": "safetensors"})
+    tensors = safetensors.torch.load(base64.b64decode(packed["foretell"]["look"][0]["values"]))
+    assert torch.equal(tensors[f"{BLOCK}@0"], torch.tensor(plain[0]["values"]))
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_stream_ends_with_the_look(server, path):
+    body = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+    body |= {"max_tokens": 3, "seed": 1, "n": 2, "look": {"values": [BLOCK]}}
+    plain, chunks = server.ask(path, **body), server.stream(path, **body)
+    assert chunks[-1]["foretell"] == plain["foretell"] and chunks[-1]["choices"] == []
+    assert len(plain["foretell"]["look"]) == 2
+
+
+def test_a_head_that_is_switched_off(server, model):
+    answer = server.ask("/v1/completions", **ASKED, change=[{"value": CORE, "heads": [1], "scale": 0}], logprobs=0)
+    _, text = traced(model, [], {CORE: without_heads(1)})
+    assert answer["choices"][0]["text"] == text
+    plain = server.ask("/v1/completions", **ASKED, logprobs=0)
+    assert answer["choices"][0]["logprobs"] != plain["choices"][0]["logprobs"]
+    assert "look" not in answer["foretell"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"add": 0.5}, lambda old: old + 0.5),
+        ({"scale": 2, "neurons": [3]}, lambda old: torch.cat((old[..., :3], 2 * old[..., 3:4], old[..., 4:]), -1)),
+        ({"set": [1.0] * 64}, torch.ones_like),
+        ({"add": [1.0] * 64}, lambda old: old + 1),
+    ],
+)
+def test_operations(server, model, change, expected):
+    asked = {**ASKED, "change": [{"value": BLOCK, **change}], "look": {"values": ["trunk.blocks.1"]}}
+    [row] = server.ask("/v1/completions", **asked)["foretell"]["look"][0]["values"]["trunk.blocks.1"]
+    trace, _ = traced(model, ["trunk.blocks.1"], {BLOCK: expected})
+    assert torch.equal(torch.tensor(row["values"]), torch.cat([call[0] for call in trace.calls("trunk.blocks.1")]))
+
+
+def test_positions_and_patches(server, model):
+    """Values of another text at one position; before it nothing changes, after it everything may."""
+    look = {"values": [BLOCK, "trunk.blocks.1"]}
+    changed = server.ask(
+        "/v1/completions", **ASKED, look=look, change=[{"value": BLOCK, "patch": "other text", "positions": [4]}]
+    )
+    plain = server.ask("/v1/completions", **ASKED, look=look)
+    new, old = (torch.tensor(each["foretell"]["look"][0]["values"][BLOCK][0]["values"]) for each in (changed, plain))
+    with foretell.Trace(model, BLOCK) as trace, torch.inference_mode():
+        model(model.encode("other text"))
+    assert torch.allclose(new[4], trace[BLOCK][0, 4], atol=1e-6) and not torch.allclose(new[4], old[4])
+    assert torch.equal(new[:4], old[:4]) and torch.equal(new[5:10], old[5:10])  # blocks before do not see the change
+    later = [
+        torch.tensor(each["foretell"]["look"][0]["values"]["trunk.blocks.1"][0]["values"]) for each in (changed, plain)
+    ]
+    assert torch.equal(later[0][:4], later[1][:4]) and not torch.equal(later[0][5:10], later[1][5:10])
+
+
+@pytest.mark.parametrize("look", [{}, {"values": [BLOCK]}, {"values": [WEIGHTS]}])
+def test_receipts_are_those_of_the_library(server, model, look):
+    """Also with other values in the look, in a stream, and with a cached beginning."""
+    asked = {**ASKED, "n": 2, "stop": "q", "look": {**look, "receipt": True}}
+    answer = server.ask("/v1/completions", **asked)
+    streamed = server.stream("/v1/completions", **asked)[-1]["foretell"]["look"]
+    options = {"seed": 3, "temperature": 1, "top_p": 1.0, "stop": "q", "n": 2, "receipts": True}
+    for index, completion in enumerate(foretell.generate(model, PROMPT, TOKENS, **options)):
+        values = answer["foretell"]["look"][index]["receipt"]
+        receipt = AnswerReceipt.from_json(values)
+        assert values == streamed[index]["receipt"]
+        expected = completion.receipt
+        assert expected is not None
+        assert (receipt.logits, receipt.request) == (expected.logits, expected.request)
+        assert verify(model, receipt).verdict == "verified"
+
+
+def test_a_receipt_of_a_chat(server, model):
+    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "look": {"receipt": True}}
+    [look] = server.ask("/v1/chat/completions", **asked)["foretell"]["look"]
+    assert verify(model, AnswerReceipt.from_json(look["receipt"])).verdict == "verified"
+
+
+def test_a_server_without_strict_layers_has_no_receipts(start_server, toy_model):
+    answer = start_server(str(toy_model), "--memory", "0.05").post("/v1/completions", **ASKED, look={"receipt": True})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "look") and "--strict" in error["message"]
+
+
+def test_a_lens(server, model):
+    answer = server.ask("/v1/completions", **ASKED, look={"lens": 2, "positions": [5]})
+    [position] = answer["foretell"]["look"][0]["lens"]
+    [expected] = logit_lens(model, PROMPT, at=5, top=2).positions
+    for reading, other in zip(position["readings"], expected.readings, strict=True):
+        assert reading["name"] == other.name
+        assert [token["id"] for token in reading["top"]] == [token.id for token in other.tokens]
+        assert reading["top"][0]["logprob"] == pytest.approx(other.tokens[0].logprob, abs=1e-5)
+
+
+def test_contributions_add_up(server, model):
+    answer = server.ask("/v1/completions", **ASKED, look={"contributions": True}, return_token_ids=True)
+    found = answer["foretell"]["look"][0]["contributions"]
+    ids = " ".join(map(str, model.encode(PROMPT)))
+    expected = direct_logit_attribution(model.on_ids(), ids, token=answer["choices"][0]["token_ids"][0])
+    assert found == expected.to_json()
+
+
+def test_logits_have_their_positions(server, model):
+    """The head reads the last tokens of a pass alone: of a prompt, all if their log-probabilities are asked for."""
+    trace, _ = traced(model, ["head"])
+    logits = torch.cat(trace.calls("head"))
+    for prompt_logprobs, first in ((None, len(PROMPT) - 1), (0, 0)):
+        asked = {**ASKED, "prompt_logprobs": prompt_logprobs, "look": {"values": ["head"]}}
+        [row] = server.ask("/v1/completions", **asked)["foretell"]["look"][0]["values"]["head"]
+        assert row["position"] == first and row["shape"] == [len(PROMPT) - 1 - first + TOKENS, logits.shape[1]]
+        assert torch.equal(torch.tensor(row["values"])[-TOKENS:], logits)
+
+
+def test_a_lens_at_all_positions(server):
+    for tokens, first, count in (("all", 0, len(PROMPT) + TOKENS - 1), ("new", len(PROMPT), TOKENS - 1)):
+        answer = server.ask("/v1/completions", **ASKED, look={"lens": 1, "tokens": tokens})
+        positions = [row["position"] for row in answer["foretell"]["look"][0]["lens"]]
+        assert positions == list(range(first, first + count))
+
+
+def test_a_text_is_read_once_for_all_values_to_patch(server, model):
+    asked = {"n": 16, "change": [{"value": "trunk.blocks.*.attention.core.query", "patch": "other text"}] * 64}
+    changed = server.ask("/v1/completions", **ASKED, **asked)
+    once = server.ask("/v1/completions", **ASKED, **asked | {"change": asked["change"][:1]})
+    assert [choice["text"] for choice in changed["choices"]] == [choice["text"] for choice in once["choices"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"look": {"values": ["nothing.*"]}},
+        {"look": {"contributions": True}, "change": [{"value": BLOCK, "scale": 1}]},
+        {"look": {"receipt": True}, "change": [{"value": BLOCK, "scale": 1}]},
+        {"look": {"values": [BLOCK], "positions": [CONTEXT]}},
+        {"look": {}, "n": 16, "prompt": ["x", "y"]},
+        {"change": [{"value": "nothing.*", "scale": 0}]},
+        {"change": [{"value": BLOCK, "scale": 0, "positions": [CONTEXT]}]},
+        {"change": [{"value": "trunk.norm.*", "scale": 0}]},
+        {"change": [{"value": "head", "scale": 0, "positions": [0]}]},
+        {"change": [{"value": WEIGHTS, "patch": "xy"}]},
+        {"change": [{"value": BLOCK, "patch": text} for text in "abcde"]},
+        {"change": [{"value": "trunk.blocks.*.attention.*", "scale": 1}] * 64},
+        {"look": {"cheese": 1}},
+        {"look": {"lens": 21}},
+        {"look": {"values": [BLOCK], "positions": [-1]}},
+        {"change": [{"value": BLOCK}]},
+        {"change": [{"value": BLOCK, "scale": 0, "add": 1}]},
+        {"change": [{"value": BLOCK, "scale": 0, "heads": [0]}]},
+        {"change": [{"value": CORE, "scale": 0, "heads": [99]}]},
+        {"change": [{"value": BLOCK, "add": [1.0, 2.0]}]},
+        {"change": [{"value": BLOCK, "set": "__import__('os')"}]},
+        {"change": [{"value": WEIGHTS, "patch": "x" * 500}]},
+        {"change": [{"value": BLOCK, "scale": 1e308}]},
+    ],
+)
+def test_looks_that_are_refused(server, body):
+    answer = server.post("/v1/completions", **ASKED | body)
+    assert answer.status_code == 400, answer.text
+    error, field = answer.json()["error"], next(iter(body))
+    assert error["param"] == field and error["message"].startswith(field), error
+    assert server.ask("/v1/completions", **ASKED)["choices"]
+
+
+def test_a_budget_ends_one_request_alone(start_server, toy_model):
+    server = start_server(str(toy_model), "--memory", "0.05", "--look-budget", "0.01")
+    answer = server.post("/v1/completions", **ASKED, look={"values": ["**"]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "look") and "may hold" in error["message"]
+    answer = server.post("/v1/completions", **ASKED | {"max_tokens": 60}, look={"values": [BLOCK]})  # on all's pass
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "look") and "may take" in error["message"]
+    assert server.ask("/v1/completions", **ASKED)["choices"]
+
+
+def test_fast_kernels_give_nearly_the_same(start_server, toy_model, server):
+    """Without --strict the kernels of a watched pass may round differently."""
+    fast = start_server(str(toy_model), "--memory", "0.05")
+    asked = {**ASKED, "temperature": 0, "look": {"values": [BLOCK]}}
+    rows = [each.ask("/v1/completions", **asked)["foretell"]["look"][0]["values"][BLOCK][0] for each in (fast, server)]
+    first, second = (torch.tensor(row["values"]) for row in rows)
+    assert torch.allclose(first, second, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "extra", [{"look": {"values": [BLOCK]}}, {"look": {"values": [WEIGHTS]}}, {"change": [{"value": CORE, "scale": 0}]}]
+)
+def test_neighbours_do_not_notice(server, extra):
+    expected = [server.ask("/v1/completions", prompt="y", seed=seed, max_tokens=40)["choices"] for seed in range(6)]
+    found = {}
+
+    def ask(seed):
+        found[seed] = server.ask("/v1/completions", prompt="y", seed=seed, max_tokens=40)["choices"]
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    server.ask("/v1/completions", **ASKED, **extra)
+    for thread in threads:
+        thread.join()
+    assert [found[seed] for seed in range(6)] == expected

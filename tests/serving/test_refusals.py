@@ -1,0 +1,276 @@
+"""Requests that another server let through once: each is refused with one clear answer, and the server goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.serving.conftest import LEAKS
+
+DEEP = "[" * 100_000
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture(autouse=True)
+def still_alive(server):
+    yield
+    assert server.client.get("/health").json() == {"status": "ok"}
+    assert server.ask("/v1/completions", prompt="ab", max_tokens=1)["choices"]
+
+
+def refused(answer, status=400, param=None):
+    """Check that an answer is an error in OpenAI's shape, without anything about this machine."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert not LEAKS.search(answer.content)
+    assert "\n" not in error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 10**6),
+        ("n", 0),
+        ("n", True),
+        ("n", "1"),
+        ("max_tokens", -1),
+        ("max_tokens", 2**63),
+        ("temperature", -1),
+        ("temperature", 1e308),
+        ("temperature", "1"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("prompt_logprobs", -1),
+        ("prompt_logprobs", 50_257),
+        ("stop", ["x"] * 65),
+        ("stop", ["x" * 257]),
+        ("stop_token_ids", [1] * 129),
+        ("logit_bias", {str(id): 1 for id in range(301)}),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"1": 101}),
+        ("best_of", 20),
+        ("suffix", "x"),
+        ("seed", 2**63),
+        ("frequency_penalty", 3),
+        ("prompt_embeds", "AAAA"),
+        ("use_beam_search", True),
+        ("skip_special_tokens", False),
+        ("prompt", [True] * 600_000),  # once an error for each: 12 s and 1.2 GB
+        ("prompt", [[1]] * 3000),
+    ],
+)
+def test_a_field_out_of_bounds(server, field, value):
+    refused(server.post("/v1/completions", **{"prompt": "x", field: value}), param=field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stream_options": 5}, "stream_options: input should be an object"),
+        ({"structured_outputs": {"cheese": 1}}, "structured_outputs.cheese: this field is not known here"),
+        ({"look": {"values": "x"}}, "look.values: input should be a valid list"),
+        ({"look": {"values": ["x", ""]}}, "look.values[1]: string should have at least 1 character"),
+        ({"change": [{"value": "x"}]}, "change[0]: give one of scale, add, set and patch"),
+        ({"change": [{"value": "x", "add": [1, "2"]}]}, "change[0].add[1]: input should be a valid number"),
+        ({"stop": ["x"] * 65}, "stop: list should have at most 64 items, not 65"),
+        ({"prompt": ["x", 1]}, "prompt[1]: input should be a valid string"),
+        ({"logit_bias": {"999": 1}}, "logit_bias: 999 is not a token of toy, which has ids below 257"),
+        ({"stop_token_ids": [999]}, "stop_token_ids: 999 is not a token of toy, which has ids below 257"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, and max_tokens 8; lower the one or raise the other"),
+        ({"regex": "["}, "regex: regex '[' cannot be used: unclosed character class"),
+    ],
+)
+def test_a_message_has_the_path_of_the_value(server, fields, message):
+    [field, *_] = fields
+    assert refused(server.post("/v1/completions", **{"prompt": "x"} | fields), param=field)["message"] == message
+
+
+def test_fields_without_an_effect_are_refused(server):
+    refused(server.post("/v1/chat/completions", **CHAT, top_logprobs=2), param="top_logprobs")
+    refused(server.post("/v1/score", text="x", context="y"), param="context")
+    refused(server.post("/detokenize", tokens=[999]), param="tokens")
+    error = refused(server.post("/v1/predict", input="x"), 404, param="model")
+    assert "named ''" not in error["message"]
+
+
+def test_every_number_is_checked(server):
+    whole = ["n", "max_tokens", "top_k", "seed", "min_tokens", "logprobs", "prompt_logprobs", "best_of"]
+    real = ["temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"]
+    wrong = [("1", True, 1e308, -(2**70), float("nan"), float("inf"), [1], {"a": 1}), (0.5,)]
+    for name in [*whole, *real]:
+        for value in [*wrong[0], *(wrong[1] if name in whole else ())]:
+            assert server.post("/v1/completions", prompt="x", **{name: value}).status_code == 400, (name, value)
+        assert server.post("/v1/completions", prompt="x", **{name: None}).status_code == 200, name
+
+
+@pytest.mark.parametrize("field", ["chat_template", "chat_template_kwargs", "tools", "functions", "audio", "store"])
+def test_a_field_of_chats_that_is_not_served(server, field):
+    refused(server.post("/v1/chat/completions", **CHAT, **{field: {"x": 1} if "k" in field else [1]}), param=field)
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], [""], [[], [1]], {}, 5, [1.5], [-1], [300], [[1], "x"], None])
+def test_prompts_that_are_none(server, prompt):
+    answer = server.post("/v1/completions", prompt=prompt)
+    if prompt in ("", [""]):  # what follows the end of a document
+        assert answer.status_code == 200
+    else:
+        refused(answer, param="prompt")
+
+
+def test_too_many_prompts_are_refused_before_they_are_read(server):
+    started = time.monotonic()
+    refused(server.post("/v1/completions", prompt=["x"] * 100_000), param="prompt")
+    refused(server.post("/v1/completions", prompt=["x"] * 100, n=16), param="n")
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"null",
+        b'{"prompt": NaN}',
+        b'{"temperature": Infinity}',
+        b"\xff\xfe",
+        DEEP.encode(),
+        b'{"a":' * 40 + b"1" + b"}" * 40,
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "x", "\\ud800": 1}',
+    ],
+)
+def test_bodies_that_are_no_request(server, body):
+    answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    refused(answer, param=answer.json()["error"]["param"])
+
+
+def test_a_large_body_is_refused(server):
+    body = json.dumps({"prompt": "x" * 5_000_000}).encode()
+    headers = {"content-type": "application/json"}
+    refused(server.client.post("/v1/completions", content=body, headers=headers), 413)
+    refused(server.client.post("/v1/completions", content=iter([body]), headers=headers), 413)  # length not announced
+
+
+def test_a_large_header_closes_the_connection(server):
+    with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError, httpx.WriteError):  # while it is being sent
+        answer = server.client.get("/v1/models", headers={"x-large": "x" * 1_000_000})
+        assert answer.status_code in (400, 431)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_page_cannot_send_a_simple_request(server, kind):
+    answer = server.client.post("/v1/completions", content=b'{"prompt": "x"}', headers={"content-type": kind})
+    refused(answer, 415)
+
+
+@pytest.mark.parametrize("host", ["evil.com", "127.0.0.1.nip.io", "", "localhost.evil.com:8000", "[::1"])
+def test_another_name_for_this_host(server, host):
+    assert server.client.get("/v1/models", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.com", "http://localhost:1", "file://"])
+def test_a_page_of_another_site(server, origin):
+    answer = server.client.get("/v1/models", headers={"origin": origin})
+    refused(answer, 403)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_routes_and_methods_that_are_not_served(server):
+    refused(server.client.get("/v1/rerank"), 404)
+    refused(server.client.get("/v1/completions"), 405)
+    refused(server.client.post("/v1/models", json={}), 405)
+    refused(server.client.get("/v1/models/../../etc/passwd"), 404)
+
+
+def test_an_image_is_not_fetched(server):
+    with socket.create_server(("127.0.0.1", 0)) as canary:
+        canary.settimeout(0.5)
+        url = f"http://127.0.0.1:{canary.getsockname()[1]}/image.png"
+        part = {"type": "image_url", "image_url": {"url": url}}
+        refused(server.post("/v1/chat/completions", messages=[{"role": "user", "content": [part]}]), param="messages")
+        with pytest.raises(TimeoutError):
+            canary.accept()
+
+
+@pytest.mark.parametrize("role", ["tool", "function", "", "User", 5])
+def test_roles_that_are_not_served(server, role):
+    refused(server.post("/v1/chat/completions", messages=[{"role": role, "content": "x"}]), param="messages")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"$ref": "#/missing"},
+        {"type": "string", "pattern": "("},
+        {"enum": []},
+        {"x": "y" * 17_000},
+    ],
+)
+def test_schemas_that_cannot_be_compiled(server, schema):
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = server.post("/v1/chat/completions", **CHAT, response_format=shape, max_tokens=4)
+    assert answer.status_code == 400, answer.text
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"regex": "a{" + "9" * 5000 + "}"},
+        {"regex": "a{1000}{1000}{1000}"},  # once 12 s
+        {"regex": "\ud800"},
+        {"regex": "("},
+        {"json_schema": {"enum": ["\ud800"]}},
+        {"json_schema": {"type": "integer", "maximum": 10**400}},
+        {"structured_outputs": {"json_schema": '"\ud800'}},
+        {"structured_outputs": {"choice": ["\ud800"]}},
+        {"regex": "a", "json_schema": {}},
+        {"bad_words": ["\ud800"]},
+    ],
+)
+def test_patterns_that_cannot_be_compiled(server, field):
+    answer = server.post("/v1/completions", prompt="x", **field)
+    refused(answer, param=answer.json()["error"]["param"])
+
+
+def test_unknown_fields_are_named(server):
+    answer = server.post("/v1/completions", prompt="x", cheese=1, user="me", **{"a\r\nb": 1})
+    assert answer.status_code == 200
+    assert answer.headers["x-foretell-ignored"] == "cheese, ?"
+
+
+def test_unknown_entries_of_include_are_named(server):
+    asked = {"input": "Hi", "max_output_tokens": 2}
+    answer = server.post("/v1/responses", **asked, include=["file_search_call.results"])
+    assert answer.headers["x-foretell-ignored"] == "include"
+    answer = server.post("/v1/responses", **asked, include=["message.output_text.logprobs"])
+    assert "x-foretell-ignored" not in answer.headers
+
+
+def test_harmless_fields_have_no_effect(server):
+    fields = {"user": "me", "metadata": {}, "service_tier": "auto", "store": False, "tools": [], "tool_choice": "none"}
+    answer = server.post("/v1/chat/completions", **CHAT, **fields, seed=1)
+    assert answer.status_code == 200 and "x-foretell-ignored" not in answer.headers
+    plain = server.post("/v1/chat/completions", **CHAT, seed=1)
+    assert answer.json()["choices"] == plain.json()["choices"]
+
+
+def test_health_answers_while_requests_are_refused(server):
+    done = threading.Event()
+    threading.Thread(target=lambda: (server.post("/v1/completions", prompt="x", n=10**6), done.set())).start()
+    assert server.client.get("/health").status_code == 200
+    assert done.wait(30)
