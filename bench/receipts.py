@@ -4,8 +4,9 @@
 
 Processes with AVX2 or AVX-512 and with 1 or 2 threads write the answers, in batches of 1 to 64 texts, with an empty
 cache and with one that holds the prompts, with guesses and without. Other processes verify them, with the other
-instructions or threads. The manipulations are a token, a setting, a bit of a weight and a bit of a logit; the digests
-in the receipt stay as they are, or are computed again, as a forger would.
+instructions or threads. bench/receipts/ has receipts that other machines wrote with --record. The manipulations are a
+token, a setting, a bit of a weight and a bit of a logit; the digests in the receipt stay as they are, or are computed
+again, as a forger would.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_p": 1.0},
     {"no_repeat_ngram": 3, "frequency_penalty": 0.4},
 ]
+RECORDED = Path(__file__).parent / "receipts"
 PLACES = [(features, threads) for features in ("avx512", "avx2") for threads in (1, 2)]
 
 
@@ -108,7 +110,7 @@ def verify_receipts(rows: list[Any]) -> dict[str, int]:
     return Counter(result.verdict for result in results)
 
 
-def in_process(features: str, threads: int, action: str, rows: list[Any] | int, without_numba: bool = False) -> Any:
+def in_process(features: str, threads: int, action: str, rows: list[Any] | int) -> Any:
     """The result of an action in a process with these instructions."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
@@ -119,9 +121,6 @@ def in_process(features: str, threads: int, action: str, rows: list[Any] | int, 
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "passive",
         }
-        if without_numba:
-            Path(folder, "numba.py").write_text("raise ImportError", encoding="utf-8")
-            environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [environment.get("PYTHONPATH")])])
         command = [sys.executable, __file__, "--action", action, str(path), f"{features} {threads}"]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
@@ -137,13 +136,16 @@ def check_honest(count: int) -> list[dict[str, Any]]:
             verdicts = in_process(*verifier, "verify", written)
             names = [f"{kind}, {number} thread{'s' * (number > 1)}" for kind, number in ((features, threads), verifier)]
             rows.append({"written by": names[0], "checked by": names[1], "answers": len(written), **verdicts})
-    # A model in int8 needs numba to be strict
-    written = [row for row in in_process("avx512", 2, "write", count // 5) if row[0] != "primer int8"]
-    verdicts = in_process("avx512", 2, "verify", written, without_numba=True)
-    return [
-        *rows,
-        {"written by": "avx512, 2 threads", "checked by": "without numba", "answers": len(written), **verdicts},
-    ]
+    return rows
+
+
+def check_recorded() -> list[dict[str, Any]]:
+    """One row for each machine that has recorded receipts, verified here."""
+    rows = []
+    for path in sorted(RECORDED.glob("*.json")):
+        written = json.loads(path.read_text(encoding="utf-8"))
+        rows.append({"written on": path.stem, "answers": len(written), **verify_receipts(written)})
+    return rows
 
 
 # --- manipulations ---------------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ def cost_of(model: LanguageModel) -> dict[str, Any]:
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
     """One table for each part of the report."""
-    for name in ("honest", "manipulations", "cost"):
+    for name in ("honest", "recorded", "manipulations", "cost"):
         columns = list(dict.fromkeys(key for row in report[name] for key in row))
         table = make_table(columns, words=columns[:2], title=name)
         for row in report[name]:
@@ -265,6 +267,7 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
 
 def main() -> None:
     parser = make_parser(__doc__ or "", quick="60 answers and 40 manipulations")
+    parser.add_argument("--record", metavar="NAME", help=f"write 12 receipts to {RECORDED.name}/NAME.json, and stop")
     parser.add_argument("--action", nargs=3, help="used for the processes that write and verify")
     arguments = parser.parse_args()
     if arguments.action:
@@ -272,8 +275,14 @@ def main() -> None:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
         print(json.dumps(write_receipts(rows, seed) if action == "write" else verify_receipts(rows)))
         return
+    if arguments.record:
+        RECORDED.mkdir(exist_ok=True)
+        content = json.dumps(write_receipts(12, arguments.record), separators=(",", ":"))
+        (RECORDED / f"{arguments.record}.json").write_text(content + "\n", encoding="utf-8")
+        return
     report = start_report("receipts", "numba")
     report["honest"] = check_honest(60 if arguments.quick else 1000)
+    report["recorded"] = check_recorded()
     report["manipulations"] = check_manipulations(40 if arguments.quick else 1000)
     report["cost"] = measure_cost()
     print_report(report, print_tables, as_json=arguments.json)

@@ -93,9 +93,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("lessons", 1, 271, "sort: a sorter that is trained and opened; the completed layer and encoder of two texts"),
     (
         "model",
-        3,
-        654,
-        "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict activations",
+        4,
+        714,
+        "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers in numba",
     ),
     ("pretraining", 0, 9, "the context of rows"),
     ("quantization", 0, 69, "quantize from Python; its report is a document"),

@@ -29,7 +29,6 @@ from foretell.model.kernels.strict import strict_copy
 from foretell.model.lora import LoRAConfig, add_lora
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
-from foretell.model.surgery import recast
 
 LENGTH, ROWS = 70, 5
 MODELS: dict[str, dict[str, Any]] = {
@@ -52,14 +51,9 @@ AVX2 = {  # limits the instructions of torch, oneDNN, MKL and numba
 
 def new_decoder(name: str, dtype: torch.dtype, **changes: Any) -> Decoder:
     sizes = {"num_layers": 2, "num_heads": 4, "width": 192, "context_length": 96, "vocab_size": 501}
-    decoder = make_decoder(make_section(ModelConfig, {**sizes, **MODELS[name], **changes}), seed=1)
-    return decoder.eval().requires_grad_(False).to(dtype)
-
-
-@pytest.fixture(params=[True, False], ids=["numba", "without numba"])
-def numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
-        monkeypatch.setattr(strict, "has_numba", lambda: False)
+    with torch.inference_mode(False):  # changes of inference tensors cannot be seen, so no kernel packs them
+        decoder = make_decoder(make_section(ModelConfig, {**sizes, **MODELS[name], **changes}), seed=1)
+        return decoder.eval().requires_grad_(False).to(dtype)
 
 
 @pytest.fixture
@@ -88,7 +82,7 @@ def in_parts(decoder: Decoder, ids: Tensor, counts: list[int]) -> Tensor:
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
-    name: str, dtype: torch.dtype, ids: Tensor, numba: None
+    name: str, dtype: torch.dtype, ids: Tensor
 ) -> None:
     decoder = strict_copy(new_decoder(name, dtype))
     whole = decoder(ids)
@@ -103,7 +97,7 @@ def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @torch.inference_mode()
 def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
-    activation: str, feedforward_width: int, num_threads: int, ids: Tensor, numba: None, restore_threads: None
+    activation: str, feedforward_width: int, num_threads: int, ids: Tensor, restore_threads: None
 ) -> None:
     torch.set_num_threads(num_threads)
     changes = {
@@ -121,7 +115,7 @@ def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_logits_have_the_same_bits_with_any_number_of_threads(
-    name: str, dtype: torch.dtype, ids: Tensor, numba: None, restore_threads: None
+    name: str, dtype: torch.dtype, ids: Tensor, restore_threads: None
 ) -> None:
     decoder, logits = strict_copy(new_decoder(name, dtype)), []
     for num_threads in (1, 2, 3):
@@ -143,7 +137,6 @@ def logits_digest() -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.skipif(not strict.has_numba(), reason="numba is missing")
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the processor has no AVX-512")
 def test_logits_have_the_same_bits_with_avx2_and_avx512() -> None:
     code = f"""
@@ -163,8 +156,8 @@ print(cases.logits_digest())
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_plain_activations_round_by_the_place_in_a_tensor(activation: str) -> None:
     x = torch.randn(5, 172, generator=torch.Generator().manual_seed(1))
-    plain, strict_form = ACTIVATIONS[activation].make(), strict.STRICT[ACTIVATIONS[activation].module]
-    form = recast(plain, strict_form)
+    plain = ACTIVATIONS[activation].make()
+    form = strict.strict_form(plain)
     assert torch.equal(form(x), torch.cat([form(row[None]) for row in x]))
     assert not torch.equal(plain(x), form(x))
     torch.testing.assert_close(plain(x), form(x))
@@ -178,7 +171,7 @@ def test_without_strict_layers_the_bits_differ(ids: Tensor) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_strict_logits_equal_the_plain_layers_within_rounding(name: str, ids: Tensor, numba: None) -> None:
+def test_strict_logits_equal_the_plain_layers_within_rounding(name: str, ids: Tensor) -> None:
     decoder = new_decoder(name, torch.float32)
     torch.testing.assert_close(strict_copy(decoder)(ids), decoder(ids), rtol=1e-4, atol=1e-4)
 
@@ -215,7 +208,7 @@ def generated(
     return sampler.kept
 
 
-def test_generated_logits_have_the_same_bits_alone_together_and_with_guesses(numba: None) -> None:
+def test_generated_logits_have_the_same_bits_alone_together_and_with_guesses() -> None:
     decoder = strict_copy(new_decoder("qwen3", torch.float32))
     together, guessed = generated(decoder, range(4)), generated(decoder, range(4), PromptLookup())
     alone: dict[tuple[int, tuple[int, ...]], Tensor] = {}
@@ -239,17 +232,19 @@ def test_a_layer_without_a_strict_form_is_refused() -> None:
         strict_copy(decoder)
 
 
-@pytest.mark.skipif(not strict.has_numba(), reason="numba is missing")
 def test_groups_that_no_kernel_reads_are_refused() -> None:
     decoder = new_decoder("gpt2", torch.float32)
     quantize_decoder(decoder, make_quantization(decoder, "int8", group=2))
-    with pytest.raises(UsageError, match=r"has no strict form: it must be on a CPU, in groups of a multiple of 8"):
+    with pytest.raises(UsageError, match=r"has no strict form: its groups must have a multiple of 8 inputs"):
         strict_copy(decoder)
 
 
-def test_a_quantised_model_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = new_decoder("gpt2", torch.float32)
-    quantize_decoder(decoder, make_quantization(decoder, "int8"))
+def test_without_numba_nothing_is_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strict, "has_numba", lambda: False)
     with pytest.raises(UsageError, match=r"needs numba: pip install numba"):
-        strict_copy(decoder)
+        strict_copy(new_decoder("gpt2", torch.float32))
+
+
+def test_dtypes_without_kernels_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"needs a CPU and float32 or bfloat16, not float64 on cpu"):
+        strict_copy(new_decoder("gpt2", torch.float64))

@@ -16,6 +16,15 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (B or 1, 1,
 Rotate = Callable[[Tensor, Any], Tensor]  # (heads, their `Rotation` or None) -> heads
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of powers, sines and cosines.
+
+    In float32 their last bits depend on the instructions of the processor; in float64 these differences vanish when
+    they are rounded to float32.
+    """
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+
+
 class SinusoidalPosition(nn.Module):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
 
@@ -26,8 +35,9 @@ class SinusoidalPosition(nn.Module):
         self.width = width
 
     def forward(self, positions: Tensor) -> Tensor:
-        pairs = torch.arange(0, self.width, 2, device=positions.device)
-        angles = positions[..., None].double() * 10_000.0 ** (-pairs.double() / self.width)  # (B, T, D/2)
+        wide = widest_dtype(positions.device)
+        pairs = torch.arange(0, self.width, 2, device=positions.device, dtype=wide)
+        angles = positions[..., None].to(wide) * 10_000.0 ** (-pairs / self.width)  # (B, T, D/2)
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (B, T, D)
 
 
@@ -58,11 +68,12 @@ class RotaryPosition(nn.Module):
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         precise = torch.promote_types(dtype, torch.float32)  # bfloat16 can't count beyond 256
-        pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=precise)
-        frequencies = self.scale(self.theta ** (-pairs / self.head_width), self.scaling)
-        angles = positions[:, None, :, None].to(precise) * frequencies  # (B, 1, T, E/2)
-        angles = torch.cat((angles, angles), dim=-1)  # (B, 1, T, E)
-        return angles.cos(), angles.sin()
+        wide = widest_dtype(positions.device)
+        pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=wide)
+        frequencies = self.scale(self.theta ** (-pairs / self.head_width), self.scaling).to(precise)
+        angles = (positions[:, None, :, None].to(precise) * frequencies).to(wide)  # (B, 1, T, E/2)
+        cosine, sine = (torch.cat((part, part), dim=-1).to(precise) for part in (angles.cos(), angles.sin()))
+        return cosine, sine  # (B, 1, T, E)
 
 
 def keep_heads(heads: Tensor, rotation: None) -> Tensor:

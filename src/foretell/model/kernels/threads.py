@@ -56,14 +56,16 @@ class ThreadScratch(threading.local):
 SCRATCH = ThreadScratch()
 
 
-def run_on_threads(program: Any, arguments: np.ndarray, phases: int, scratch: int, is_padded: bool) -> None:
-    """Run a compiled program on torch's number of threads, at most numba's.
+def run_on_threads(
+    program: Any, arguments: np.ndarray, phases: int, scratch: int, is_padded: bool, is_small: bool = False
+) -> None:
+    """Run a compiled program on torch's number of threads, at most numba's; on one thread if it is small.
 
     arguments: a record that begins with the fields of CALL; the program gets its address. scratch: float32 numbers.
     is_padded: the program reads numbers that it does not write, which must be 0. Writing zeros into all scratch memory
     took 0.2 ms per call with 16 rows.
     """
-    threads = min(torch.get_num_threads(), MAX_THREADS)
+    threads = 1 if is_small else min(torch.get_num_threads(), MAX_THREADS)
     counters = COUNTERS * phases * 2  # two float32 per counter
     memory = SCRATCH.take(counters + scratch, counters + scratch if is_padded else counters)
     arguments["threads"], arguments["counters"], arguments["scratch"] = threads, memory, memory + counters * 4

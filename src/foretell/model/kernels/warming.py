@@ -27,11 +27,12 @@ from foretell.model.kernels.block_program import block_program
 from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, fastest_unit, linear_program, units_with
+from foretell.model.kernels.strict_layers import compile_programs
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # of the background process, which must not slow the generation
-LAYERS, BLOCKS, THREADS = "linear layers", "transformer blocks", "threads"
+LAYERS, BLOCKS, THREADS, STRICT = "linear layers", "transformer blocks", "threads", "strict layers"
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +45,15 @@ def kernel_mode() -> str:
     return mode
 
 
-def needed_kernels(decoder: nn.Module) -> list[str]:
-    """The names of the compiled kernels that a decoder generates with on this machine."""
+def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
+    """The names of the compiled kernels that a decoder generates with on this machine, or its strict copy."""
     layers = [module for module in decoder.modules() if type(module) in FAST and can_pack(module)]
     if not layers:
         return []
     stores = map(stored_matrix, layers)
     matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
-    blocks = [BLOCKS] if any(map(can_fuse, decoder.modules())) else []
-    return [*matrices, LAYERS, THREADS, *blocks]
+    rest = [STRICT] if is_strict else [BLOCKS] if any(map(can_fuse, decoder.modules())) else []
+    return [*matrices, LAYERS, THREADS, *rest]
 
 
 def bits_and_group(store: Any) -> tuple[int, int]:
@@ -81,6 +82,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     LAYERS: linear_program,
     BLOCKS: block_program,
     THREADS: partial(compiling.compile_now, threads.start, 3),
+    STRICT: compile_programs,
 }
 
 
@@ -91,10 +93,10 @@ def compile_kernels(names: Iterable[str]) -> Iterator[str]:
         yield name
 
 
-def are_ready(decoder: nn.Module, wait: bool = False) -> bool:
+def are_ready(decoder: nn.Module, wait: bool = False, is_strict: bool = False) -> bool:
     """True if all kernels of a decoder are compiled; else they are compiled first, or in the background."""
     mode = kernel_mode()
-    missing = [name for name in needed_kernels(decoder) if not compiling.is_compiled(name)]
+    missing = [name for name in needed_kernels(decoder, is_strict) if not compiling.is_compiled(name)]
     if mode == "off" or not missing:
         return mode != "off"
     if wait or mode == "wait":
