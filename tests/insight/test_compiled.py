@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,16 +13,18 @@ from torch import Tensor
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("cc") is None, reason="torch.compile needs a C compiler"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, on the way through its compiler
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on the way through its compiler
+
+
+def rounding(graph: Callable[..., Any], examples: list[Tensor]) -> Callable[..., Any]:
+    """A backend of torch.compile whose outputs differ from the eager ones, as those of compiled kernels do."""
+    return lambda *inputs: [out * (1 + 2**-18) if isinstance(out, Tensor) else out for out in graph(*inputs)]
 
 
 @torch.no_grad()
 def test_a_compiled_decoder_is_traced_and_stays_compiled(gpt2: Decoder, ids: Tensor) -> None:
     plain = gpt2(ids)
-    gpt2.compile()
+    gpt2.compile(backend=rounding)
     compiled = gpt2(ids)
     runs = torch._dynamo.utils.counters["frames"]["ok"]
     with Trace(gpt2, "**") as trace:
@@ -33,7 +36,7 @@ def test_a_compiled_decoder_is_traced_and_stays_compiled(gpt2: Decoder, ids: Ten
     note = re.fullmatch(
         r"the decoder is compiled and ran eagerly here; its compiled output differs by at most (\S+)", trace.notes[0]
     )
-    assert note is not None
+    assert note is not None and float(note[1]) > 0
     assert float(note[1]) == pytest.approx(float((compiled - plain).abs().max()), rel=0.05)
 
 
