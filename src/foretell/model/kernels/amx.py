@@ -16,9 +16,10 @@ from llvmlite import ir
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import FEATURES, inlined
-from foretell.model.kernels.packing import INPUTS, NEXT_PLANE, chunk_of, padded_inputs
+from foretell.model.kernels.integer_matmul import NIBBLES
+from foretell.model.kernels.packing import INPUTS, REST, chunk_of, padded_inputs
 from foretell.model.kernels.vector_math import allocate, keep
-from foretell.model.kernels.vector_matmul import NIBBLES, factor_of, tile_start
+from foretell.model.kernels.vector_matmul import factor_of, tile_start
 
 REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, 18)
 
@@ -379,9 +380,9 @@ def add_chunk(p, tile, chunk, row, scratch, sums, total):
 
 @inlined
 def combined(scratch, at, P):
-    """The sums over all planes of activations, in units of the first."""
-    ratio = v.broadcast(1 / NEXT_PLANE)
-    rest = v.cast_int(v.load_int(scratch, at + 256))
+    """The sums over all planes of activations, in units of the second."""
+    upper, lower = v.load_int(scratch, at), v.load_int(scratch, at + 256)
+    integers = v.cast_int(v.add_int(v.shift_left(upper, 8), lower))
     if P == 3:
-        rest = v.fma(v.cast_int(v.load_int(scratch, at + 512)), ratio, rest)
-    return v.fma(rest, ratio, v.cast_int(v.load_int(scratch, at)))
+        return v.fma(v.cast_int(v.load_int(scratch, at + 512)), v.broadcast(1 / REST), integers)
+    return integers

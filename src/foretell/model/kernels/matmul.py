@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.model.kernels import amx
+from foretell.model.kernels import integer_matmul as integers
 from foretell.model.kernels import vector_matmul as vector
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.amx import HAS_AMX
@@ -24,7 +25,7 @@ from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks,
 from foretell.model.kernels.vector_math import read_numbers, write_numbers
 
 FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are multiplied faster on vectors, with the same results
-ROWS_AT_ONCE = 256  # with more, activations leave the cache and need more scratch memory
+ROWS_AT_ONCE = 128  # with more, activations leave the cache and need more scratch memory
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
 Unit = Literal["vectors", "dots", "amx"]  # of the processor; all but the first read planes of activations
@@ -50,7 +51,8 @@ class Matmul:
         matrix = self.matrix
         kernels = [compiled_kernel(matrix.bits, unit).address for unit in units_with(matrix.bits, self.unit)]
         arrays = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
-        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, self.unit != "vectors", matrix.turns)
+        plane_bytes = bytes_in_planes(matrix.bits, self.unit)
+        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, plane_bytes, matrix.turns)
         return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
     @cached_property
@@ -102,7 +104,14 @@ def fastest_unit(bits: int, group: int) -> Unit:
 
 def units_with(bits: int, unit: Unit) -> tuple[Unit, ...]:
     """The unit for many rows, then the one for few rows if it is another."""
-    return (unit, "dots") if unit == "amx" and bits < 16 and v.HAS_INTEGER_DOTS else (unit,)
+    return (unit, "dots") if unit == "amx" and bits < 16 and v.HAS_VNNI else (unit,)
+
+
+def bytes_in_planes(bits: int, unit: Unit) -> int:
+    """The bytes of an activation in a plane that a unit reads; 0 if it reads the activations themselves."""
+    if unit == "vectors":
+        return 0
+    return 1 if bits < 16 and (unit == "amx" or v.HAS_VNNI) else 2
 
 
 def scratch_per_row(matrix: PackedMatrix) -> int:
@@ -140,10 +149,12 @@ def make_kernel(bits: int, unit: Unit) -> Any:
             else:
                 amx.multiply_integers(p, first, last)
         elif unit == "dots":
-            if bits == 8:
-                vector.multiply_planes(vector.int8_plane_sums, p, first, last)
+            if not v.HAS_VNNI and rows >= integers.MANY_ROWS:
+                integers.multiply_decoded(integers.decode_int8 if bits == 8 else integers.decode_int4, p, first, last)
+            elif bits == 8:
+                integers.multiply_planes(integers.int8_products, p, first, last)
             else:
-                vector.multiply_planes(vector.int4_plane_sums, p, first, last)
+                integers.multiply_planes(integers.int4_products, p, first, last)
         elif bits == 32:
             vector.multiply_tiles(vector.float32_sums, p, first, last)
         elif bits == 16:

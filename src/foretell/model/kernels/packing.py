@@ -10,10 +10,11 @@ which a kernel reads them, and tiles follow each other: memory is read from one 
     int4      16 words per eight inputs: byte i holds input i in its lower half and input i + 4 in its upper half
 
 Kernels for vectors multiply float32 activations. The others multiply planes. Weights in bfloat16 are multiplied by
-bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by planes of int8: within a chunk
-of inputs, x = scale (first + second / 254 + third / 254^2), where the activation scale is the largest absolute value
-over 127. Two planes have an error of at most 1 / 64,516 of that value, less than the rounding of bfloat16 in most
-elements. Three are as precise as float32.
+bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by integers: within a chunk of
+inputs, x = scale (integer + rest / 256), where the activation scale is the largest absolute value over 32,639. An
+integer of 16 bits is one plane for AVX2; for VNNI and AMX it is two planes of int8, the first 256 times the second.
+Without the rest, the error is at most 1 / 65,278 of the largest value, less than the rounding of bfloat16 in most
+elements. With it, a further plane, activations are as precise as float32.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from foretell.model.kernels.compiling import compiled, inlined
 
 LANES = v.LANES
 INPUTS = 32  # packed rows are padded with zeros to a multiple of it: the inputs of one AMX instruction
-MAX_INT = 127.0  # of a plane
-NEXT_PLANE = 254.0  # the scale of a plane over the scale of the next one
-SMALLEST = 1e-36  # MAX_INT over less would be infinite
+MAX_INT = 32639.0  # 127 * 256 + 127: both bytes are at most 127
+REST = 256.0  # the scale of integers over the scale of their rest
+LARGEST_REST = 127.0
+SMALLEST = 1e-33  # MAX_INT over less would be infinite
 MAGIC = 1.5 * 2**23  # a number below 2^22 plus this has an integer in its lowest bits
+MAGIC_BITS = 0x4B400000
 UPPER_HALF = 0xFFFF0000
 
 # A packed matrix for compiled code: its kernels and arrays by address, and its sizes
@@ -48,7 +51,7 @@ MATRIX = np.dtype(
         ("outputs", "i8"),
         ("inputs", "i8"),
         ("group", "i8"),
-        ("reads_planes", "i8"),
+        ("plane_bytes", "i8"),  # of an activation in a plane; 0: the kernel reads the activations themselves
         ("turns", "i8"),
     ]
 )
@@ -157,10 +160,10 @@ def padded_outputs(outputs):
 @inlined
 def num_planes(matrix, is_narrow):
     """Planes of activations that a matrix is multiplied by; 0: the kernel reads the activations themselves."""
-    if not matrix.reads_planes:
+    if matrix.plane_bytes == 0:
         return 0
     if matrix.bits < 16:
-        return 2 if is_narrow else 3
+        return 3 - matrix.plane_bytes if is_narrow else 4 - matrix.plane_bytes
     return 1 if is_narrow else 3
 
 
@@ -179,8 +182,7 @@ def chunk_of(group):
 @inlined
 def scales_of(matrix, prepared, rows, is_narrow):
     """The address of the activation scales, one per chunk, behind the planes."""
-    element = 1 if matrix.bits < 16 else 2  # bytes
-    planes = num_planes(matrix, is_narrow) * rows * padded_inputs(matrix.inputs) * element
+    planes = num_planes(matrix, is_narrow) * rows * padded_inputs(matrix.inputs) * matrix.plane_bytes
     return prepared + (planes + 63) // 64 * 64
 
 
@@ -204,20 +206,22 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
     if matrix.bits >= 16:
         split_planes(x, prepared, P, rows, K, first, last)
     elif P > 0:
-        round_planes(x, prepared, scales, P, rows, matrix.inputs, chunk_of(matrix.group), first, last)
+        round_planes(x, prepared, scales, P, matrix.plane_bytes, rows, K, chunk_of(matrix.group), first, last)
     if matrix.bits == 4:
         sums = sums_of(scales, matrix.group, matrix.inputs, rows, P)
         sum_groups(x, K, matrix.group, sums, matrix.inputs // matrix.group, first, last)
 
 
 @compiled
-def round_planes(x, planes, scales, P, rows, K, chunk, first, last):
-    """Planes (rows, P, K) of int8, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
+def round_planes(x, planes, scales, P, size, rows, K, chunk, first, last):
+    """Planes (rows, P, K) of integers, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
-    The scale of a chunk that is not finite is NaN. An offset is -128 times the sum of a plane's integers: it is added
-    to their products with weights that are 128 too large.
+    `size` is the bytes of an integer. The scale of a chunk that is not finite is NaN. An offset is -128 times the sum
+    of a plane's integers: it is added to their products with weights that are 128 too large.
     """
-    zero, shift, next_plane, chunks = v.broadcast(0.0), v.broadcast(MAGIC), v.broadcast(NEXT_PLANE), K // chunk
+    zero, shift, chunks = v.broadcast(0.0), v.broadcast(MAGIC), K // chunk
+    to_rest, largest_rest = v.broadcast(REST), v.broadcast(LARGEST_REST)
+    none, to_integer, half = v.broadcast_int(0), v.broadcast_int(-MAGIC_BITS), v.broadcast_int(128)
     for index in range(first * chunks, last * chunks):
         start, row = index * chunk, index // chunks
         largest, check = zero, zero
@@ -227,22 +231,40 @@ def round_planes(x, planes, scales, P, rows, K, chunk, first, last):
         most = v.reduce_max(largest)
         v.write_float(scales, index, most / np.float32(MAX_INT) + v.reduce_add(check))
         inverse = v.broadcast(np.float32(MAX_INT) / most if most > np.float32(SMALLEST) else np.float32(0))
-        offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
-        for plane in range(P):
-            v.write_float(scales, offset + plane * chunks, 0.0)
+        sum_upper, sum_lower, sum_rest = none, none, none
         for i in range(start, start + chunk, 16):
-            rest = v.multiply(v.load_float(x, i), inverse)
-            for plane in range(P):
-                shifted = v.add(rest, shift)
-                v.store_int8(planes, (row * (P - 1) + plane) * K + i, v.bits_of(shifted))
-                integers = v.subtract(shifted, shift)
-                rest = v.multiply(v.subtract(rest, integers), next_plane)
-                at = offset + plane * chunks
-                v.write_float(scales, at, v.read_float(scales, at) + v.reduce_add(integers))
-        for plane in range(P):
-            at = offset + plane * chunks
-            total = v.read_float(scales, at)
-            v.write_int32(scales, at, np.int32(-128 * total if total == total else 0))
+            scaled, at = v.multiply(v.load_float(x, i), inverse), row * (P - 1) * K + i
+            shifted = v.add(scaled, shift)
+            integers = v.add_int(v.bits_of(shifted), to_integer)
+            if size == 2:
+                v.store_pairs(planes, at, integers)
+            else:
+                upper = v.shift_right_signed(v.add_int(integers, half), 8)
+                v.store_int8(planes, at, upper)
+                v.store_int8(planes, at + K, integers)
+                sum_upper = v.add_int(sum_upper, upper)
+                sum_lower = v.add_int(sum_lower, v.shift_right_signed(v.shift_left(integers, 24), 24))
+            if P + size == 4:
+                rest = v.minimum(v.multiply(v.subtract(scaled, v.subtract(shifted, shift)), to_rest), largest_rest)
+                integers = v.add_int(v.bits_of(v.add(rest, shift)), to_integer)
+                if size == 2:
+                    v.store_pairs(planes, at + K, integers)
+                else:
+                    v.store_int8(planes, at + 2 * K, integers)
+                    sum_rest = v.add_int(sum_rest, integers)
+        if size == 1:
+            offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
+            v.write_int32(scales, offset, offset_of(sum_upper))
+            v.write_int32(scales, offset + chunks, offset_of(sum_lower))
+            if P == 3:
+                v.write_int32(scales, offset + 2 * chunks, offset_of(sum_rest))
+
+
+@inlined
+def offset_of(sums):
+    """-128 times the sum of the lanes."""
+    total = v.reduce_add(v.cast_int(sums))
+    return np.int32(-128 * total)
 
 
 @compiled

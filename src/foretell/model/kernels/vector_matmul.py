@@ -2,22 +2,17 @@
 
 A value is computed by the same operations in the same order with any other rows and outputs. Weights in float32 and
 bfloat16, and integers on processors without AVX2, are multiplied in float32: two sums, over the inputs with even and
-with odd numbers, per group of inputs where weights have scales. With AVX2 or with VNNI of AVX-512, integer weights are
-multiplied by planes of activations in exact integer sums, with the same bits as on the matrix unit (amx.py).
+with odd numbers, per group of inputs where weights have scales.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from foretell.model.kernels import vector_tiles as tiled
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import inlined, merged
 from foretell.model.kernels.packing import (
-    NEXT_PLANE,
-    chunk_of,
     num_planes,
-    offsets_of,
     padded_inputs,
     padded_outputs,
     scales_of,
@@ -25,17 +20,12 @@ from foretell.model.kernels.packing import (
 )
 
 ROWS = 8 if v.HAS_AVX512 else 2  # rows at once: two sums each must fit the 32, or 8, vectors that registers hold
-# Integer sums: with two planes, tiles and rows at once have 16, or 4, sums. Two tiles read an activation once
-TILES, PLANE_ROWS = (2, 4) if v.HAS_AVX512 else (1, 2)
 AHEAD = 512  # words from the weights that are read to the prefetched ones
 ONE = 0x3F800000  # 1.0 in float32
 NIBBLE = 0x00780000  # the first four bits of the mantissa
 UPPER_HALF = 0xFFFF0000
-SIGN_BITS = 0x80808080
-NIBBLES = 0x0F0F0F0F
 
 MANY, FOUR, TWO, SINGLE = (0,) * ROWS, (0,) * 4, (0,) * 2, (0,)
-TOGETHER = (0,) * TILES
 
 
 class Product(NamedTuple):
@@ -55,6 +45,7 @@ class Product(NamedTuple):
     out: int
     N: int
     turns: int  # from a tile to the next one
+    decoded: int  # the address of weights of a tile as integers of 16 bits: words with two inputs for 16 outputs
 
 
 @inlined
@@ -64,7 +55,7 @@ def make_product(bits, matrix, x, prepared, rows, is_narrow, out):
     scales = scales_of(matrix, prepared, rows, is_narrow)
     planes, sums, N = prepared if P > 0 else x, sums_of(scales, group, inputs, rows, P), padded_outputs(matrix.outputs)
     arrays = matrix.words, matrix.factors, matrix.bias
-    return Product(bits, *arrays, inputs, group, planes, scales, sums, P, rows, out, N, matrix.turns)
+    return Product(bits, *arrays, inputs, group, planes, scales, sums, P, rows, out, N, matrix.turns, 0)
 
 
 @inlined
@@ -199,110 +190,3 @@ def int4_sums(p, tile, row, rows):
 def mantissa(shifted, nibble, one):
     """1 + integer / 16, from words with the integer's bits at the head of the mantissa."""
     return v.from_bits(v.bitwise_or(v.bitwise_and(shifted, nibble), one))
-
-
-# --- exact integer sums (AVX2, or VNNI of AVX-512) --------------------------------------------------------------------
-
-
-@inlined
-def multiply_planes(sums, p, first, last):
-    """The outputs of tiles first, ... last - 1 for all rows, from planes. `sums` is one of the next two functions."""
-    for tile in range(first, last, TILES):
-        row, step = p.M // PLANE_ROWS * PLANE_ROWS, 1 if tile + 1 < last else 0  # 0: the last one is computed twice
-        for start in range(0, row, PLANE_ROWS):
-            multiply_plane_rows(sums, p, tile, step, start, FOUR if PLANE_ROWS == 4 else TWO)
-        if PLANE_ROWS > 2 and row + 2 <= p.M:
-            multiply_plane_rows(sums, p, tile, step, row, TWO)
-            row += 2
-        if row < p.M:
-            multiply_plane_rows(sums, p, tile, step, row, SINGLE)
-
-
-@merged
-def multiply_plane_rows(sums, p, tile, step, row, rows):
-    """Some tiles of outputs for a number of rows: the length of `rows`. The next tile is `step` tiles away."""
-    tiles = v.indices(TOGETHER, tile * 16, step * 16)
-    outputs = tiled.add_first(sums(p, tile, step, row, rows), v.load_float(p.bias, tiles), rows)
-    v.store_float(p.out, tiled.outer_index(tiles, v.indices(rows, row * p.N, p.N)), outputs)
-
-
-@inlined
-def int8_plane_sums(p, tile, step, row, rows):
-    """Sums of tiles of int8 weights with two or three planes of activations."""
-    if p.P == 2:
-        return sums_over_planes(int8_dots, p, tile, step, row, rows, tiled.zero_planes(rows, 2))
-    return sums_over_planes(int8_dots, p, tile, step, row, rows, tiled.zero_planes(rows, 3))
-
-
-@inlined
-def int4_plane_sums(p, tile, step, row, rows):
-    """Sums of tiles of int4 weights with two or three planes of activations."""
-    if p.P == 2:
-        return sums_over_planes(int4_dots, p, tile, step, row, rows, tiled.zero_planes(rows, 2))
-    return sums_over_planes(int4_dots, p, tile, step, row, rows, tiled.zero_planes(rows, 3))
-
-
-@merged
-def sums_over_planes(dots, p, tile, step, row, rows, planes):
-    """Sums of tiles; `dots` is one of the functions below, `planes` has a vector for each plane of each row."""
-    groups, chunk = p.inputs // p.group, chunk_of(p.group)
-    chunks, per_group, ratio = p.inputs // chunk, p.group // chunk, v.broadcast(1 / NEXT_PLANE)
-    start, stride, words = tile_start(p, tile), step * tile_start(p, 1), chunk * p.bits // 2
-    sums, factor, apart = v.zeros(tiled.outer_index(TOGETHER, rows)), factor_of(p, tile, 0), step * factor_of(p, 1, 0)
-    for group in range(groups):  # in two loops, since dividing by a group's chunks took longer than their products
-        scales = v.load_bfloat16(p.factors, v.indices(TOGETHER, factor, apart))
-        for index in range(group * per_group, (group + 1) * per_group):
-            integers = dots(planes, p, row, index, chunk, start + index * words, stride)
-            activation_scales = v.broadcast_at(p.scales, v.indices(rows, row * chunks + index, chunks))
-            parts = tiled.join_planes(sums, integers, ratio)
-            sums = v.fma(parts, tiled.outer_multiply(scales, activation_scales), sums)
-        if p.bits == 4:
-            minima = v.load_bfloat16(p.factors, v.indices(TOGETHER, factor + 16, apart))
-            group_sums = v.broadcast_at(p.sums, v.indices(rows, row * groups + group, groups))
-            sums = tiled.fma_outer(sums, minima, group_sums)
-            factor += 16
-        factor += 16
-    return sums
-
-
-@inlined
-def load_words(p, at, stride):
-    """The words of several tiles, and a request for words ahead."""
-    v.prefetch(p.words, v.indices(TOGETHER, at + AHEAD, stride))
-    return v.load_int(p.words, v.indices(TOGETHER, at, stride))
-
-
-@inlined
-def int8_dots(planes, p, row, index, chunk, at, stride):
-    """The sums of a chunk of int8 weights for all planes.
-
-    Weights are taken as 128 more for VNNI, whose weights have no sign; the offsets undo that.
-    """
-    signs, chunks, width = v.broadcast_int(SIGN_BITS), p.inputs // chunk, p.inputs // 4
-    offsets, first = offsets_of(p.scales, p.group, p.inputs, p.M), (row * p.P * p.inputs + index * chunk) // 4
-    if v.HAS_VNNI:
-        starts = v.broadcast_int_at(offsets, v.indices(planes, row * p.P * chunks + index, chunks))
-    else:
-        starts = planes
-    sums = tiled.outer_repeat(TOGETHER, starts)
-    for i in range(chunk // 4):
-        weights, x = load_words(p, at + i * 16, stride), v.broadcast_int_at(p.x, v.indices(planes, first + i, width))
-        if v.HAS_VNNI:
-            sums = tiled.dot_outer(sums, v.bitwise_xor(weights, signs), x)
-        else:
-            sums = tiled.signed_dot_outer(sums, weights, x)
-    return sums
-
-
-@inlined
-def int4_dots(planes, p, row, index, chunk, at, stride):
-    """The sums of a chunk of int4 weights for all planes."""
-    sums, nibbles, width = tiled.outer_repeat(TOGETHER, planes), v.broadcast_int(NIBBLES), p.inputs // 4
-    first = (row * p.P * p.inputs + index * chunk) // 4
-    for i in range(chunk // 8):
-        weights = load_words(p, at + i * 16, stride)
-        x = v.broadcast_int_at(p.x, v.indices(planes, first + i * 2, width))
-        sums = tiled.dot_outer(sums, v.bitwise_and(weights, nibbles), x)
-        x = v.broadcast_int_at(p.x, v.indices(planes, first + i * 2 + 1, width))
-        sums = tiled.dot_outer(sums, v.bitwise_and(v.shift_right(weights, 4), nibbles), x)
-    return sums

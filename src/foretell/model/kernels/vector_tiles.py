@@ -17,7 +17,6 @@ from foretell.model.kernels.compiling import intrinsic
 from foretell.model.kernels.vectors import (
     FLOATS,
     HAS_VNNI,
-    INT8,
     INT16,
     INTS,
     LANES,
@@ -30,7 +29,7 @@ from foretell.model.kernels.vectors import (
     ints,
 )
 
-AVX2_HALVES, AVX2_BYTES = ir.VectorType(INT16, 16), ir.VectorType(INT8, 32)
+AVX2_HALVES = ir.VectorType(INT16, 16)
 
 # --- planes: the planes of a row follow each other --------------------------------------------------------------------
 
@@ -48,18 +47,22 @@ def zero_planes(typing_context, rows, planes):
 
 @intrinsic
 def join_planes(typing_context, rows, integers, ratio):
-    """The sum of ratio^p * integers[r * P + p] over the P planes p, for every row r, as floats."""
+    """The sums of integers[r * P + p] over the planes p as floats, for every row r.
+
+    The first plane is 256 times the second with VNNI; after it follows the rest, times `ratio`.
+    """
 
     def generate(context, builder, signature, arguments):
-        planes = len(signature.args[1]) // len(signature.args[0])
-        numbers = [
-            builder.sitofp(builder.extract_value(arguments[1], index), FLOATS)
-            for index in range(len(signature.args[1]))
-        ]
-        totals = numbers[planes - 1 :: planes]
-        for plane in reversed(range(planes - 1)):
-            pairs = zip(totals, numbers[plane::planes], strict=True)
-            totals = [emit_fma(builder, total, arguments[2], each) for total, each in pairs]
+        sums = cgutils.unpack_tuple(builder, arguments[1])
+        planes = len(sums) // len(signature.args[0])
+        totals = sums[::planes]
+        if HAS_VNNI:
+            pairs = zip(totals, sums[1::planes], strict=True)
+            totals = [builder.add(builder.shl(upper, constant(INTS, 8)), lower) for upper, lower in pairs]
+        totals = [builder.sitofp(total, FLOATS) for total in totals]
+        if planes == (3 if HAS_VNNI else 2):
+            rests = [builder.sitofp(each, FLOATS) for each in sums[planes - 1 :: planes]]
+            totals = [emit_fma(builder, rest, arguments[2], total) for rest, total in zip(rests, totals, strict=True)]
         return context.make_tuple(builder, signature.return_type, totals)
 
     return types.UniTuple(floats, len(rows))(rows, integers, ratio), generate
@@ -85,31 +88,14 @@ def outer(emit: Callable[..., Any], returns: Any = None) -> Callable[..., Any]:
 
 
 def emit_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
-    """Add the products of four bytes of weights, from 0 to 127 or with VNNI to 255, and of four signed bytes of x."""
-    if HAS_VNNI:
-        return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, weights, x)
-    return in_halves(builder, emit_dot_avx2, sums, weights, x)
+    """Add the products of four bytes of weights without signs and of four signed bytes of x, with VNNI."""
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, weights, x)
 
 
-def emit_signed_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
-    """Add the products of four signed bytes of weights and of x, all from -127 to 127; without VNNI."""
-    return in_halves(builder, emit_signed_dot_avx2, sums, weights, x)
-
-
-def emit_dot_avx2(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
-    """`emit_dot` for eight lanes. The sum of two products fits 16 bits."""
-    weights, x = (builder.bitcast(each, AVX2_BYTES) for each in (weights, x))
-    pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", AVX2_HALVES, weights, x)
-    fours = call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, pairs, constant(AVX2_HALVES, 1))
-    return builder.add(sums, fours)
-
-
-def emit_signed_dot_avx2(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
-    """`emit_signed_dot` for eight lanes: weights without their signs, which x is given."""
-    signed, bytes_of_x = (builder.bitcast(each, AVX2_BYTES) for each in (weights, x))
-    absolute = call(builder, "llvm.abs.v32i8", AVX2_BYTES, signed, ir.Constant(ir.IntType(1), 0))
-    turned = call(builder, "llvm.x86.avx2.psign.b", AVX2_BYTES, bytes_of_x, signed)
-    return emit_dot_avx2(builder, sums, absolute, turned)
+def emit_pair_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
+    """Add the products of two integers of 16 bits, for eight lanes of AVX2."""
+    weights, x = (builder.bitcast(each, AVX2_HALVES) for each in (weights, x))
+    return builder.add(sums, call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, weights, x))
 
 
 def in_halves(builder: Any, emit: Callable[..., Any], *vectors: Any) -> Any:
@@ -123,4 +109,5 @@ outer_multiply = outer(lambda builder, one, other: builder.fmul(one, other), flo
 outer_repeat = outer(lambda builder, one, other: other, ints)
 add_first = outer(lambda builder, sums, one, other: builder.fadd(sums, one))
 fma_outer = outer(lambda builder, sums, one, other: emit_fma(builder, one, other, sums))
-dot_outer, signed_dot_outer = outer(emit_dot), outer(emit_signed_dot)
+dot_outer = outer(emit_dot)
+pair_dot_outer = outer(lambda builder, *vectors: in_halves(builder, emit_pair_dot, *vectors))
