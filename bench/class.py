@@ -77,9 +77,9 @@ async def edit(address: tuple[str, int], text: str) -> tuple[float, float]:
     started = time.perf_counter()
     (first, *_) = await post(*address, {"text": text, "sections": FIRST})
     until_first = time.perf_counter() - started
-    structure = first["structure"]
-    assert isinstance(structure, dict)
-    await post(*address, {"text": text, "sections": [f"lens.at.{len(structure['tokens']) - 1}"]})
+    shown = first["pass"]
+    assert isinstance(shown, dict)
+    await post(*address, {"text": text, "sections": [f"lens.at.{len(shown['tokens']) - 1}"]})
     return until_first, time.perf_counter() - started
 
 

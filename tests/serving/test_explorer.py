@@ -55,17 +55,28 @@ def test_no_other_file_is_served(server, path):
 
 def test_sections_are_those_of_a_pass_with_the_library(server, model):
     page = PageModel.of(model)
+    sections = all_sections(page)
     by_position = ["lens.at.3", "streams.0", "values.at.1.2"]
-    names = [*(name for name in all_sections(page) if name != "vocabulary"), *by_position]
+    names = [*(name for name in sections if name != "vocabulary"), *by_position]
     first, *rest = lines(server, text=TEXT, appended=[33], sections=names)
-    assert [token["id"] for token in first["structure"]["tokens"]] == [*model.encode_fitting(TEXT), 33]
+    assert [token["id"] for token in first["pass"]["tokens"]] == [*model.encode_fitting(TEXT), 33]
     traced = page.record(
-        [*model.encode_fitting(TEXT), 33], TEXT, needed_values(page, find_sections(page, names).values())
+        [*model.encode_fitting(TEXT), 33], TEXT, needed_values(page, find_sections(page, sections, names).values())
     )
     for name, line in zip(names, rest, strict=True):
-        family, index = find_sections(page, [name])[name]
+        family, index = find_sections(page, sections, [name])[name]
         expected = family.section(traced, index)
         assert line["section"] == {**asdict(expected), "shape": list(expected.shape)}, name
+
+
+def test_the_model_is_described_once_and_not_with_each_pass(server, open_live):
+    [first] = lines(server, text=TEXT)
+    assert set(first["pass"]) == {"model", "text", "tokens", "lensFrom"}
+    page, _ = open_live(f"#text={TEXT}")
+    asked = []
+    page.on("request", lambda request: asked.append(request.post_data or ""))
+    edit(page, TEXT + "!")
+    assert asked and not any(name in body for body in asked for name in ("outline", "vocabulary"))
 
 
 def test_a_change_applies_to_the_pass(server):

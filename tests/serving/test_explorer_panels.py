@@ -117,6 +117,26 @@ def test_a_neuron_is_switched_off(open_panels):
     assert page.locator(".chip span").inner_text() == "neuron 7 of trunk.blocks.0.feedforward.activation"
 
 
+def test_a_head_and_a_neuron_are_switched_off_where_they_are_shown(open_panels):
+    page, complaints = open_panels(link(layer="1", head="1"))
+    page.locator("#grid").scroll_into_view_if_needed()
+    click(page, "layer 0, head 1", "#grid")
+    click(page, "Switch off head 1 of layer 0")
+    assert page.evaluate("document.activeElement.type") == "range"  # the focus is on the head's factor
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    page.locator("#neurons").scroll_into_view_if_needed()
+    settled(page)
+    neuron = page.locator("#neurons .link").first
+    number = int(neuron.inner_text())
+    neuron.click()
+    settled(page)
+    first, second = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
+    assert first == {"value": CORE, "heads": [1], "scale": 0.05}
+    assert second == {"value": f"{BLOCK}.feedforward.activation", "neurons": [number], "scale": 0}
+    assert complaints == []
+
+
 def test_the_loss_and_its_difference(open_panels, model):
     page, _ = open_panels(link(CHANGES[:1]))
     ids = model.encode(TEXT)
@@ -142,6 +162,26 @@ def test_a_vector_of_another_place_is_added(open_panels):
     assert change["positions"] == [LENGTH - 1] and len(change["add"]) == 192 and any(change["add"])
     assert "a vector of 192 numbers" in page.locator(".chip").inner_text()
     assert page.locator("#vector option").filter(has_text="the head’s row of").count() >= 5
+    assert complaints == []
+
+
+@torch.inference_mode()
+def test_the_difference_of_two_texts_is_added(open_panels, model):
+    page, complaints = open_panels(link())
+    page.get_by_text("Add a vector to the stream").click()
+    settled(page)
+    page.locator("#vector").select_option(label=page.locator("#vector option").nth(2).inner_text())
+    page.locator("#vector-of").select_option("2")
+    page.locator("#vector-text").fill(OTHER)
+    page.locator("#vector-position").fill("1")
+    click(page, "Add the vector")
+    [change] = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
+    streams = []
+    for text, position in ((OTHER, 1), (TEXT, LENGTH - 1)):
+        with foretell.Trace(model, BLOCK) as trace:
+            model(model.encode(text))
+        streams.append(trace[BLOCK][0, position])
+    assert change["add"] == pytest.approx((streams[0] - streams[1]).tolist(), abs=2e-4)
     assert complaints == []
 
 

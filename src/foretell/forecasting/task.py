@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from torch import Tensor
 from foretell.data.batch import Batch
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import evaluate
-from foretell.forecasting.calibration import Calibration, calibrate
+from foretell.forecasting.calibration import Calibration, HeldOut, calibrate
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
-from foretell.forecasting.combination import HeldOut, choose_combination
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Advance, Forecaster, ignore_progress
 from foretell.forecasting.series import Series, fingerprint
@@ -148,21 +146,16 @@ class ForecastTask(Task):
         return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
     def calibration(self, forecaster: Forecaster, progress: Advance = ignore_progress) -> Calibration | None:
-        """The combination and the calibrated intervals that held-out windows choose; None without a value in them."""
+        """The calibration of a forecaster's intervals on held-out windows; None without a value to compare with."""
         chosen = self.calibration_windows
         histories = [each.values[: each.context] for each in chosen]
         horizon = self.config.series.horizon
         paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, progress=progress) if chosen else []
         held_out = [
-            HeldOut(history, each.values[each.context :], sampled, forecaster.spread(history, horizon))
+            HeldOut(each.values[each.context :], sampled, forecaster.spread(history, horizon))
             for each, history, sampled in zip(chosen, histories, paths, strict=True)
         ]
-        if not held_out:
-            return None
-        combination = choose_combination(held_out, self.about["season"]) if self.config.series.combine else None
-        if combination is not None:
-            held_out = [replace(each, paths=combination.apply(each.history, each.paths)) for each in held_out]
-        return calibrate(held_out, combination)
+        return calibrate(held_out) if held_out else None
 
     def loss_on(self, windows: Sequence[Window], dtype: torch.dtype) -> float:
         """The mean loss in nats per value after the context of each window."""

@@ -13,17 +13,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection
-from foretell.insight.page.sections import BY_POSITION, all_sections, find_sections, needed_values
+from foretell.insight.page.sections import find_sections, needed_values
 from foretell.insight.page.traced_pass import TracedPass
-from foretell.insight.page.write_page import live_files, outline
+from foretell.insight.page.write_page import live_files
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.connection import send_part, until_disconnected
 from foretell.serving.errors import ApiError, as_api_error, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import Name
 from foretell.serving.models import ServedModel
-from foretell.serving.patch_map import PassRequest
+from foretell.serving.preparation import pass_ids
+from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
 
 SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
@@ -100,16 +102,14 @@ class Explorer:
     async def _lines(self, served: ServedModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
         with errors_of("model"):
             page = served.page
-        known = find_sections(page, request.sections)
+        known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
             raise ApiError(400, f"sections: {served.name} has no section {unknown!r}", "sections")
         traced = await traced_pass(self.server, served, request, needed_values(page, known.values()))
         for family, index in known.values():
             if isinstance(family, PositionFamily):
                 traced.check_position(last_number(index))
-        available = {"available": list(all_sections(page)), "byPosition": [family.prefix for family in BY_POSITION]}
-        structure = {**outline(traced), "model": served.name, **available}
-        yield to_json({"structure": structure}) + b"\n"
+        yield to_json({"pass": {"model": served.name, **pass_outline(traced)}}) + b"\n"
         waiting = [known[name] for name in request.sections]
         while waiting:
             computed = await self.server.engine.call(partial(compute_some, traced, waiting))
@@ -120,7 +120,7 @@ class Explorer:
 
 async def traced_pass(server: Server, served: ServedModel, request: PassRequest, values: list[str]) -> TracedPass:
     """One pass that records these values, between two steps of other requests."""
-    ids = await server.in_worker(partial(request.ids, served))
+    ids = await server.in_worker(partial(pass_ids, served, request))
     patches = Patches(served, request.change)
 
     def record() -> TracedPass:

@@ -18,6 +18,8 @@ from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
 from foretell.inference.answer_receipt import ModelIdentity, identity_of
 from foretell.inference.chat import choose_template
+from foretell.insight.page.family import Family, Index
+from foretell.insight.page.sections import all_sections
 from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
 from foretell.language_model import LanguageModel
@@ -98,6 +100,11 @@ class ServedModel:
     def page(self) -> PageModel:
         """The names that the live page shows. Raises UsageError for a model without attention weights."""
         return PageModel.of(self.model)
+
+    @cached_property
+    def sections(self) -> dict[str, tuple[Family, Index]]:
+        """The sections of the live page, except the ones of single positions."""
+        return all_sections(self.page)
 
     @cached_property
     def identity(self) -> ModelIdentity:

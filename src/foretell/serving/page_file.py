@@ -16,7 +16,8 @@ from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.explorer import traced_pass
 from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ServedModel
-from foretell.serving.patch_map import PassRequest
+from foretell.serving.preparation import pass_ids
+from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
 
 HEADERS = {"content-disposition": "attachment; filename=explorer.html"}
@@ -43,7 +44,7 @@ class PageFile:
 
     async def _write(self, served: ServedModel, request: PassRequest) -> str:
         with errors_of("model"):
-            values = values_of_file(served.page, len(await self.server.in_worker(partial(request.ids, served))))
+            values = values_of_file(served.page, len(await self.server.in_worker(partial(pass_ids, served, request))))
         traced = await traced_pass(self.server, served, request, values)
         for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
             await self.server.engine.call(partial(traced.lens, point))

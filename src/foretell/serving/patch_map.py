@@ -16,28 +16,12 @@ from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Indices
 from foretell.serving.models import ServedModel
-from foretell.serving.preparation import check_ids
-from foretell.serving.requests import Id, Request
+from foretell.serving.preparation import check_ids, pass_ids
+from foretell.serving.requests import Id, PassRequest
 from foretell.serving.texts import TextEndpoint
 
 TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
 EMBEDDING = -1  # the layer before the first
-
-
-class PassRequest(Request):
-    """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values."""
-
-    text: Annotated[str, MinLen(1), MaxLen(65_536)]
-    appended: Annotated[list[Id], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
-    change: Annotated[list[ChangeRequest], MaxLen(64)] = []  # noqa: RUF012
-
-    def ids(self, served: ServedModel) -> list[int]:
-        """The ids of the pass. Raises ApiError for a text that is empty or longer than the context."""
-        check_ids(served, self.appended, "appended")
-        with errors_of("text"):
-            ids = [*served.model.encode_fitting(self.text), *self.appended]
-            served.model.decoder.check_length(len(ids))
-        return ids
 
 
 class PatchRequest(PassRequest):
@@ -66,7 +50,7 @@ class PatchRow:
     computed alike, so that a patch without an effect has a difference of 0."""
 
     def __init__(self, served: ServedModel, request: PatchRequest):
-        self.served, self.request, self.ids = served, request, request.ids(served)
+        self.served, self.request, self.ids = served, request, pass_ids(served, request)
         self.token, self.effects, self.before = request.token, list[dict[str, Any]](), (0.0, 0.0)
         with errors_of("second"):
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))

@@ -16,7 +16,7 @@ from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.look import Watch, check_look
 from foretell.serving.models import ServedModel
-from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, Prompts
+from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
 from foretell.text import StopStrings, Tokenizer
 from foretell.text.chat_template import ChatFormat, Message, Role
 from foretell.text.streaming import PIECE_SIZE
@@ -134,6 +134,15 @@ def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: boo
         check_ids(served, ids, "prompt")
     if not ids:
         raise ApiError(400, "the prompt is empty; give at least one token", "prompt")
+    return ids
+
+
+def pass_ids(served: ServedModel, request: PassRequest) -> list[int]:
+    """The ids of a pass. Raises ApiError for a text that is empty or longer than the context."""
+    check_ids(served, request.appended, "appended")
+    with errors_of("text"):
+        ids = [*served.model.encode_fitting(request.text), *request.appended]
+        served.model.decoder.check_length(len(ids))
     return ids
 
 

@@ -93,6 +93,14 @@ class Request(BaseModel):
         return [name for name in extra if name not in IGNORED and name not in REFUSED]
 
 
+class PassRequest(Request):
+    """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values."""
+
+    text: Annotated[str, MinLen(1), MaxLen(65_536)]
+    appended: Annotated[list[Id], MaxLen(4096)] = []
+    change: Annotated[list[ChangeRequest], MaxLen(64)] = []
+
+
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 

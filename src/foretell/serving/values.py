@@ -15,7 +15,8 @@ from foretell.serving.changes import Patches, replacements
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ServedModel
-from foretell.serving.patch_map import PassRequest
+from foretell.serving.preparation import pass_ids
+from foretell.serving.requests import PassRequest
 from foretell.serving.texts import TextEndpoint
 from foretell.typesetting.text import expression_lines
 
@@ -38,7 +39,7 @@ class Values(TextEndpoint[ValueRequest]):
     async def respond(self, served: ServedModel, request: ValueRequest, key: str) -> bytes:
         if not request.address.isprintable():
             raise ApiError(400, "address: write one line, with \\n for a line break in a token", "address")
-        ids = await self.server.in_worker(partial(request.ids, served))
+        ids = await self.server.in_worker(partial(pass_ids, served, request))
         explanation, is_changed = await self.server.engine.call(partial(explain, served, request, ids))
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
 

@@ -6,13 +6,14 @@ A page in a file packs those that fit; a live page asks for those that it shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from foretell.insight.page.block_sections import CONTRIBUTIONS, STREAMS_AT, VALUES, VALUES_AT
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
+from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
@@ -162,23 +163,34 @@ BY_POSITION = (LENS_AT, STREAMS_AT, VALUES_AT)
 LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
 
 
+def outline(traced: TracedPass, _: int) -> str:
+    """The outline of the model for a live page, with its sections. A page fetches it once per model."""
+    listed = {"available": list(all_sections(traced.page)), "byPosition": [family.prefix for family in BY_POSITION]}
+    return json.dumps({**model_outline(traced.page), **listed}, ensure_ascii=False)
+
+
+OUTLINE = Family("outline", outline, pack_text)
+
+
 def all_sections(page: PageModel) -> dict[str, tuple[Family, Index]]:
     """The family and the index of every section of a page of this model, except the ones of single positions."""
     return {
         family.section_name(index): (family, index)
-        for family in (*FAMILIES, ATTENTION, THUMBS, LOSSES)
+        for family in (OUTLINE, *FAMILIES, ATTENTION, THUMBS, LOSSES)
         for index in family.indices(page)
     }
 
 
-def find_sections(page: PageModel, names: Sequence[str]) -> dict[str, tuple[Family, Index]]:
-    """The family and the index of each name that is a section of a page of this model."""
-    sections = all_sections(page)
+def find_sections(
+    page: PageModel, listed: Mapping[str, tuple[Family, Index]], names: Sequence[str]
+) -> dict[str, tuple[Family, Index]]:
+    """The family and the index of each name that is a section of a page of this model. listed: from `all_sections`."""
+    found = {name: listed[name] for name in names if name in listed}
     for name in names:
         for family in BY_POSITION:
             if (index := family.index_in(page, name)) is not None:
-                sections[name] = (family, index)
-    return {name: sections[name] for name in names if name in sections}
+                found[name] = (family, index)
+    return found
 
 
 def needed_values(page: PageModel, sections: Iterable[tuple[Family, Index]]) -> list[str]:

@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
 from itertools import groupby
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.block_sections import last_written
-from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
 from foretell.insight.page.family import Family, Index
+from foretell.insight.page.outline import heading_of, model_outline, pass_outline
 from foretell.insight.page.packing import PackedSection, pack_weights
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
 from foretell.insight.page.traced_pass import PageModel, TracedPass
@@ -211,7 +211,6 @@ def read(name: str) -> str:
     return FOLDER.joinpath(name).read_text(encoding="utf-8")
 
 
-FORMAT = "foretell.page/1"
 # Bytes per section besides its content, for its element, its line in the structure and a sentence if it is cut
 SECTION_MARKUP = 200
 
@@ -300,58 +299,13 @@ def document_of(traced: TracedPass, contents: Contents) -> str:
     )
 
 
-def heading_of(name: str) -> str:
-    """A model's name; of an absolute path the last part only, since a page is passed on."""
-    for path in (PurePosixPath(name), PureWindowsPath(name)):
-        if path.is_absolute() and path.name:
-            return path.name
-    return name
-
-
 def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
     """The unpacked data of a file: the pass, what was left out, and the list of sections."""
     return {
-        **outline(traced),
+        **model_outline(traced.page),
+        **pass_outline(traced),
         "firstQuery": contents.first_query,
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
         "rest": [section.to_json() for section in contents.rest],
     }
-
-
-def outline(traced: TracedPass) -> dict[str, Any]:
-    """The text and its tokens, and the shape of the model."""
-    page, memory = traced.page, traced.page.model.memory
-    config = page.config
-    of_memory = {}
-    if memory is not None:
-        of_memory["memory"] = {"tokens": token_list(list(memory.ids), memory.pieces), "layers": len(page.encoder)}
-    return {
-        "format": FORMAT,
-        "model": heading_of(page.model.name),
-        "text": traced.text,
-        "tokens": token_list(traced.ids, traced.pieces),
-        "shape": {
-            "layers": config.num_layers,
-            "heads": config.num_heads,
-            "groups": config.num_kv_heads,
-            "width": config.width,
-            "headWidth": config.head_width,
-            "feedforward": config.feedforward_width,
-            "vocabulary": len(traced.vocabulary),
-        },
-        "windows": config.windows,
-        "position": config.position,
-        "places": [asdict(point) for point in page.points],
-        "lensPlaces": page.lens_points,
-        "lensFrom": traced.lens_from,
-        "blocks": page.block_outline,
-        "neurons": [neurons.values if neurons else None for neurons in page.neurons],
-        "hasContributions": page.head_input is not None,
-        "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
-        **of_memory,
-    }
-
-
-def token_list(ids: list[int], pieces: list[str]) -> list[dict[str, Any]]:
-    return [{"id": token_id, "text": piece} for token_id, piece in zip(ids, pieces, strict=True)]

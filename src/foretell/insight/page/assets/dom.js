@@ -1,5 +1,6 @@
 // Elements: creating, finding and filling them; canvas size, element width, arrow keys.
 
+const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex]";
 const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
@@ -12,14 +13,19 @@ export function draw(tag, attributes = {}, ...children) {
   return dress(document.createElementNS(SVG, tag), attributes, children);
 }
 
+// On a live page, numbers open: the content of an element with an address, from the address and its children.
+let openerOf = null;
+export const setOpener = (make) => { openerOf = make; };
+
 function dress(element, attributes, children) {
+  const address = openerOf && element.localName !== "button" && attributes["data-address"];
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "style" && value) element.style.cssText = value; // an attribute would break the live page's policy
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value);
   }
-  element.append(...children);
+  element.append(...(address ? [openerOf(address, children)] : children));
   return element;
 }
 
@@ -30,8 +36,12 @@ export const caption = (text) => make("caption", {}, make("span", {}, text));
 export const bar = (share, before) => make("td", { class: "bar", "aria-hidden": "true" }, make("div", {}, make("span", { style: `width:${100 * share}%` }),
   ...(before === undefined ? [] : [make("i", { style: `left:${100 * before}%` })])));
 
+// Replaces the content of an element; the focus stays at the same place in it.
 export function fill(element, ...children) {
+  const controls = () => [...element.querySelectorAll(CONTROLS)], focused = document.activeElement;
+  const place = element !== focused && element.contains(focused) ? controls().indexOf(focused) : -1;
   element.replaceChildren(...children);
+  if (place >= 0) controls().slice(0, place + 1).at(-1)?.focus({ preventScroll: true });
   return element;
 }
 

@@ -18,10 +18,11 @@ export function showNeurons(data, choice) {
 function neuronTable(data, choice, names, ids, values) {
   const { layer, token } = choice;
   const written = writes(data, layer, token);
+  const activation = names.find((name) => name.endsWith(".activation"));
   const columns = names.map((name) => name.split(".").at(-1));
   const line = (id, k) => {
     const numbers = values.vector(token, k);
-    return make("tr", {}, make("th", { scope: "row" }, String(id)),
+    return make("tr", {}, make("th", { scope: "row" }, activation && data.switchOff ? make("button", { type: "button", class: "link", title: `Switch off neuron ${id}`, onclick: () => data.switchOff({ value: activation, neurons: [id] }) }, String(id)) : String(id)),
       ...names.map((name, i) => make("td", { class: "number", "data-address": addressOf(name, token, id) }, four(numbers[i]))),
       make("td", { class: "number" }, four(numbers.at(-1))),
       ...(written ? [tokensCell(data, written(k).raised), tokensCell(data, written(k).lowered)] : []));

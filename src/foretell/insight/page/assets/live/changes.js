@@ -3,13 +3,13 @@
 import { byId, caption, fill, make } from "../dom.js";
 import { four, named, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
-import { addPanel, blockOf, button, refill, select, signed } from "./panels.js";
-import { fetchSections, session } from "./session.js";
+import { addPanel, blockOf, button, select, signed } from "./panels.js";
+import { addChange, fetchSections, session } from "./session.js";
 
+const VECTOR = "Add a vector to the stream";
 const SHOWN = 5; // tokens
 const MOST_DIGITS = 6; // significant ones of an added vector, which is a part of the link
 
-export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 const replaceAt = (index, change) => session.update({ change: session.state.change.map((each, i) => (i === index ? change : each)) });
 const removeAt = (index) => session.update({ change: session.state.change.filter((_, i) => i !== index) });
 
@@ -23,48 +23,86 @@ export function makeChanges() {
       off("head-off", (block, head) => ({ value: `${block}.attention.core`, heads: [head] })),
       off("attention-off", (block) => ({ value: `${block}.attention` })),
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
-      make("label", { for: "change-neuron" }, "Neuron"), neuron,
-      off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [Math.max(0, Math.trunc(neuron.valueAsNumber || 0))] }))),
+      make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
+        off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [Math.max(0, Math.trunc(neuron.valueAsNumber || 0))] })))),
     make("details", { id: "change-vector" }), chips,
     make("div", { id: "change-effect", role: "region", "aria-live": "polite", "aria-label": "Effect of the changes" }));
-  session.listen((state) => refill(chips, ...state.change.map(chip)));
+  session.listen((state) => fill(chips, ...state.change.map(chip)));
+  byId("grid").after(make("div", { id: "head-change", class: "panel" }));
 }
 
 // The part of the page that is shown again with every pass.
 export function showChanges(data, choice) {
   const vector = byId("change-vector");
-  if (!vector.open) fill(vector, make("summary", {}, "Add a vector to the stream"));
+  if (!vector.open) fill(vector, make("summary", {}, VECTOR));
   vector.ontoggle = () => vector.open && showVector(vector, data, choice);
   choice.listen((changed) => {
     const { layer, head } = choice;
     const words = { "head-off": `Head ${head} of layer ${layer} off`, "attention-off": `Attention of layer ${layer} off`, "feedforward-off": `Feed-forward of layer ${layer} off`, "neuron-off": `Neuron of layer ${layer} off` };
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
+    for (const id of ["feedforward-off", "neuron-change"]) byId(id).hidden = !data.neurons[layer];
     if ((changed.has("token") || changed.has("data")) && vector.open) showVector(vector, data, choice);
     if (changed.has("data") && data.get("losses")) showEffect(data);
   });
 }
 
-// --- a vector of the page
+// Below the small maps: the chosen head can be switched off, then scaled.
+export function showHeadChange(data, choice) {
+  choice.listen((changed) => {
+    if (!["layer", "head", "data"].some((name) => changed.has(name))) return;
+    const { layer, head } = choice, value = `${blockOf(data, layer)}.attention.core`;
+    const own = session.state.change.flatMap((change, index) => (change.value === value && change.heads?.includes(head) ? [chip(change, index)] : []));
+    fill(byId("head-change"), own.length ? make("ul", { class: "chips", "aria-label": "Changes of the chosen head" }, ...own)
+      : button(`Switch off head ${head} of layer ${layer}`, () => addChange({ value, heads: [head], scale: 0 })));
+  });
+}
 
-// A vector of the page times a factor, added to the stream after a layer.
+// --- a vector of the page or of a second text
+
+const OF_TEXT = ["of this text", "of the second text", "second text minus this text"];
+
+// A vector times a factor, added to the stream after a layer.
 function showVector(element, data, choice) {
   const { token } = choice, layers = data.places.filter(({ layer }) => layer !== null);
   const streams = data.places.map(({ label }, i) => ({ section: i ? `stream.${i}` : "embed.sum", row: token, label: `the stream at ${named(data, token)}, ${label}` }));
   const rows = Array.from(data.get("head.ids")?.whole ?? [], (id, row) => ({ section: "head.rows", row, label: `the head’s row of ${quoted(data.vocabulary[id])}` }));
-  const vectors = [...streams, ...rows], before = Object.fromEntries([...element.querySelectorAll("select, input")].map(({ id, value }) => [id, value]));
+  const vectors = [...streams, ...rows], before = Object.fromEntries([...element.querySelectorAll("select, input, textarea")].map(({ id, value }) => [id, value]));
   const what = select("vector", "Vector", vectors.map(({ label }) => label));
+  const whose = select("vector-of", "taken", OF_TEXT);
   const where = select("vector-layer", "added at", layers.map(({ label }) => label));
   const positions = select("vector-positions", "of", ["every position", `${named(data, token)} only`]);
-  const factor = make("input", { type: "number", id: "vector-factor", step: 0.5, value: 1 });
+  const number = (id, label, attributes) => [make("label", { for: id }, label), make("input", { type: "number", id, ...attributes })];
+  const second = make("div", { id: "vector-second" }, make("label", { for: "vector-text" }, "Second text"), make("textarea", { id: "vector-text", rows: 2, spellcheck: "false" }),
+    make("div", { class: "editor-row" }, ...number("vector-position", "at its position", { min: 0, step: 1, placeholder: "last" })));
+  const showSecond = () => {
+    whose.input.disabled = vectors[what.input.value].section === "head.rows"; // a weight is the same for all texts
+    second.hidden = whose.input.disabled || whose.input.value === "0";
+  };
   const apply = async () => {
-    const { section, row } = vectors[what.input.value];
-    const numbers = (await fetchSections([section])).get(section).vector(row);
-    const scaled = numbers.map((value) => Number((value * (factor.valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
+    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value));
+    if (!numbers) return;
+    const scaled = numbers.map((value) => Number((value * (byId("vector-factor").valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
     await addChange({ value: layers[where.input.value].name, add: scaled, ...(positions.input.value === "1" ? { positions: [token] } : {}) });
   };
-  refill(element, make("summary", {}, "Add a vector to the stream"),
-    make("div", { class: "editor-row" }, ...what.parts, make("label", { for: "vector-factor" }, "times"), factor, ...where.parts, ...positions.parts, button("Add the vector", apply)));
+  fill(element, make("summary", {}, VECTOR),
+    make("div", { class: "editor-row" }, ...what.parts, ...whose.parts), second,
+    make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)));
   for (const [id, value] of Object.entries(before)) byId(id).value = value;
+  for (const { input } of [what, whose]) input.onchange = showSecond;
+  showSecond();
+}
+
+// The numbers of a vector of the shown pass, of a pass over the second text, or their difference; null without one.
+async function vectorOf({ section, row }, whose) {
+  const read = async (fields, at) => {
+    const vectors = (await fetchSections([section], fields))?.get(section);
+    return vectors && vectors.vector(Math.min(at, vectors.shape[0] - 1));
+  };
+  const own = whose === 1 ? null : await read({}, row);
+  if (whose === 0) return own;
+  const at = byId("vector-position").valueAsNumber;
+  const other = await read({ text: byId("vector-text").value, appended: [], change: [] }, at >= 0 ? at : Infinity);
+  return other && (own ? other.map((value, i) => value - own[i]) : other);
 }
 
 // --- the changes

@@ -3,7 +3,7 @@ import { readLens, softmax } from "../data.js";
 import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
 import { four, probability, quoted, short, visible } from "../format.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
-import { fetchSections, session, vocabularyOf } from "./session.js";
+import { fetchSections, session } from "./session.js";
 
 const TOKENS = 12; // of each table: those with the largest probability in one of the passes
 
@@ -42,9 +42,7 @@ export function showCompare(data, choice) {
 // The other pass: its logits, and the lens at its last token; null if it cannot be had.
 async function otherPass(fields, signal) {
   const outline = await fetchSections([], fields, signal);
-  const other = outline && await fetchSections(["logits", `lens.at.${outline.last}`], fields, signal);
-  if (other) other.vocabulary = await vocabularyOf(fields, signal);
-  return other;
+  return outline && fetchSections(["logits", `lens.at.${outline.last}`], fields, signal);
 }
 
 function tables(data, other) {

@@ -2,7 +2,7 @@
 import { showTheme } from "../colors.js";
 import { byId } from "../dom.js";
 import { PARTS, showProblem } from "../main.js";
-import { makeChanges, showChanges } from "./changes.js";
+import { makeChanges, showChanges, showHeadChange } from "./changes.js";
 import { makeCompare, showCompare } from "./compare.js";
 import { linkOf, showEditor } from "./editor.js";
 import { makeExport } from "./export.js";
@@ -26,6 +26,7 @@ async function start() {
     makeCompare(served.map(({ name }) => name));
     makeExport();
     makeValuePanel();
+    PARTS["attention-section"].push(showHeadChange);
     Object.assign(PARTS, { changes: [showChanges], patch: [showPatchMap], compare: [showCompare], tour: [showTour] });
     watchParts();
     const [{ name, examples: [example] }] = served;

@@ -1,5 +1,5 @@
 // The panels of the live page below its editor.
-import { byId, fill, make } from "../dom.js";
+import { byId, make } from "../dom.js";
 
 export function addPanel(id, title, ...children) {
   byId("live-panels").append(make("section", { class: "card panel", id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), ...children));
@@ -10,14 +10,6 @@ export function addFoldedPanel(id, title, ...children) {
   const inside = make("details", {}, make("summary", {}, make("h2", { id: `${id}-title` }, title)), make("div", { class: "panel" }, ...children));
   byId("live-panels").append(make("section", { class: "card folded", id, "aria-labelledby": `${id}-title` }, inside));
   return inside;
-}
-
-// Replaces the content of an element; the focus stays at the same place in it.
-export function refill(element, ...children) {
-  const controls = () => [...element.querySelectorAll("button, input, select")];
-  const focused = controls().indexOf(document.activeElement);
-  fill(element, ...children);
-  if (focused >= 0) controls()[Math.min(focused, controls().length - 1)]?.focus();
 }
 
 export const button = (words, action, attributes = {}) => make("button", { type: "button", class: "plain", onclick: action, ...attributes }, words);

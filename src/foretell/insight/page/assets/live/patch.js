@@ -4,10 +4,9 @@ import { css, inkOnSign, onTheme, signColor } from "../colors.js";
 import { byId, fill, make, onArrows } from "../dom.js";
 import { four, named, quoted, short } from "../format.js";
 import { showProblem, shown } from "../main.js";
-import { addChange } from "./changes.js";
-import { addFoldedPanel, button, refill, signed } from "./panels.js";
+import { addFoldedPanel, button, signed } from "./panels.js";
 import { ask } from "./server.js";
-import { busy, passFields, session } from "./session.js";
+import { addChange, busy, passFields, session } from "./session.js";
 
 const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 
@@ -99,5 +98,5 @@ function draw() {
   const now = () => cells.indexOf(document.activeElement), width = positions.length;
   onArrows(table, (right, down) => moveTo(Math.min(cells.length - 1, Math.max(0, now() + right + down * width))), (isFirst) => moveTo(isFirst ? 0 : cells.length - 1));
   const words = rows.length ? `Change of the log-probability of ${quoted(rows[0].token.text)}, ${four(rows[0].logprob)} in the pass${rows.length < total ? `; ${rows.length} of ${total} rows` : ""}. Blue: higher, orange: lower. Under a token: the second text’s, where it differs.` : "Computing the first row …";
-  refill(byId("patch-map"), make("p", { class: "summary", role: "status" }, words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table));
+  fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table));
 }

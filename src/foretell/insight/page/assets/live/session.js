@@ -1,5 +1,5 @@
 // The state of the live page, and the pass that it shows. The state is in the URL: a link opens the same state.
-import { makeData } from "../data.js";
+import { makeData, open } from "../data.js";
 import { begin, PARTS, showProblem, shown } from "../main.js";
 import { askLines } from "./server.js";
 
@@ -8,7 +8,8 @@ const STATE = { model: "", text: "", appended: [], change: [], second: "", other
 const ENCODED = new Set(["appended", "change"]); // as JSON in the URL
 
 const listeners = [];
-const vocabularies = new Map(); // by model
+const OF_MODEL = ["outline", "vocabulary"];
+const models = new Map(); // the sections of each model that are fetched once
 const inView = new Set(); // sections of the page
 let mounted = new Set();
 let running = new AbortController();
@@ -28,31 +29,33 @@ export const session = {
   },
 };
 
+export const addChange = (change) => session.update({ change: [...session.state.change, change] });
+
 // The fields of a request about the shown pass.
 export const passFields = ({ model, text, appended, change } = session.state) => ({ model, text, appended, change });
 
-// The texts of a model's tokens; fetched once.
-export async function vocabularyOf(fields, signal) {
-  if (!vocabularies.has(fields.model)) {
-    const data = await fetchSections(["vocabulary"], fields, signal);
-    if (data) vocabularies.set(fields.model, data.get("vocabulary").value);
-  }
-  return vocabularies.get(fields.model);
+// A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
+async function readPass(fields, sections, signal, askOf) {
+  const known = models.get(fields.model) ?? models.set(fields.model, new Map()).get(fields.model);
+  let pass = null, data = null;
+  await askLines("explore", { ...fields, sections: [...OF_MODEL.filter((name) => !known.has(name)), ...sections] }, signal, async (line) => {
+    if (line.pass) ({ pass } = line);
+    else if (OF_MODEL.includes(line.section.name)) known.set(line.section.name, (await open(line.section)).value);
+    else await data.put(line.section);
+    if (data || !OF_MODEL.every((name) => known.has(name))) return;
+    const structure = { ...known.get("outline"), ...pass, vocabulary: known.get("vocabulary") };
+    data = makeData(structure, askOf(structure));
+  });
+  return data;
 }
 
 async function showPass(signal) {
-  const { model } = session.state;
-  const layer = shown.choice?.layer ?? 0;
-  const wanted = new Set([...FIRST, ...(vocabularies.has(model) ? [] : ["vocabulary"])]);
-  if (shown.data) wanted.add(`attention.${Math.min(layer, shown.data.shape.layers - 1)}`);
+  const wanted = new Set(FIRST);
+  if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
   let data = null;
-  await busy(signal, () => askLines("explore", { ...passFields(), sections: [...wanted] }, signal, async ({ structure, section }) => {
-    if (structure) data = makeData(structure, makeAsk(structure, signal));
-    else await data.put(section);
-  }), () => {
-    if (data.has("vocabulary")) vocabularies.set(model, data.get("vocabulary").value);
-    data.vocabulary = vocabularies.get(model);
+  await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal)); }, () => {
     data.append = (id) => session.update({ appended: [...session.state.appended, id] });
+    data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);
     session.onShown();
@@ -64,7 +67,7 @@ function showParts(data) {
   const wasLast = !before || before.token === last;
   begin(data, before ? { layer: before.layer, head: before.head, ...(wasLast ? {} : { token: before.token }) } : {});
   mounted = new Set();
-  inView.forEach(mount);
+  for (const id of [...inView, ...aroundFocus()]) mount(id);
   document.documentElement.dataset.ready = "true";
 }
 
@@ -74,8 +77,10 @@ function mount(id) {
   for (const show of PARTS[id]) shown.choice.show(show);
 }
 
-// Parts are shown when they come into view: the others are not computed.
+// Parts are shown when they come into view, or when the focus is in a part next to them, so that the Tab key finds their
+// controls: the others are not computed.
 export function watchParts() {
+  document.addEventListener("focusin", () => aroundFocus().forEach(mount));
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) inView.delete(target.id);
@@ -88,47 +93,54 @@ export function watchParts() {
   }
 }
 
+// The part that has the focus, or precedes it, with the ones before and after it.
+function aroundFocus() {
+  const parts = [...document.querySelectorAll(Object.keys(PARTS).map((id) => `#${id}`))].filter(({ hidden }) => !hidden);
+  const isReached = (part) => part.contains(document.activeElement) || !(document.activeElement.compareDocumentPosition(part) & Node.DOCUMENT_POSITION_FOLLOWING);
+  const at = parts.findLastIndex(isReached);
+  return parts.slice(Math.max(0, at - 1), at + 2).map(({ id }) => id);
+}
+
 // Collects the sections that the parts ask for, and fetches them together.
 function makeAsk(structure, signal) {
   const available = new Set(structure.available), asked = new Set();
   const isAvailable = (name) => available.has(name) || structure.byPosition.some((prefix) => name.startsWith(prefix)); // one for each position, not listed
   let waiting = [];
-  const fetchWaiting = () => {
+  const fetchWaiting = () => busy(signal, async () => {
+    await new Promise((done) => setTimeout(done)); // until all parts have asked
     const sections = waiting;
     waiting = [];
     const { data, choice } = shown;
     const arrived = oncePerFrame(() => choice === shown.choice && choice.update());
-    busy(signal, () => askLines("explore", { ...passFields(), sections }, signal, async ({ section }) => {
+    await askLines("explore", { ...passFields(), sections }, signal, async ({ section }) => {
       if (!section) return;
       await data.put(section);
       arrived();
-    }), () => {});
-  };
+    });
+    await arrived();
+  }, () => {});
   return (name) => {
     if (!isAvailable(name) || asked.has(name)) return;
     asked.add(name);
     waiting.push(name);
-    if (waiting.length === 1) setTimeout(fetchWaiting);
+    if (waiting.length === 1) fetchWaiting();
   };
 }
 
+// A function that plans an action for the next frame, unless it is planned; it returns the promise of its end.
 function oncePerFrame(action) {
-  let isPlanned = false;
+  let planned = null;
   return () => {
-    if (isPlanned) return;
-    isPlanned = true;
-    requestAnimationFrame(() => { isPlanned = false; action(); });
+    planned ??= new Promise((done) => requestAnimationFrame(() => { planned = null; action(); done(); }));
+    return planned;
   };
 }
 
 // Some sections of the shown pass or, with other fields, of another one; null if they cannot be had.
 export async function fetchSections(sections, fields = {}, signal = running.signal) {
-  let data = null, whole = null;
-  await busy(signal, () => askLines("explore", { ...passFields(), ...fields, sections }, signal, async ({ structure, section }) => {
-    if (structure) data = makeData(structure, () => {});
-    else await data.put(section);
-  }), () => { whole = data; });
-  return whole;
+  let whole = null;
+  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {});
+  return signal.aborted ? null : whole;
 }
 
 // Runs a request; the page shows that it is busy, and the error of one that was not cancelled.

@@ -1,5 +1,5 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
-import { byId, caption, fill, make } from "../dom.js";
+import { byId, caption, fill, make, setOpener } from "../dom.js";
 import { visible } from "../format.js";
 import { showProblem, shown } from "../main.js";
 import { button } from "./panels.js";
@@ -11,7 +11,7 @@ const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
 let path = []; // addresses, from the first that was opened to the shown one
 let running = new AbortController();
-let opener = null; // the element that had the focus
+let origin = null; // the element that had the focus
 
 export function makeValuePanel() {
   const address = make("input", { id: "address", type: "text", spellcheck: "false", placeholder: "head[3,97]", "aria-label": "Address of a number" });
@@ -28,18 +28,14 @@ export function makeValuePanel() {
     else open(element.dataset.address);
   });
   session.listen(() => path.length && show());
-  new MutationObserver(makeOpeners).observe(document.body, { childList: true, subtree: true });
+  setOpener(opener);
 }
 
-// Numbers with an address get a button, which the keyboard reaches.
-function makeOpeners() {
-  for (const element of document.querySelectorAll("[data-address]:not(button, :has(> .opens))")) {
-    element.replaceChildren(make("button", { type: "button", class: "opens", title: `Show the operands of ${element.dataset.address}` }, ...element.childNodes));
-  }
-}
+// The content of a number with an address: a button, which the keyboard reaches.
+const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
 
 function open(address) {
-  opener = document.activeElement;
+  origin = document.activeElement;
   path = [address];
   show(true);
 }
@@ -58,7 +54,7 @@ function close() {
   running.abort();
   path = [];
   byId("value").hidden = true;
-  opener?.focus();
+  origin?.focus();
 }
 
 async function show(isFocused = false) {

@@ -1,0 +1,60 @@
+"""The unpacked part of a page: the shape of a model with the names of its values, and the tokens of a pass."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
+from foretell.insight.page.traced_pass import PageModel, TracedPass
+
+FORMAT = "foretell.page/1"
+
+
+def heading_of(name: str) -> str:
+    """A model's name; of an absolute path the last part only, since a page is passed on."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute() and path.name:
+            return path.name
+    return name
+
+
+def pass_outline(traced: TracedPass) -> dict[str, Any]:
+    """The text of a pass and its tokens."""
+    tokens = token_list(traced.ids, traced.pieces)
+    return {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
+
+
+def model_outline(page: PageModel) -> dict[str, Any]:
+    """The shape of a model, and the names of its values."""
+    config = page.config
+    of_memory, memory = {}, page.model.memory
+    if memory is not None:
+        of_memory["memory"] = {"tokens": token_list(list(memory.ids), memory.pieces), "layers": len(page.encoder)}
+    return {
+        "format": FORMAT,
+        "model": heading_of(page.model.name),
+        "shape": {
+            "layers": config.num_layers,
+            "heads": config.num_heads,
+            "groups": config.num_kv_heads,
+            "width": config.width,
+            "headWidth": config.head_width,
+            "feedforward": config.feedforward_width,
+            "vocabulary": len(page.vocabulary),
+        },
+        "windows": config.windows,
+        "position": config.position,
+        "places": [asdict(point) for point in page.points],
+        "lensPlaces": page.lens_points,
+        "blocks": page.block_outline,
+        "neurons": [neurons.values if neurons else None for neurons in page.neurons],
+        "hasContributions": page.head_input is not None,
+        "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
+        **of_memory,
+    }
+
+
+def token_list(ids: list[int], pieces: list[str]) -> list[dict[str, Any]]:
+    return [{"id": token_id, "text": piece} for token_id, piece in zip(ids, pieces, strict=True)]
