@@ -58,7 +58,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        635,
+        638,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
@@ -91,7 +91,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; Shapley values",
     ),
-    ("lessons", 1, 271, "sort: a sorter that is trained and opened; the completed layer and encoder of two texts"),
+    ("lessons", 3, 460, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
         "model",
         5,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from foretell.lessons.registry import LessonOptions
     from foretell.lessons.translation import LiveTranslation
 
-SORTER = Path("runs/sort")  # where --open saves the sorter
 SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that add to what is shown and change no check
 
 
@@ -38,9 +37,11 @@ def lesson(
         str | None, Parameter(help="toy, translation: what the trained model is asked.", show_default=False)
     ] = None,
     break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
-    out: Annotated[Path | None, Parameter(help="sort: save the sorter as a model.", show_default=False)] = None,
+    out: Annotated[Path | None, Parameter(help="sort, induction: save the model.", show_default=False)] = None,
     open_page: Annotated[
-        bool, Flag, Parameter("--open", help=f"sort: save the sorter, in {SORTER} unless --out, and serve its page.")
+        bool,
+        Flag,
+        Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page."),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -73,15 +74,15 @@ def lesson(
         made = make_lesson(entries[0].name, options)
         show(entries[0], made, html, json)
         if out is not None or open_page:
-            save_sorter(made, SORTER if out is None else out, open_page)
+            save_trained(made, Path("runs", made.name) if out is None else out, open_page)
 
 
-def save_sorter(made: Lesson, out: Path, open_page: bool) -> None:
-    """Save the lesson's sorter, and serve it if its page is asked for."""
+def save_trained(made: Lesson, out: Path, open_page: bool) -> None:
+    """Save the lesson's model, and serve it if its page is asked for."""
     from foretell.cli.serve import serve
-    from foretell.lessons.sort import SortLesson
+    from foretell.lessons.trained import TrainedLesson
 
-    assert isinstance(made, SortLesson), "refuse_other_lessons_options has checked the name"
+    assert isinstance(made, TrainedLesson), "refuse_other_lessons_options has checked the name"
     made.save(out)
     note(f"{out}: foretell serve {out} --open")
     if open_page:
@@ -91,9 +92,11 @@ def save_sorter(made: Lesson, out: Path, open_page: bool) -> None:
 def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], given: list[str], check: bool) -> None:
     """Raise a `UsageError` for an option that none of the chosen lessons has."""
     for option in given:
-        owner = next(entry.name for entry in ENTRIES if option in entry.options)
+        owners = [entry.name for entry in ENTRIES if option in entry.options]
         if not any(option in entry.options for entry in entries) or (name is None and not check):
-            raise UsageError(f"--{option} is for the lesson {owner}: foretell lesson {owner} --{option}")
+            raise UsageError(
+                f"--{option} is for the lesson {' and '.join(owners)}: foretell lesson {owners[0]} --{option}"
+            )
 
 
 def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, shown_only: list[str]) -> None:

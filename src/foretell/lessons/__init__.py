@@ -2,6 +2,7 @@
 
 catalog.py   the lessons by name; imports no torch
 lesson.py    what lessons share: checks of figures, the document of a text with values, training on a few rows
+trained.py   lessons about a decoder that is trained when they are made
 registry.py  lessons from their names
 
 Each lesson has two files. `NAME.md` is the text to read. `NAME.py` has the figures that its source prints, computes the

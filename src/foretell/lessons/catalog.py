@@ -43,6 +43,7 @@ ENTRIES = (
     LessonEntry("aggregation", "E5"),
     LessonEntry("translation", "E6", options=("model", "ask")),
     LessonEntry("sort", "", options=("out", "open")),
+    LessonEntry("induction", "", options=("out", "open")),
     LessonEntry("mask", "", options=("break",)),
 )
 

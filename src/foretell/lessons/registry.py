@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from foretell.lessons.aggregation import AggregationLesson
 from foretell.lessons.algorithms import AlgorithmsLesson
 from foretell.lessons.gpt2 import Gpt2Lesson
+from foretell.lessons.induction import InductionLesson
 from foretell.lessons.lesson import Lesson
 from foretell.lessons.mask import MaskLesson
 from foretell.lessons.smallest import SmallestLesson
@@ -36,6 +37,7 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
     "aggregation": lambda options: AggregationLesson(),
     "translation": lambda options: TranslationLesson(options.live),
     "sort": lambda options: SortLesson(),
+    "induction": lambda options: InductionLesson(),
     "mask": lambda options: MaskLesson(options.broken),
 }
 
