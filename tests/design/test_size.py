@@ -80,8 +80,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        657,
-        "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits",
+        682,
+        "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits; blocks "
+        "with numbers that are not finite are cleared",
     ),
     ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
     (
@@ -95,8 +96,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         5,
-        876,
-        "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers in numba",
+        883,
+        "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
+        "blocks of the cache are cleared",
     ),
     ("pretraining", 0, 9, "the context of rows"),
     ("quantization", 0, 69, "quantize from Python; its report is a document"),

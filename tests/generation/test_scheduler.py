@@ -335,6 +335,37 @@ def test_hooks_on_another_form_see_only_the_passes_of_its_own_sequence(decoder: 
     assert seen == [1] * 4
 
 
+def poisoned(decoder: Decoder) -> Decoder:
+    """A copy whose stream is not finite at the token 7."""
+
+    def poison(module: Any, inputs: Any, stream: torch.Tensor) -> torch.Tensor:
+        return stream.masked_fill((inputs[0] == 7)[..., None], torch.nan)
+
+    other = copy.deepcopy(decoder)
+    other.get_submodule("embed").register_forward_hook(poison)
+    return other
+
+
+@pytest.mark.parametrize("max_tokens", [0, 4])  # without logits, with logits that are not finite
+def test_numbers_that_are_not_finite_stay_with_their_sequence(decoder: Decoder, max_tokens: int) -> None:
+    """Keys and values of the poisoned sequences remain in blocks that others get, and in the padding of their pass."""
+    scheduler = Scheduler(poisoned(decoder), num_blocks=9)
+    lengths = ((1, 40), (2, 1), (3, 0), (1, 41))
+    others = [make_sequence([*range(start, 7), *[3] * length]) for start, length in lengths * 2]
+    wrong = [make_sequence([7] * length, max_tokens=max_tokens) for length in (3, 34, 36)]
+    for sequence in (*wrong, *others[:4]):
+        scheduler.add(sequence)
+    finish(scheduler)
+    for sequence in others[4:]:
+        sequence.cache_salt = "none of the blocks that are kept"
+        scheduler.add(sequence)
+    finish(scheduler)
+    assert [sequence.generated for sequence in wrong] == [[], [], []]
+    for sequence in others:  # one that samples a 7 ends there
+        assert sequence.generated and sequence.generated == alone(decoder, sequence)[: len(sequence.generated)]
+        assert len(sequence.generated) == 12 or sequence.generated[-1] == 7
+
+
 def test_a_cancelled_sequence_frees_its_blocks_at_once(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=3)
     running, waiting = make_sequence([1], max_tokens=60), make_sequence([2] * 90, max_tokens=6)

@@ -6,6 +6,7 @@ blocks. A returned block keeps its content until it is needed for something else
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -38,9 +39,13 @@ class BlockTable:
 
 
 class BlockPool:
-    """The blocks of a cache, with the number of owners and the content of each."""
+    """The blocks of a cache, with the number of owners and the content of each.
 
-    def __init__(self, num_blocks: int):
+    clear: called with blocks that may hold numbers that are not finite, before they get another owner.
+    """
+
+    def __init__(self, num_blocks: int, clear: Callable[[list[int]], None]):
+        self.clear = clear
         self.owners = [0] * num_blocks
         self.is_blank = np.arange(num_blocks) != PADDING_BLOCK  # free, and with no content that could be asked for
         self.held: dict[int, None] = {}  # free blocks with a content, in the order of their return
@@ -49,6 +54,7 @@ class BlockPool:
         self.content_of: dict[int, tuple[Content, int]] = {}  # block to its content and content id
         self.part_after: dict[int, tuple[int, tuple[int, ...]]] = {}  # content id to a partly filled block, its tokens
         self.part_of: dict[int, int] = {}  # partly filled block to the content id before it
+        self.unsound: set[int] = set()  # blocks whose numbers have not led to finite logits
         self.next_id = 0
 
     def new_root(self) -> int:
@@ -70,7 +76,7 @@ class BlockPool:
     def begun_block(self, table: BlockTable, tokens: list[int]) -> tuple[int, int]:
         """A block that holds the next tokens after this table, and how many of them; (0, 0) without such a block."""
         block, held = self.part_after.get(table.last_content, (PADDING_BLOCK, ()))
-        rest = tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
+        rest = [] if block in self.unsound else tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
         same = 0
         while same < min(len(held), len(rest)) and held[same] == rest[same]:
             same += 1
@@ -95,7 +101,11 @@ class BlockPool:
         missing = num_blocks - len(table.blocks)
         if missing > self.num_free:
             return False
-        for block in self._choose(missing, table.blocks[-1] + 1 if table.blocks else 0) if missing > 0 else ():
+        chosen = self._choose(missing, table.blocks[-1] + 1 if table.blocks else 0) if missing > 0 else []
+        if unsound := self.unsound.intersection(chosen):
+            self.clear(sorted(unsound))
+            self.unsound -= unsound
+        for block in chosen:
             self._forget(block)
             self._own(block)
             table.blocks.append(block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import islice
@@ -79,7 +80,7 @@ class Scheduler:
             affordable_blocks(decoder, memory, num_schedulers), usable if num_blocks is None else num_blocks
         )
         self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
-        self.pool, self.max_rows = BlockPool(self.num_blocks + 1), max_rows
+        self.pool, self.max_rows = BlockPool(self.num_blocks + 1, self.engine.cache.clear_blocks), max_rows
         self.proposer = proposer
         self.pace = ReadingPace(step_seconds, TOKENS_AT_ONCE)
         self.waiting = WaitingSequences()
@@ -184,7 +185,7 @@ class Scheduler:
             if not self._make_way(sequence):
                 return False
         if count:
-            self.engine.cache.copy_block(source, table.blocks[target])
+            self.engine.cache.copy_block(source, table.blocks[target], count)
             sequence.num_cached += count
         self._end_if_read(sequence)
         return True
@@ -229,11 +230,19 @@ class Scheduler:
 
     def _pause(self, sequence: Sequence) -> None:
         """Let a running sequence wait, without blocks; what was read of it is read again, or found in the cache."""
-        self.pool.remember_part(table_of(sequence), sequence.visible, sequence.num_cached)
-        self.pool.give_back(table_of(sequence))
-        sequence.table, sequence.num_cached = None, 0
+        self._give_back(sequence)
+        sequence.num_cached = 0
         self.running.remove(sequence)
         self.waiting.add(sequence, is_next=True)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Return the blocks of a sequence; others with its beginning may use their content."""
+        table = table_of(sequence)
+        if not has_finite_logits(sequence):
+            self.pool.unsound.update(table.blocks)
+        self.pool.remember_part(table, sequence.visible, sequence.num_cached)
+        self.pool.give_back(table)
+        sequence.table = None
 
     def _blocks_needed(self, sequence: Sequence) -> int:
         return blocks_needed(sequence, self.engine.decoder.config.context_length)
@@ -262,9 +271,7 @@ class Scheduler:
     def _release_finished(self) -> None:
         for sequence in self.running:
             if sequence.finish_reason is not None:
-                self.pool.remember_part(table_of(sequence), sequence.visible, sequence.num_cached)
-                self.pool.give_back(table_of(sequence))
-                sequence.table = None
+                self._give_back(sequence)
                 if self.proposer is not None:
                     self.proposer.release(sequence)
                 self._release_form(sequence)
@@ -411,6 +418,14 @@ def blocks_needed(sequence: Sequence, context_length: int) -> int:
     limit = rules_of(sequence).max_tokens
     left = context_length if limit is None else limit - len(sequence.generated)
     return blocks_for(min(context_length, sequence.num_visible + left))
+
+
+def has_finite_logits(sequence: Sequence) -> bool:
+    """True if the logits after all tokens that were read are finite: then all keys and values are."""
+    if sequence.decoder is not None or sequence.finish_reason == "error":  # another form may hide what is not finite
+        return False
+    last = sequence.prompt_logprobs[-1] if sequence.prompt_logprobs else None
+    return bool(sequence.generated) or (last is not None and math.isfinite(last.logprob))
 
 
 def fail(sequence: Sequence, error: Exception) -> None:

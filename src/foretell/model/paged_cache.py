@@ -44,10 +44,15 @@ class PagedKVCache:
         shape = (config.num_layers, config.num_kv_heads, num_blocks, POSITIONS_PER_BLOCK, config.head_width)
         self.keys, self.values = (blank(shape, dtype, torch.device(device)) for _ in range(2))  # (L, G, N, P, E)
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy a block of all layers."""
+    def copy_block(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` positions of a block of all layers."""
         for blocks in (self.keys, self.values):
-            blocks[:, :, target] = blocks[:, :, source]
+            blocks[:, :, target, :count] = blocks[:, :, source, :count]
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Set blocks of all layers to zero, see `blank`."""
+        for pool in (self.keys, self.values):
+            pool[:, :, blocks] = 0
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -112,8 +117,10 @@ class PagedKVView(RowsKVView):
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Write a layer's new keys and values (B, G, T, E) into the cache."""
         blocks, offsets = self.places
-        self.cache.keys[layer].permute(1, 2, 0, 3)[blocks, offsets] = key.transpose(1, 2)  # (B, T, G, E)
-        self.cache.values[layer].permute(1, 2, 0, 3)[blocks, offsets] = value.transpose(1, 2)
+        for pool, new in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
+            pool.permute(1, 2, 0, 3)[blocks, offsets] = new.transpose(1, 2)  # (B, T, G, E)
+            if len(set(self.counts)) > 1:
+                pool[:, PADDING_BLOCK] = 0  # hidden keys of other rows, see `blank`
 
     def gather(self, blocks: Tensor) -> Tensor:
         """The first S positions of each row (B, G, S, E), from one layer's blocks (G, N, P, E)."""
