@@ -139,6 +139,16 @@ def check_honest(count: int) -> list[dict[str, Any]]:
     return rows
 
 
+def record_receipts() -> list[Any]:
+    """The name of each model and the receipts of a few of its answers."""
+    models, prompts = {name: make().strict() for name, make in MODELS.items()}, [TEXT[:20], TEXT[:61], TEXT]
+    return [
+        [name, receipt.to_json()]
+        for name, model in models.items()
+        for receipt in receipts_of(model, prompts, OPTIONS[0])
+    ]
+
+
 def check_recorded() -> list[dict[str, Any]]:
     """One row for each machine that has recorded receipts, verified here."""
     rows = []
@@ -267,7 +277,7 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
 
 def main() -> None:
     parser = make_parser(__doc__ or "", quick="60 answers and 40 manipulations")
-    parser.add_argument("--record", metavar="NAME", help=f"write 12 receipts to {RECORDED.name}/NAME.json, and stop")
+    parser.add_argument("--record", metavar="NAME", help=f"write receipts to {RECORDED.name}/NAME.json, and stop")
     parser.add_argument("--action", nargs=3, help="used for the processes that write and verify")
     arguments = parser.parse_args()
     if arguments.action:
@@ -277,7 +287,7 @@ def main() -> None:
         return
     if arguments.record:
         RECORDED.mkdir(exist_ok=True)
-        content = json.dumps(write_receipts(12, arguments.record), separators=(",", ":"))
+        content = json.dumps(record_receipts(), separators=(",", ":"))
         (RECORDED / f"{arguments.record}.json").write_text(content + "\n", encoding="utf-8")
         return
     report = start_report("receipts", "numba")
