@@ -331,21 +331,30 @@ def test_the_state_as_a_file(open_panels, browser, tmp_path):
     context.close()
 
 
-def test_a_panel_as_a_picture(open_panels):
+@pytest.mark.parametrize("ending", ["SVG", "PNG"])  # a browser may refuse the second download of a page
+def test_a_panel_as_a_picture(open_panels, ending):
     page, complaints = open_panels(link(CHANGES[:1]))
     page.locator("#export details").evaluate("details => details.open = true")
     page.locator("#export-panel").focus()
     page.locator("#export-panel").select_option(label="Change the pass")
-    for ending in ("SVG", "PNG"):
-        with page.expect_download() as download:
-            page.locator("#export").get_by_role("button", name=ending).click()
-        content = download.value.path().read_bytes()
-        assert download.value.suggested_filename == f"change-the-pass.{ending.lower()}"
-        if ending == "SVG":
-            assert "".join(ElementTree.fromstring(content).itertext()).count("Head 0 of layer 0 off") == 1
-        else:
-            assert content.startswith(b"\x89PNG") and len(content) > 5000
+    with page.expect_download() as download:
+        page.locator("#export").get_by_role("button", name=ending).click()
+    content = download.value.path().read_bytes()
+    assert download.value.suggested_filename == f"change-the-pass.{ending.lower()}"
+    if ending == "SVG":
+        assert "".join(ElementTree.fromstring(content).itertext()).count("Head 0 of layer 0 off") == 1
+    else:
+        assert content.startswith(b"\x89PNG") and len(content) > 5000
     assert complaints == []
+
+
+def test_a_picture_that_cannot_be_made_is_an_error_on_the_page(open_panels):
+    page, _ = open_panels(link(CHANGES[:1]))
+    page.route("**/page/style.css", lambda route: route.abort())
+    page.locator("#export details").evaluate("details => details.open = true")
+    page.locator("#export").get_by_role("button", name="SVG").click()
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "fetch" in page.locator("#trouble").inner_text()
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ export function makeExport() {
       button("As curl", () => showText(holder, "curl", asCurl())),
       button("As one file", saveFile),
       make("label", { for: "export-panel" }, "Panel"), panel,
-      button("SVG", async () => savePanel(panel, await panelSvg(chosenPanel(panel)), "svg")),
-      button("PNG", async () => savePanel(panel, await panelPng(chosenPanel(panel)), "png"))),
+      button("SVG", () => savePanel(panel, panelSvg, "svg")),
+      button("PNG", () => savePanel(panel, panelPng, "png"))),
     holder);
   byId("main").append(byId("export"));
   session.listen(() => fill(holder)); // it belongs to the state before
@@ -39,9 +39,12 @@ export function asCurl() {
 }
 
 async function saveFile() {
-  const { signal } = new AbortController();
-  await busy(signal, async () => save(await askFile("explore/page", passFields(), signal), `${shown.data.model.replace(/[^\w.-]+/g, "-")}.html`), () => {});
+  const { signal } = new AbortController(), name = shown.data.model.replace(/[^\w.-]+/g, "-");
+  await saveMade(() => askFile("explore/page", passFields(), signal), `${name}.html`, signal);
 }
+
+// Save a file when it is made; an error is shown.
+const saveMade = (makeFile, name, signal = new AbortController().signal) => busy(signal, async () => save(await makeFile(), name), () => {});
 
 // --- pictures
 
@@ -55,9 +58,10 @@ function listPanels(select) {
 
 const chosenPanel = (select) => titled()[select.value] ?? byId("export");
 
-function savePanel(select, blob, ending) {
+function savePanel(select, picture, ending) {
+  const panel = chosenPanel(select);
   const name = (select.selectedOptions[0]?.textContent ?? "panel").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
-  save(blob, `${name || "panel"}.${ending}`);
+  return saveMade(() => picture(panel), `${name || "panel"}.${ending}`);
 }
 
 function save(blob, name) {
