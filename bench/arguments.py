@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from measure import describe_machine, describe_versions, heading
+from measure import Clock, describe_machine, describe_versions, heading
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +35,26 @@ def use_threads(threads: int | None) -> None:
     """Apply the value of --threads; None or 0 leaves torch's own choice."""
     if threads:
         torch.set_num_threads(threads)
+
+
+def add_cpu_time(parser: argparse.ArgumentParser) -> None:
+    """Add --cpu-time, which sets the clock of the benchmark."""
+    parser.add_argument(
+        "--cpu-time",
+        action=UseCpuTime,
+        nargs=0,
+        default=False,
+        help="measure CPU time, where other work runs; with --threads 1",
+    )
+
+
+class UseCpuTime(argparse.Action):
+    """Let the benchmark's clock measure the CPU time of this process."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        namespace.cpu_time, Clock.now = True, time.process_time
 
 
 def start_report(benchmark: str, *packages: str) -> BenchmarkReport:

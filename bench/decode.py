@@ -20,13 +20,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import torch
-from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
+from arguments import BenchmarkReport, add_cpu_time, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import make_transformers
 from measure import Clock, Spread, note
 from rich.console import Console
@@ -172,12 +171,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--precisions", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--features", choices=FEATURES, default="native", help="instructions to use; default: all")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="measure CPU time, where other work runs; with --threads 1"
-    )
+    add_cpu_time(parser)
     arguments = parser.parse_args()
-    if arguments.cpu_time:
-        Clock.now = time.process_time
     limit_features(FEATURES[arguments.features])
     use_threads(arguments.threads)
     device, size = choose_device(arguments.device), QUICK if arguments.quick else FULL

@@ -2,11 +2,12 @@
 
     python bench/train.py --nanogpt DIR           every mode, with compiled nanoGPT: about ten minutes on two cores
     python bench/train.py --nanogpt DIR --quick   fewer rows and rounds: under a minute
+    python bench/train.py --nanogpt DIR --modes float32 --cpu-time --threads 1    where other programs run
 
 DIR is a checkout of github.com/karpathy/nanoGPT; without it, foretell is measured alone. All contenders start from the
 same weights and take the same optimizer step (forward, backward, clip, AdamW), each with its own code, in turns. Before
 the timings, the losses of both are compared. nanoGPT's own script trains in float32 on a CPU; bfloat16 by autocast is
-added here.
+added here. Freed memory stays with the process, as in `foretell train`, for all contenders: nanoGPT gains by it too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
+from arguments import BenchmarkReport, add_cpu_time, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import nanogpt_weights
 from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
@@ -38,6 +39,7 @@ from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
+from foretell.session.machine import freed_memory_kept
 from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
@@ -45,6 +47,7 @@ from foretell.training.step import training_step
 DROPOUTS = (0.2, 0.0)
 # In the dtype that training chooses here; with dropout after the embedding and in the residuals, none in attention
 RECIPE = "recipe"
+MODES = ("float32", "bfloat16", "compiled", RECIPE)
 SEED = 1
 CPU = torch.device("cpu")
 LOSS_TOLERANCE = 1e-5  # relative difference of two float32 implementations
@@ -104,13 +107,15 @@ def main() -> None:
     arguments = parse_arguments()
     use_threads(arguments.threads)
     nanogpt = load_nanogpt(arguments.nanogpt) if arguments.nanogpt else None
-    with_compile = arguments.compile and has_compiler()
+    modes = [mode for mode in arguments.modes if mode != "compiled" or (arguments.compile and has_compiler())]
     workloads = QUICK if arguments.quick else FULL
     peak_flops = measure_peak_flops()
-    tables = [measure(workload, rounds, nanogpt, with_compile) for workload, rounds in workloads]
+    with freed_memory_kept():
+        tables = [measure(workload, rounds, nanogpt, modes) for workload, rounds in workloads]
     report = {
         **start_report("train"),
         "quick": arguments.quick,
+        "cpu_time": arguments.cpu_time,
         "matrix_gflops": peak_flops / 1e9,
         "missing": list_missing(nanogpt, arguments.compile),
         "ratio_to_nanogpt": tables[0]["ratio_to_nanogpt"],
@@ -130,6 +135,8 @@ def parse_arguments() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="measure compiled nanoGPT too (default: yes, except with --quick)",
     )
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="default: all")
+    add_cpu_time(parser)
     arguments = parser.parse_args()
     if arguments.nanogpt and not (arguments.nanogpt / "model.py").is_file():
         parser.error(f"no model.py in {arguments.nanogpt}; give --nanogpt a checkout of github.com/karpathy/nanoGPT")
@@ -160,12 +167,12 @@ def list_missing(nanogpt: ModuleType | None, wants_compile: bool) -> list[str]:
     return [NO_COMPILER] if wants_compile and not has_compiler() else []
 
 
-def measure(workload: Workload, rounds: int, nanogpt: ModuleType | None, with_compile: bool) -> dict[str, Any]:
+def measure(workload: Workload, rounds: int, nanogpt: ModuleType | None, modes: list[str]) -> dict[str, Any]:
     """Measure all contenders on one workload."""
     batch = make_real_batch(workload)
     if nanogpt is not None:
         check_same_loss(workload, batch, nanogpt)
-    contenders = list(iter_contenders(nanogpt is not None, with_compile))
+    contenders = list(iter_contenders(nanogpt is not None, modes))
     note(f"{workload.name}: {len(contenders)} contenders, {rounds} rounds after one warm-up round")
     runs = {contender: make_run(contender, workload, batch, nanogpt) for contender in contenders}
     seconds = time_interleaved(runs, rounds)
@@ -192,16 +199,13 @@ def make_real_batch(workload: Workload) -> Batch:
     return make_batch(ids[starts[:, None] + np.arange(workload.context_length + 1)])
 
 
-def iter_contenders(with_nanogpt: bool, with_compile: bool) -> Iterator[Contender]:
+def iter_contenders(with_nanogpt: bool, modes: list[str]) -> Iterator[Contender]:
     """Yield all contenders in the order of the table."""
-    modes = {"foretell": ["float32", "bfloat16"]}
-    if with_nanogpt:
-        modes["nanoGPT"] = ["float32", "bfloat16", *(["compiled"] if with_compile else [])]
+    by_program = {"foretell": ("float32", "bfloat16"), "nanoGPT": ("float32", "bfloat16", "compiled")}
     for dropout in DROPOUTS:
-        for program in modes:
-            for mode in modes[program]:
-                yield Contender(program, mode, dropout)
-        if dropout:
+        for program in by_program if with_nanogpt else ("foretell",):
+            yield from (Contender(program, mode, dropout) for mode in by_program[program] if mode in modes)
+        if dropout and RECIPE in modes:
             yield Contender("foretell", RECIPE, dropout)
 
 
@@ -306,6 +310,8 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
         if workload["ratio_to_nanogpt"]:
             dropout, ratio = workload["dropout"], workload["ratio_to_nanogpt"]
             console.print(f"at its published dropout, {dropout}: {ratio:.2f} times the speed of nanoGPT's best mode")
+    if report["cpu_time"]:
+        console.print("tokens per second of CPU time")
     if report["quick"]:
         rows = report["workloads"][0]["batch_size"]
         console.print(
