@@ -12,19 +12,14 @@ server's CPU time per edit does not depend on other work of the machine.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
+from explorer import post, serving
 from measure import note
 from rich.console import Console
 
@@ -34,42 +29,10 @@ SECONDS = {False: 60, True: 10}
 LEAST_WORDS, MOST_WORDS = 6, 16
 
 
-@contextmanager
-def serving(model: str) -> Iterator[tuple[int, int]]:
-    """Serve a model: the port, and the id of the process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "foretell", "serve", model, "--port", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            while (line := process.stderr.readline()) != "ready\n":
-                if not line:
-                    raise RuntimeError(f"the server ended with {process.wait()}")
-            yield port, process.pid
-        finally:
-            process.terminate()
-
-
 def cpu_seconds(process: int) -> float:
     """User and system time of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def post(host: str, port: int, body: dict[str, object]) -> list[dict[str, object]]:
-    """The lines of an answer to POST /explore."""
-    reader, writer = await asyncio.open_connection(host, port)
-    content = json.dumps(body).encode()
-    head = f"POST /explore HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-    answer = await reader.read()
-    writer.close()
-    status, _, rest = answer.partition(b"\r\n")
-    if b" 200 " not in status:
-        raise RuntimeError(f"the server answered {status.decode()}: {rest[-200:].decode()}")
-    return [json.loads(line) for line in rest.split(b"\r\n") if line.startswith(b"{")]
 
 
 async def edit(address: tuple[str, int], text: str) -> tuple[float, float]:

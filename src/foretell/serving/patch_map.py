@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le, MaxLen, MinLen
+from torch import nn
 
 from foretell.errors import CheckpointError
 from foretell.insight.trace import Trace
-from foretell.serving.changes import Operation, Patches, in_turn, replacements
+from foretell.serving.changes import Patches, replacements
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Indices
@@ -80,16 +81,15 @@ class PatchRow:
         replace = replacements(self.served, self.request.change, self.patches, lambda: 0)
         other = self.patches.values(self.request.second, self.name)  # (1, T, D)
 
-        def patched(stream: torch.Tensor) -> torch.Tensor:
-            stream = stream.clone()
+        def patched(_: nn.Module, __: tuple[Any, ...], stream: torch.Tensor) -> torch.Tensor:
+            rows = stream.repeat(1 + len(positions), 1, 1)  # the layers so far have read one row
             for row, position in enumerate(positions, start=1):
-                stream[row, position] = other[0, position]
-            return stream
+                rows[row, position] = other[0, position]
+            return rows
 
-        operations: list[Operation] = [*([replace[self.name]] if self.name in replace else []), patched]
-        batch = torch.tensor([self.ids], device=model.device).expand(1 + len(positions), -1)
-        with errors_of("change"), Trace(decoder, replace={**replace, self.name: partial(in_turn, operations)}):
-            logits = decoder.head(decoder.hidden(batch)[:, -1:])[:, 0]  # (B, V)
+        layer = decoder.get_submodule(self.served.structure[self.name].module)
+        with errors_of("change"), Trace(decoder, replace=replace), layer.register_forward_hook(patched):
+            logits = decoder.head(decoder.hidden(torch.tensor([self.ids], device=model.device))[:, -1:])[:, 0]  # (B, V)
         try:
             logprobs = model.log_probabilities(logits)
         except CheckpointError:

@@ -35,6 +35,7 @@ from foretell.text import Tokenizer
 
 TOP = 5  # tokens per reading of the lens
 LENS_POSITIONS = 256
+LEAST_LOGPROB = -200.0  # below it, a probability is 0 in float32
 TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
 STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
 
@@ -59,17 +60,16 @@ class LensArrays:
 def read_lens(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: int) -> LensArrays:
     """The lens of a stream (T, D); next_ids follow the positions; the last may have none."""
     logits = lens_logits(decoder, stream)[:, :vocab_size].float()  # (T, V)
-    T, K = len(logits), min(TOP, vocab_size)
-    logprobs = logits.log_softmax(-1)
-    top = logits.topk(K)  # (T, K)
-    following, ranks = torch.zeros(T), torch.full((T,), -1)
-    count = len(next_ids)
-    next_logits = logits[:count].gather(1, next_ids[:, None])  # (count, 1)
-    following[:count] = logprobs[:count].gather(1, next_ids[:, None])[:, 0].exp().cpu()
-    ranks[:count] = (logits[:count] > next_logits).sum(-1).cpu()
-    entropies = torch.special.entr(logprobs.exp()).sum(-1)
-    parts = (top.indices, logprobs.gather(1, top.indices).exp(), top.values, following, ranks, entropies)
-    return LensArrays(*(part.cpu().numpy() for part in parts))
+    T, K, count = len(logits), min(TOP, vocab_size), len(next_ids)
+    top, shares = logits.topk(K), logits.softmax(-1)
+    following, ranks = torch.zeros(T), np.full(T, -1)
+    following[:count] = shares[:count].gather(1, next_ids[:, None])[:, 0].cpu()
+    larger = logits[:count] > logits[:count].gather(1, next_ids[:, None])
+    ranks[:count] = [np.count_nonzero(row) for row in larger.cpu().numpy()]  # torch's sum takes 30 times as long
+    below = logits.sub_(top.values[:, :1]).clamp_(min=LEAST_LOGPROB)  # in place: a copy takes longer than this
+    entropies = -shares.gather(1, top.indices[:, :1])[:, 0].log() - torch.linalg.vecdot(shares, below)
+    parts = (top.indices, shares.gather(1, top.indices), top.values, following)
+    return LensArrays(*(part.cpu().numpy() for part in parts), ranks, entropies.cpu().numpy())
 
 
 @dataclass(frozen=True)
