@@ -68,8 +68,11 @@ def read_lens(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: in
     ranks[:count] = [np.count_nonzero(row) for row in larger.cpu().numpy()]  # torch's sum takes 30 times as long
     below = logits.sub_(top.values[:, :1]).clamp_(min=LEAST_LOGPROB)  # in place: a copy takes longer than this
     entropies = -shares.gather(1, top.indices[:, :1])[:, 0].log() - torch.linalg.vecdot(shares, below)
-    parts = (top.indices, shares.gather(1, top.indices), top.values, following)
-    return LensArrays(*(part.cpu().numpy() for part in parts), ranks, entropies.cpu().numpy())
+    best = shares.gather(1, top.indices)
+    ids, probabilities, values, following, entropies = (
+        part.cpu().numpy() for part in (top.indices, best, top.values, following, entropies)
+    )
+    return LensArrays(ids, probabilities, values, following, ranks, entropies)
 
 
 @dataclass(frozen=True)
