@@ -1,26 +1,32 @@
-"""`foretell serve` under load, next to its scheduler alone and to llama-server, with random weights of GPT-2's shape.
+"""`foretell serve` under load, its scheduler alone and other servers, with random weights of GPT-2's shape.
 
     python bench/serve.py                                   1, 4, 16 and 64 clients, prompts of 32, 256 and 900 tokens
-    python bench/serve.py --llama-server FILE               next to llama.cpp's server, built from its sources
+    python bench/serve.py --clients 1 4                     only the loads with these numbers of clients
+    python bench/serve.py --llama-server FILE               with llama.cpp's server, built from its sources
+    python bench/serve.py --transformers FILE               with `transformers serve`, of transformers[serving]
     python bench/serve.py --quick                           1 and 16 clients, a short prompt: a minute
 
-Each client sends one request after the other and reads its stream. All programs have the same weights in bfloat16, get
-the same ids and write greedily; they take turns. "shared" is a prompt of 256 tokens of which all clients have the first
-240. watch: 4 of 16 clients also ask for the output of one block, in ratio to none asking.
+Each client sends one request after the other and reads its stream. All programs have the same weights in bfloat16
+(llama.cpp in float16), get the same prompts and write greedily; they take turns. "shared" is a prompt of 256 tokens of
+which all clients have the first 240. cpu: processor time of the server per token, which other programs on the machine
+change little. fair: the shortest time of a request over the longest. watch: 4 of 16 clients also ask for the output of
+one block, in ratio to none asking.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,10 +49,10 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 
 DTYPE = "bfloat16"
-NEW_TOKENS = 128
-REQUESTS = 2  # of each client in a round
+NEW_TOKENS = 120  # with the longest prompt, they fit the context
 WATCHED = {"look": {"values": ["trunk.blocks.6"], "tokens": "new"}}
 STARTING_SECONDS = 300
+WORD = re.compile(rb" [a-z]+")  # a tokenizer reads such tokens, joined as text, as the same ids
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,15 @@ class Load:
     prompt: int
     shared: int = 0
 
-    def prompts(self, vocab_size: int, draw: random.Random) -> list[list[int]]:
+    @property
+    def num_requests(self) -> int:
+        """Two of each client in a round; with many clients one."""
+        return self.clients * (2 if self.clients <= 16 else 1)
+
+    def prompts(self, words: list[int], draw: random.Random) -> list[list[int]]:
         """New ones in every round: a cache must not know them."""
-        beginning = [draw.randrange(vocab_size) for _ in range(self.shared)]
-        rest = self.prompt - self.shared
-        return [
-            [*beginning, *(draw.randrange(vocab_size) for _ in range(rest))] for _ in range(self.clients * REQUESTS)
-        ]
+        beginning = draw.choices(words, k=self.shared)
+        return [[*beginning, *draw.choices(words, k=self.prompt - self.shared)] for _ in range(self.num_requests)]
 
 
 FULL = [Load(clients, prompt) for clients in (1, 4, 16, 64) for prompt in (32, 256, 900)]
@@ -73,11 +81,30 @@ QUICK = [Load(1, 32), Load(16, 32)]
 
 @dataclass(frozen=True)
 class Times:
-    """The result of one load: seconds to the first token and between tokens of every request, and tokens/s of all."""
+    """The result of one load: seconds of every request, to its first token and between its tokens; of all requests,
+    tokens/s and seconds of processor time per token."""
 
+    whole: list[float]
     first: list[float]
     gaps: list[float]
     rate: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """A server with its process. fields: of its requests; decode: for one that reads text alone, the text of ids."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    fields: dict[str, Any]
+    decode: Callable[[list[int]], str] | None = None
+
+    def cpu_seconds(self) -> float:
+        """Processor time since the start; not a number where there is no /proc."""
+        file = Path(f"/proc/{self.process.pid}/stat")
+        fields = file.read_text(encoding="utf-8").rpartition(")")[2].split() if file.exists() else []
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else float("nan")
 
 
 async def stream(port: int, body: dict[str, Any]) -> list[float]:
@@ -94,35 +121,40 @@ async def stream(port: int, body: dict[str, Any]) -> list[float]:
     return times
 
 
-async def send(port: int, load: Load, prompts: list[list[int]], watching: int = 0) -> Times:
+async def send(program: Program, load: Load, prompts: list[list[int]], watching: int = 0) -> Times:
     """Send prompts as a load's clients do; the first `watching` clients also look inside."""
 
     async def client(index: int) -> list[list[float]]:
         extra = WATCHED if index < watching else {}
-        body = {"max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True, "stream": True, **extra}
-        return [await stream(port, {**body, "prompt": prompt}) for prompt in prompts[index :: load.clients]]
+        body = {"max_tokens": NEW_TOKENS, "temperature": 0, "stream": True, **program.fields, **extra}
+        asked = [program.decode(ids) if program.decode else ids for ids in prompts[index :: load.clients]]
+        return [await stream(program.port, {**body, "prompt": prompt}) for prompt in asked]
 
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), program.cpu_seconds()
     answers = [times for found in await asyncio.gather(*map(client, range(load.clients))) for times in found]
     seconds = time.perf_counter() - started
     gaps = [after - before for times in answers for before, after in pairwise(times[1:])]
-    return Times([times[1] - times[0] for times in answers], gaps, len(answers) * NEW_TOKENS / seconds)
+    whole, first = [times[-1] - times[0] for times in answers], [times[1] - times[0] for times in answers]
+    num_tokens = len(answers) * NEW_TOKENS
+    return Times(whole, first, gaps, num_tokens / seconds, (program.cpu_seconds() - cpu) / num_tokens)
 
 
-def alone(scheduler: Scheduler, load: Load, prompts: list[list[int]]) -> float:
-    """Tokens/s of the scheduler, with as many sequences at once as there are clients."""
+def alone(scheduler: Scheduler, load: Load, prompts: list[list[int]]) -> Times:
+    """The rates of the scheduler, with as many sequences at once as there are clients."""
     sampler = Sampler(SamplingConfig(temperature=0))
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     for first in range(0, len(prompts), load.clients):
         sequences = [Sequence(ids, rules=Rules(sampler, NEW_TOKENS)) for ids in prompts[first : first + load.clients]]
         for _ in run(scheduler, sequences):
             pass
-    return len(prompts) * NEW_TOKENS / (time.perf_counter() - started)
+    num_tokens = len(prompts) * NEW_TOKENS
+    rates = num_tokens / (time.perf_counter() - started), (time.process_time() - cpu) / num_tokens
+    return Times([], [], [], *rates)
 
 
 @contextmanager
-def program(command: list[str], port: int, ready: str) -> Iterator[int]:
-    """A server as a process; its port once it is ready."""
+def running(command: list[str], port: int, ready: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server as a process, once it is ready."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + STARTING_SECONDS
@@ -134,7 +166,7 @@ def program(command: list[str], port: int, ready: str) -> Iterator[int]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"{command[0]} does not start") from None
                 time.sleep(0.2)
-        yield port
+        yield process
     finally:
         process.terminate()
         process.wait()
@@ -153,48 +185,60 @@ def save_model(folder: Path) -> Path:
     return folder / "gpt2-shape"
 
 
-def start_programs(model: Path, llama_server: Path | None, stack: ExitStack) -> dict[str, int]:
-    """The ports of the servers."""
-    ours, theirs = free_port(), free_port()
-    command = [sys.executable, "-m", "foretell", "serve", str(model), "--dtype", DTYPE, "--port", str(ours)]
-    ports = {"foretell": stack.enter_context(program(command, ours, "/ready"))}
-    if llama_server is not None:
-        file = model.with_suffix(".gguf")
-        convert = ["convert", str(model), str(file), "--to", "gguf", "--dtype", DTYPE]
-        subprocess.run([sys.executable, "-m", "foretell", *convert], check=True, stdout=subprocess.DEVNULL)
-        most = str(max(load.clients for load in FULL))
-        settings = ["--parallel", most, "--ctx-size", str(1024 * int(most)), "--threads", "2", "--port", str(theirs)]
-        command = [str(llama_server), "--model", str(file), *settings]
-        ports["llama-server"] = stack.enter_context(program(command, theirs, "/health"))
-    return ports
+def start_programs(model: Path, peers: dict[str, Path | None], stack: ExitStack) -> dict[str, Program]:
+    """The servers."""
+    port, most = free_port(), max(load.clients for load in FULL)
+    command = [sys.executable, "-m", "foretell", "serve", str(model), "--dtype", DTYPE, "--port", str(port)]
+    process = stack.enter_context(running(command, port, "/ready"))
+    programs = {"foretell": Program(port, process, {"ignore_eos": True})}
+    if file := peers["llama-server"]:
+        port, weights = free_port(), convert(model, model.with_suffix(".gguf"), "gguf", "f16")
+        command = [str(file), "--model", str(weights), "--parallel", str(most), "--ctx-size", str(1024 * most)]
+        process = stack.enter_context(running([*command, "--threads", "2", "--port", str(port)], port, "/health"))
+        programs["llama-server"] = Program(port, process, {"ignore_eos": True})
+    if file := peers["transformers"]:
+        port, weights = free_port(), str(convert(model, model.with_name("transformers"), "huggingface", DTYPE))
+        command = [str(file), "serve", weights, "--dtype", DTYPE, "--device", "cpu", "--port", str(port)]
+        process = stack.enter_context(running(command, port, "/health"))
+        programs["transformers"] = Program(port, process, {"model": weights}, foretell.load(model).tokenizer.decode)
+    return programs
 
 
-def measure(loads: list[Load], rounds: int, llama_server: Path | None) -> dict[str, Any]:
+def convert(model: Path, target: Path, kind: str, dtype: str) -> Path:
+    """Write a model in the format of another program."""
+    command = [sys.executable, "-m", "foretell", "convert", str(model), str(target), "--to", kind, "--dtype", dtype]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
+
+
+def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None]) -> dict[str, Any]:
     """The times of every load and program, and of the scheduler alone."""
     results: dict[str, Any] = {"loads": [], "watch": None}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model = save_model(Path(folder))
-        ports = start_programs(model, llama_server, stack)
+        programs = start_programs(model, peers, stack)
         loaded = foretell.load(model, dtype=DTYPE)
         scheduler, draw = Scheduler(loaded.decoder), random.Random(1)
-        vocab_size = loaded.tokenizer.vocab_size
-        for load in loads:
+        words = [id for id in range(loaded.tokenizer.vocab_size) if WORD.fullmatch(loaded.tokenizer.bytes_of(id))]
+        for number, load in enumerate(loads):
             note(f"{load}")
-            found: dict[str, list[Any]] = {name: [] for name in (*ports, "scheduler")}
-            for _ in range(rounds + 1):  # the first warms up
-                for name, port in ports.items():
-                    found[name].append(asyncio.run(send(port, load, load.prompts(vocab_size, draw))))
-                found["scheduler"].append(alone(scheduler, load, load.prompts(vocab_size, draw)))
-            results["loads"].append({"load": vars(load), **{name: values[1:] for name, values in found.items()}})
-        results["watch"] = measure_watching(ports["foretell"], vocab_size, rounds, draw)
+            found: dict[str, list[Any]] = {name: [] for name in (*programs, "scheduler")}
+            num_unmeasured = 1 if number == 0 else 0  # warms up
+            for _ in range(rounds + num_unmeasured):
+                for name, program in programs.items():
+                    found[name].append(asyncio.run(send(program, load, load.prompts(words, draw))))
+                found["scheduler"].append(alone(scheduler, load, load.prompts(words, draw)))
+            measured = {name: values[num_unmeasured:] for name, values in found.items()}
+            results["loads"].append({"load": vars(load), **measured})
+        results["watch"] = measure_watching(programs["foretell"], words, rounds, draw)
     return results
 
 
-def measure_watching(port: int, vocab_size: int, rounds: int, draw: random.Random) -> list[float]:
+def measure_watching(program: Program, words: list[int], rounds: int, draw: random.Random) -> list[float]:
     """Tokens/s with 4 of 16 clients that look inside, in ratio to none, for each round."""
     load, ratios = Load(16, 32), []
     for _ in range(rounds + 1):
-        rates = [asyncio.run(send(port, load, load.prompts(vocab_size, draw), count)).rate for count in (4, 0)]
+        rates = [asyncio.run(send(program, load, load.prompts(words, draw), count)).rate for count in (4, 0)]
         ratios.append(rates[0] / rates[1])
     return ratios[1:]
 
@@ -203,7 +247,8 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
     """Medians over rounds, and percentiles over all tokens, as plain numbers."""
     rows = []
     for entry in results["loads"]:
-        alone_rate = Spread.of(entry["scheduler"]).median
+        alone_rate = Spread.of(each.rate for each in entry["scheduler"]).median
+        alone_cpu = Spread.of(each.cpu for each in entry["scheduler"]).median
         for name in (name for name in entry if name not in ("load", "scheduler")):
             times = entry[name]
             gaps = np.array([gap for each in times for gap in each.gaps]) * 1e3
@@ -213,9 +258,12 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
                 "first_ms": float(np.median([value for each in times for value in each.first])) * 1e3,
                 "gap_p50_ms": float(np.percentile(gaps, 50)),
                 "gap_p99_ms": float(np.percentile(gaps, 99)),
+                "fairness": float(np.median([min(each.whole) / max(each.whole) for each in times])),
                 "tokens_per_second": Spread.of(each.rate for each in times).median,
+                "cpu_ms": Spread.of(each.cpu for each in times).median * 1e3,
             }
-            rows.append({**row, "of_scheduler": row["tokens_per_second"] / alone_rate})
+            row["of_scheduler"] = row["tokens_per_second"] / alone_rate
+            rows.append({**row, "cpu_of_scheduler": row["cpu_ms"] / 1e3 / alone_cpu})
     return {"loads": rows, "watch": vars(Spread.of(results["watch"]))}
 
 
@@ -223,21 +271,27 @@ def main() -> None:
     """Measure, and print a table or one JSON object."""
     parser = make_parser("A server under load.", "1 and 16 clients, a short prompt")
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's server")
+    parser.add_argument("--transformers", type=Path, help="the command of transformers")
+    parser.add_argument("--clients", type=int, nargs="+", help="only loads with these numbers of clients")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each load (default: 3)")
     options = parser.parse_args()
     report = start_report("serve", "uvicorn", "starlette")
-    results = measure(QUICK if options.quick else FULL, options.rounds, options.llama_server)
+    loads = [load for load in (QUICK if options.quick else FULL) if load.clients in (options.clients or [load.clients])]
+    peers = {"llama-server": options.llama_server, "transformers": options.transformers}
+    results = measure(loads, options.rounds, peers)
     print_report({**report, **summarise(results)}, print_tables, as_json=options.json)
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
     """A row per load and program."""
-    columns = ("clients", "prompt", "shared", "program", "first ms", "gap p50", "p99 ms", "tokens/s", "of scheduler")
+    place, times = ("clients", "prompt", "shared"), ("first_ms", "gap_p50_ms", "gap_p99_ms", "tokens_per_second")
+    shares = ("cpu_ms", "fairness", "of_scheduler", "cpu_of_scheduler")
+    names = ("first ms", "gap p50", "p99 ms", "tokens/s", "cpu ms", "fair", "rate/alone", "cpu/alone")
+    columns = (*place, "program", *names)
     table = make_table(columns, words=("program",))
     for row in report["loads"]:
-        numbers = [f"{row[name]:,.0f}" for name in ("first_ms", "gap_p50_ms", "gap_p99_ms", "tokens_per_second")]
-        place = [str(row[name]) for name in ("clients", "prompt", "shared")]
-        table.add_row(*place, row["program"], *numbers, f"{row['of_scheduler']:.2f}")
+        numbers = [*(f"{row[name]:,.0f}" for name in times), *(f"{row[name]:.2f}" for name in shares)]
+        table.add_row(*(str(row[name]) for name in place), row["program"], *numbers)
     console.print(table)
     watch = report["watch"]
     console.print(f"4 of 16 clients looking inside: {watch['median']:.2f} of the tokens/s without")
