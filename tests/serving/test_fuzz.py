@@ -66,6 +66,7 @@ class Client:
         self.address, self.draw = (host, int(port)), random.Random(seed)
         self.problems: list[str] = []
         self.num_sent = self.num_answers = 0
+        self.request = ""  # the latest one
 
     def run(self, count: int, seconds: float = float("inf")) -> None:
         """Send this number of requests, or those that fit the time."""
@@ -77,7 +78,7 @@ class Client:
             try:
                 self._send(number)
             except (ConnectionError, TimeoutError) as error:
-                self.problems.append(f"request {number}: {error!r}")
+                self.problems.append(f"{self.request}\n  -> {error!r}")
 
     # ------------------------------------------------------------------ requests
 
@@ -166,6 +167,7 @@ class Client:
     def _send(self, number: int) -> None:
         method, path, body = self._request()
         content = json.dumps(body).encode()
+        self.request = f"request {number}: {method} {path} {content[:2000]!r}"
         if self.draw.random() < 0.05:
             cut = self.draw.randrange(len(content))
             content = content[:cut] + self.draw.randbytes(3) + content[cut + 2 :]
@@ -176,7 +178,7 @@ class Client:
             manner = self.draw.choice(["read"] * 7 + ["close", "reset", "half-close", "part", "glance", "glance"])
             connection.sendall(message[: self.draw.randrange(1, len(message))] if manner == "part" else message)
             if manner == "read":
-                self._check(read_all(connection), f"request {number}: {method} {path} {content[:2000]!r}")
+                self._check(read_all(connection))
                 return
             if manner == "half-close":
                 connection.shutdown(socket.SHUT_WR)
@@ -186,7 +188,7 @@ class Client:
             if self.draw.random() < 0.5 or manner == "reset":
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    def _check(self, answer: bytes, request: str) -> None:
+    def _check(self, answer: bytes) -> None:
         self.num_answers += 1
         head, _, content = answer.partition(b"\r\n\r\n")
         status = int(head[9:12] or 0)
@@ -198,7 +200,7 @@ class Client:
             or error_in_stream
             or LEAKS.search(BASE64.sub(b"", content).replace(b"0x7fffffff", b""))
         ):
-            self.problems.append(f"{request}\n  -> {answer[:600]!r}")
+            self.problems.append(f"{self.request}\n  -> {answer[:600]!r}")
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -238,9 +240,10 @@ def fuzz(server, seed: int, num_clients: int, count: int, seconds: float = float
     problems = [problem for client in clients for problem in client.problems]
     assert not problems, f"seed {seed}: {len(problems)} problems\n" + "\n".join(problems[:10])
     num_sent, num_answers = (sum(client.num_sent for client in clients), sum(client.num_answers for client in clients))
-    print(f"seed {seed}: {num_sent} requests, {num_answers} answers read")
     assert num_answers > num_sent / 4
-    return idle_state(server)
+    state = idle_state(server)
+    print(f"seed {seed}: {num_sent} requests, {num_answers} answers read; {state}")
+    return state
 
 
 @pytest.fixture
