@@ -60,8 +60,10 @@ class ExplorerFiles:
         return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
 
     async def models(self, request: HttpRequest) -> Response:
-        """GET /explore: the models that the page can show."""
-        return JSONResponse({"models": [described_model(served) for served in self.server.models]})
+        """GET /explore: the models that the page can show, and the names of models for a task, which it cannot."""
+        models = self.server.models
+        tasks = [task.name for task in models.tasks]
+        return JSONResponse({"models": [described_model(served) for served in models], "tasks": tasks})
 
 
 class Explorer:

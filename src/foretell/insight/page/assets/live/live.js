@@ -1,6 +1,6 @@
 // Starts the live page: the state of the URL, or a first text for the first model.
 import { showTheme } from "../colors.js";
-import { byId } from "../dom.js";
+import { byId, make } from "../dom.js";
 import { PARTS, showProblem } from "../main.js";
 import { makeChanges, showChanges, showHeadChange } from "./changes.js";
 import { makeCompare, showCompare } from "./compare.js";
@@ -17,8 +17,10 @@ const TEXT = "The return value of the function is";
 async function start() {
   showTheme();
   try {
-    const served = await models();
-    if (!served.length) throw new Error("This server has no language model to explore.");
+    const { models: served, tasks } = await models();
+    const left = tasks.length ? ` Not shown here, since they are trained for a task: ${tasks.join(", ")}; foretell explain and forecast write a page of one with --html.` : "";
+    if (!served.length) throw new Error(`This server has no language model to explore.${left}`);
+    byId("live").after(make("p", { class: "hint", id: "tasks", hidden: !left }, left));
     showEditor(served);
     byId("next-section").after(byId("live-panels")); // a change is next to the prediction
     makeChanges();
