@@ -25,19 +25,23 @@ TOGETHER = (0,) * TILES
 
 
 @inlined
-def multiply_planes(dots, p, first, last):
-    """The outputs of tiles first, ... last - 1 for all rows, from planes. `dots` multiplies a chunk of weights."""
-    row, groups = p.M // PLANE_ROWS * PLANE_ROWS, p.inputs // p.group
+def multiply_planes(dots, p, first, last, row):
+    """The outputs of tiles first, ... last - 1 for rows from `row` on; `dots` multiplies a chunk of weights."""
     for tile in range(first, last, TILES):
-        step = 1 if tile + 1 < last else 0  # 0: the last one is computed twice
-        for start in range(0, row, PLANE_ROWS):
-            multiply_plane_rows(dots, p, tile, step, start, FOUR, 0, groups)
-        multiply_last_rows(dots, p, tile, step, row, 0, groups)
+        at, step = row, 1 if tile + 1 < last else 0  # 0: the last one is computed twice
+        for _ in range((p.M - row) // PLANE_ROWS):
+            multiply_plane_rows(dots, p, tile, step, at, FOUR)
+            at += PLANE_ROWS
+        if at + 2 <= p.M:
+            multiply_plane_rows(dots, p, tile, step, at, TWO)
+            at += 2
+        if at < p.M:
+            multiply_plane_rows(dots, p, tile, step, at, SINGLE)
 
 
 @inlined
 def multiply_decoded(decode, p, first, last):
-    """`multiply_planes` for many rows with AVX2: some groups of a tile's weights are decoded at once, for all rows."""
+    """Most rows of many with AVX2: some groups of a tile's weights are decoded at once. Returns the number of rows."""
     memory, row, groups = allocate((p.group + DECODED) * 8), p.M // PLANE_ROWS * PLANE_ROWS, p.inputs // p.group
     at_once = max(1, DECODED // p.group)
     for tile in range(first, last):
@@ -45,9 +49,9 @@ def multiply_decoded(decode, p, first, last):
             end, q = min(begin + at_once, groups), with_decoded(p, memory.ctypes.data - begin * p.group * 32)
             decode(q, tile, begin * p.group, end * p.group)
             for start in range(0, row, PLANE_ROWS):
-                multiply_plane_rows(decoded_dots, q, tile, 0, start, FOUR, begin, end)
-            multiply_last_rows(decoded_dots, q, tile, 0, row, begin, end)
+                add_decoded_rows(q, tile, start, begin, end)
     keep(memory)
+    return row
 
 
 @inlined
@@ -57,32 +61,28 @@ def with_decoded(p, decoded):
     return Product(p.bits, p.words, p.factors, p.bias, *sizes, decoded)
 
 
-@inlined
-def multiply_last_rows(dots, p, tile, step, row, begin, end):
-    """Some tiles of outputs for the rows from `row` on, up to three."""
-    if row + 2 <= p.M:
-        multiply_plane_rows(dots, p, tile, step, row, TWO, begin, end)
-        row += 2
-    if row < p.M:
-        multiply_plane_rows(dots, p, tile, step, row, SINGLE, begin, end)
-
-
-@inlined
-def multiply_plane_rows(dots, p, tile, step, row, rows, begin, end):
-    """Add groups begin, ... end - 1 to some tiles of outputs for a number of rows: the length of `rows`.
-
-    The next tile is `step` tiles away.
-    """
+@merged
+def multiply_plane_rows(dots, p, tile, step, row, rows):
+    """Some tiles of outputs for a number of rows: the length of `rows`. The next tile is `step` tiles away."""
     tiles = v.indices(TOGETHER, tile * 16, step * 16)
     places = tiled.outer_index(tiles, v.indices(rows, row * p.N, p.N))
+    sums = plane_sums(dots, p, tile, step, row, rows, 0, p.inputs // p.group, v.zeros(places))
+    v.store_float(p.out, places, tiled.add_first(sums, v.load_float(p.bias, tiles), rows))
+
+
+@merged
+def add_decoded_rows(p, tile, row, begin, end):
+    """Add groups begin, ... end - 1 of a decoded tile to the outputs of four rows, and at last the bias."""
+    tiles = v.indices(TOGETHER, tile * 16, 0)
+    places = tiled.outer_index(tiles, v.indices(FOUR, row * p.N, p.N))
     sums = v.zeros(places) if begin == 0 else v.load_float(p.out, places)
-    sums = plane_sums(dots, p, tile, step, row, rows, begin, end, sums)
+    sums = plane_sums(decoded_dots, p, tile, 0, row, FOUR, begin, end, sums)
     if end == p.inputs // p.group:
-        sums = tiled.add_first(sums, v.load_float(p.bias, tiles), rows)
+        sums = tiled.add_first(sums, v.load_float(p.bias, tiles), FOUR)
     v.store_float(p.out, places, sums)
 
 
-@inlined
+@merged
 def plane_sums(dots, p, tile, step, row, rows, begin, end, sums):
     """Sums of tiles with any number of planes."""
     if p.P == FEWEST_PLANES:

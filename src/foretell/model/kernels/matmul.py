@@ -140,6 +140,7 @@ def make_kernel(bits: int, unit: Unit) -> Any:
 
     numba compiles the branches that these constants choose.
     """
+    plane_bytes, decode = bytes_in_planes(bits, unit), integers.decode_int8 if bits == 8 else integers.decode_int4
 
     def kernel(matrix, x, prepared, rows, is_narrow, out, first, last):
         p = vector.make_product(bits, matrix_at(matrix), x, prepared, rows, is_narrow != 0, out)
@@ -149,12 +150,13 @@ def make_kernel(bits: int, unit: Unit) -> Any:
             else:
                 amx.multiply_integers(p, first, last)
         elif unit == "dots":
-            if not v.HAS_VNNI and rows >= integers.MANY_ROWS:
-                integers.multiply_decoded(integers.decode_int8 if bits == 8 else integers.decode_int4, p, first, last)
-            elif bits == 8:
-                integers.multiply_planes(integers.int8_products, p, first, last)
+            row = 0
+            if plane_bytes == 2 and rows >= integers.MANY_ROWS:
+                row = integers.multiply_decoded(decode, p, first, last)
+            if bits == 8:
+                integers.multiply_planes(integers.int8_products, p, first, last, row)
             else:
-                integers.multiply_planes(integers.int4_products, p, first, last)
+                integers.multiply_planes(integers.int4_products, p, first, last, row)
         elif bits == 32:
             vector.multiply_tiles(vector.float32_sums, p, first, last)
         elif bits == 16:
