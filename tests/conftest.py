@@ -90,7 +90,7 @@ def pictures(real_savefig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 300_000  # milliseconds until an answer is missed, on a machine with much other work
+PATIENCE = 120_000  # milliseconds until an answer is missed, on a machine with much other work
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

@@ -69,7 +69,10 @@ def effect(page: Any) -> list[list[str]]:
 
 
 def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
-    page.locator(within).get_by_role("button", name=name, exact=exact).click()
+    button = page.locator(within).get_by_role("button", name=name, exact=exact)
+    button.scroll_into_view_if_needed()
+    settled(page)  # parts that come into view move the button when they arrive
+    button.click()
     settled(page)
 
 
@@ -338,7 +341,7 @@ def test_a_panel_as_a_picture(open_panels, ending):
     page.locator("#export-panel").focus()
     page.locator("#export-panel").select_option(label="Change the pass")
     with page.expect_download() as download:
-        page.locator("#export").get_by_role("button", name=ending).click()
+        click(page, ending, "#export")
     content = download.value.path().read_bytes()
     assert download.value.suggested_filename == f"change-the-pass.{ending.lower()}"
     if ending == "SVG":
@@ -352,7 +355,7 @@ def test_a_picture_that_cannot_be_made_is_an_error_on_the_page(open_panels):
     page, _ = open_panels(link(CHANGES[:1]))
     page.route("**/page/style.css", lambda route: route.abort())
     page.locator("#export details").evaluate("details => details.open = true")
-    page.locator("#export").get_by_role("button", name="SVG").click()
+    click(page, "SVG", "#export")
     page.wait_for_selector("#trouble:not([hidden])")
     assert "fetch" in page.locator("#trouble").inner_text()
 
