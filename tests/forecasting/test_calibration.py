@@ -13,11 +13,12 @@ from foretell.forecasting.calibration import (
     INTERVALS,
     LEVELS,
     Calibration,
-    HeldOut,
     calibrate,
     interval_of,
     load_calibration,
+    scores_of,
 )
+from foretell.forecasting.combination import HeldOut
 from foretell.forecasting.forecaster import Forecast, load_forecaster
 from foretell.forecasting.series import Series
 from foretell.forecasting.timeline import numbered
@@ -28,7 +29,7 @@ def made(windows: int, seed: int, too_wide: float = 1.0) -> list[HeldOut]:
     rng = np.random.default_rng(seed)
     actual = rng.normal(size=(windows, 12)).cumsum(1)
     paths = too_wide * rng.normal(size=(windows, 60, 12)).cumsum(2)
-    return [HeldOut(*pair, 1.0) for pair in zip(actual, paths, strict=True)]
+    return [HeldOut(np.zeros(1), *pair, 1.0) for pair in zip(actual, paths, strict=True)]
 
 
 @pytest.mark.parametrize("too_wide", [0.3, 1.0, 2.0])
@@ -56,14 +57,16 @@ def test_intervals_of_any_levels_do_not_cross():
 
 
 def test_a_level_beyond_what_the_scores_can_show_takes_the_largest():
-    one = HeldOut(np.array([3.0]), np.arange(-4.0, 5.0)[:, None], 1.0)  # half-widths of 4, so a score of 3 / 4
+    one = HeldOut(
+        np.zeros(1), np.array([3.0]), np.arange(-4.0, 5.0)[:, None], 1.0
+    )  # half-widths of 4, so a score of 3 / 4
     calibration = calibrate([one])
     assert calibration.scores[1:] == (0.75,) * (len(LEVELS) - 1)
 
 
 def test_missing_values_and_paths_without_width_have_finite_scores():
-    constant = HeldOut(np.array([np.nan, 2.0, 2.5]), np.full((5, 3), 2.0), 10.0)
-    assert constant.scores().tolist() == [0, pytest.approx(0.5 / 0.1)]
+    constant = HeldOut(np.zeros(1), np.array([np.nan, 2.0, 2.5]), np.full((5, 3), 2.0), 10.0)
+    assert scores_of(constant).tolist() == [0, pytest.approx(0.5 / 0.1)]
 
 
 def test_training_calibrates_the_best_checkpoint(forecaster, run_directory, session):

@@ -246,12 +246,19 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
     note_clipped(forecaster, series)
     if forecaster.minimum is None and (bounded := sum(forecaster.least(each.values) == 0 for each in series)):
         note(f"minimum 0 for {bounded:,} of {len(series):,} series, which were never negative; --minimum changes it")
+    note_combination(forecaster)
     if (calibration := forecaster.calibration) is None:
         note("intervals are quantiles of the paths: the model was not calibrated on held-out values")
     else:
         note(f"intervals are calibrated on {calibration.windows:,} held-out windows of the training")
     with ProgressLine("series") as progress:
         return forecast_series(forecaster, series, horizon, samples, seed=seed, progress=progress)
+
+
+def note_combination(forecaster: Forecaster) -> None:
+    """A note on forecasts that are not the model's alone."""
+    if forecaster.combination is not None:
+        note(f"forecasts are {forecaster.combination.describe()}, as held-out values of the training chose")
 
 
 def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
@@ -344,6 +351,7 @@ def evaluate_forecast(
         )
     elif test is None and forecaster.calibration is not None:
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
+    note_combination(forecaster)
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
     with ProgressLine("origins by context") as progress:

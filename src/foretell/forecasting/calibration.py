@@ -10,7 +10,6 @@ all steps and series are pooled. Intervals of all levels come from one list of s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from pydantic import Field, model_validator
 
 from foretell.config import Section, make_section
 from foretell.files import read_json, write_json
+from foretell.forecasting.combination import Combination, HeldOut
 
 INTERVALS = "intervals.json"  # in a saved model
 BASE_LEVEL = 80.0  # percent; its bounds vary less from sample to sample than those further out
@@ -46,10 +46,11 @@ def half_widths(paths: np.ndarray, spread: float) -> tuple[np.ndarray, np.ndarra
 
 
 class Calibration(Section):
-    """The scores of held-out values: their quantiles in percent, 0 to 100."""
+    """The choices of held-out values: a combination of forecasts, and the quantiles of their scores, 0 to 100%."""
 
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
     windows: int = Field(gt=0)  # stretches of series that the scores are from
+    combination: Combination | None = None  # of the forecasts; None: the model's alone
 
     @model_validator(mode="after")
     def _check(self) -> Calibration:
@@ -64,36 +65,29 @@ class Calibration(Section):
         return median - factor * below, median + factor * above
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Held-out values (H,), the paths (samples, H) that were sampled for them, and the context's standard deviation."""
-
-    actual: np.ndarray
-    paths: np.ndarray
-    spread: float
-
-    def scores(self) -> np.ndarray:
-        """The scores of the values that are not missing."""
-        median, below, above = half_widths(self.paths, self.spread)
-        error = self.actual - median
-        scores = np.abs(error) / np.where(error < 0, below, above)
-        return scores[~np.isnan(scores)]
+def scores_of(held_out: HeldOut) -> np.ndarray:
+    """The scores of held-out values that are not missing."""
+    median, below, above = half_widths(held_out.paths, held_out.spread)
+    error = held_out.actual - median
+    scores = np.abs(error) / np.where(error < 0, below, above)
+    return scores[~np.isnan(scores)]
 
 
-def calibrate(held_out: Sequence[HeldOut]) -> Calibration:
-    """The calibration from held-out windows, at least one of them with a value.
+def calibrate(held_out: Sequence[HeldOut], combination: Combination | None = None) -> Calibration:
+    """The calibration from held-out windows of combined forecasts, at least one of them with a value.
 
     Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
     """
-    scores = np.sort(np.concatenate([each.scores() for each in held_out]))
+    scores = np.sort(np.concatenate([scores_of(each) for each in held_out]))
     assert len(scores), "windows without a known value are left out before"
     ranks = np.clip(np.ceil((len(scores) + 1) * LEVELS / 100).astype(int), 1, len(scores))
-    return Calibration(scores=(0.0, *scores[ranks[1:] - 1].tolist()), windows=len(held_out))
+    quantiles = (0.0, *scores[ranks[1:] - 1].tolist())
+    return Calibration(scores=quantiles, windows=len(held_out), combination=combination)
 
 
 def save_calibration(directory: Path, calibration: Calibration) -> None:
     """Write the calibration into the directory of a saved model."""
-    write_json(directory / INTERVALS, calibration.model_dump(mode="json"))
+    write_json(directory / INTERVALS, calibration.model_dump(mode="json", exclude_none=True))
 
 
 def load_calibration(directory: Path) -> Calibration | None:

@@ -17,6 +17,7 @@ from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.calibration import Bounds, Calibration, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
+from foretell.forecasting.combination import Combination
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
@@ -64,7 +65,8 @@ class Forecaster:
     name: str = "model"
     format: SeriesFormat = DETECT  # of the file that it was trained on
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
-    calibration: Calibration | None = None  # of its intervals; None: quantiles of the paths
+    # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
+    calibration: Calibration | None = None
 
     @property
     def context_length(self) -> int:
@@ -119,7 +121,17 @@ class Forecaster:
             for history, stream in zip(histories, streams_of(histories), strict=True)
         ]
         paths = self.continue_prompts(prompts, horizon, samples, seed, progress)
-        return [np.maximum(each, self.least(of)) for each, of in zip(paths, histories, strict=True)]
+        return [self.combined(of, each) for of, each in zip(histories, paths, strict=True)]
+
+    @property
+    def combination(self) -> Combination | None:
+        """The naive part of its forecasts; None without one."""
+        return None if self.calibration is None else self.calibration.combination
+
+    def combined(self, history: np.ndarray, paths: np.ndarray) -> np.ndarray:
+        """Paths with the naive part of the forecast, at least the minimum."""
+        moved = paths if self.combination is None else self.combination.apply(history, paths)
+        return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:
         """The least value of a forecast."""

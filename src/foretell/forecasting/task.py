@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from torch import Tensor
 from foretell.data.batch import Batch
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import evaluate
-from foretell.forecasting.calibration import Calibration, HeldOut, calibrate
+from foretell.forecasting.calibration import Calibration, calibrate
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
+from foretell.forecasting.combination import HeldOut, choose_combination
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Advance, Forecaster, ignore_progress
 from foretell.forecasting.series import Series, fingerprint
@@ -146,16 +148,21 @@ class ForecastTask(Task):
         return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
     def calibration(self, forecaster: Forecaster, progress: Advance = ignore_progress) -> Calibration | None:
-        """The calibration of a forecaster's intervals on held-out windows; None without a value to compare with."""
+        """The combination and the calibrated intervals that held-out windows choose; None without a value in them."""
         chosen = self.calibration_windows
         histories = [each.values[: each.context] for each in chosen]
         horizon = self.config.series.horizon
         paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, progress=progress) if chosen else []
         held_out = [
-            HeldOut(each.values[each.context :], sampled, forecaster.spread(history, horizon))
+            HeldOut(history, each.values[each.context :], sampled, forecaster.spread(history, horizon))
             for each, history, sampled in zip(chosen, histories, paths, strict=True)
         ]
-        return calibrate(held_out) if held_out else None
+        if not held_out:
+            return None
+        combination = choose_combination(held_out, self.about["season"]) if self.config.series.combine else None
+        if combination is not None:
+            held_out = [replace(each, paths=combination.apply(each.history, each.paths)) for each in held_out]
+        return calibrate(held_out, combination)
 
     def loss_on(self, windows: Sequence[Window], dtype: torch.dtype) -> float:
         """The mean loss in nats per value after the context of each window."""

@@ -217,7 +217,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return ForecastTask(config, data, model, about)
 
     def closed(self, session: Session[ForecastTask]) -> None:
-        """Calibrate the intervals of the best checkpoint on held-out windows."""
+        """Combine the forecasts of the best checkpoint, and calibrate their intervals, on held-out windows."""
         if not session.world.is_first or not session.task.has_held_out:
             return
         began = time.monotonic()
@@ -228,6 +228,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             return
         save_calibration(directory, calibration)
         write_manifest(directory)
+        if (combination := calibration.combination) is not None:
+            logger.info(f"forecasts   {combination.describe()}; {combination.describe_errors()}")
         logger.info(
             f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
             f"in {time.monotonic() - began:.0f} s"

@@ -1,6 +1,6 @@
 """Compilation of kernels: the processor's instructions, where compiled code is kept, and how threads wait.
 
-Importing this module imports numba, the extra `fast`, and starts its threads.
+Importing this module imports numba and starts its threads.
 """
 
 from __future__ import annotations

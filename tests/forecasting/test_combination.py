@@ -1,0 +1,79 @@
+"""Forecasts combined with a repeated season: the choice on held-out values, and where it applies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.forecasting.combination import Combination, HeldOut, choose_combination
+from foretell.forecasting.forecaster import load_forecaster
+from foretell.forecasting.metrics import seasonal_naive
+from foretell.forecasting.train import train_forecaster
+from foretell.session.reporter import Reporter
+
+SEASON = 6
+
+
+def held_out(error: float, seed: int = 1) -> list[HeldOut]:
+    """Windows of a noisy season, and paths around forecasts with an error of this size, in standard deviations of the
+    noise."""
+    rng = np.random.default_rng(seed)
+    windows = []
+    for _ in range(20):
+        values = np.tile(5 * rng.normal(size=SEASON), 5) + rng.normal(size=5 * SEASON)
+        history, actual = values[:-SEASON], values[-SEASON:]
+        center = actual + error * rng.normal(size=SEASON)
+        windows.append(HeldOut(history, actual, center + 0.1 * rng.normal(size=(30, SEASON)), 5.0))
+    return windows
+
+
+def test_a_model_that_is_better_stays_alone():
+    assert choose_combination(held_out(0.1), SEASON) is None
+
+
+@pytest.mark.parametrize(("error", "least", "most"), [(20, 1.0, 1.0), (1.4, 0.2, 0.8)])
+def test_the_share_of_the_season_follows_from_the_errors(error, least, most):
+    combination = choose_combination(held_out(error), SEASON)
+    assert combination is not None
+    assert combination.season == SEASON
+    assert least <= combination.share <= most
+    assert combination.error < 0.9 * combination.model_error
+
+
+def test_a_random_walk_repeats_the_last_value():
+    rng = np.random.default_rng(2)
+    walks = [rng.normal(size=40).cumsum() for _ in range(20)]
+    far = [HeldOut(walk[:-4], walk[-4:], walk[-4:] + 50 * rng.normal(size=(30, 4)), 1.0) for walk in walks]
+    combination = choose_combination(far, SEASON)
+    assert combination is not None and combination.season == 1
+
+
+def test_paths_are_moved_and_keep_their_spread():
+    history, paths = np.arange(12.0), np.random.default_rng(1).normal(size=(30, 4))
+    moved = Combination(season=4, share=0.25, error=0, model_error=0).apply(history, paths)
+    expected = 0.75 * np.median(paths, 0) + 0.25 * np.arange(8.0, 12.0)
+    np.testing.assert_allclose(np.median(moved, 0), expected)
+    np.testing.assert_allclose(moved.std(0), paths.std(0))
+
+
+def test_an_untrained_forecaster_of_waves_repeats_them(forecaster, session):
+    assert (forecaster.combination.season, forecaster.combination.share) == (24, 1.0)
+    history = session.task.series[0].values
+    (paths,) = forecaster.sample_paths([history], 4, 9)
+    np.testing.assert_allclose(np.median(paths, 0), seasonal_naive(history, 24, 4))
+    (alone,) = replace(forecaster, calibration=None).sample_paths([history], 4, 9)
+    assert np.abs(np.median(alone, 0) - np.median(paths, 0)).max() > 0.1
+
+
+def test_a_run_without_combination_has_the_models_forecasts(request_for, tmp_path):
+    run = train_forecaster(request_for(tmp_path / "alone", 2, overrides={"series": {"combine": False}}), Reporter()).run
+    forecaster = load_forecaster(run.directory)
+    assert forecaster.calibration is not None
+    assert forecaster.combination is None
+
+
+@pytest.mark.parametrize(("season", "words"), [(1, "the last value repeated"), (52, "the last 52 values repeated")])
+def test_a_combination_is_described(season, words):
+    assert Combination(season=season, share=0.3, error=0, model_error=0).describe() == f"70% the model's, 30% {words}"
