@@ -209,7 +209,7 @@ class LanguageModel:
         """The same model with strict forms of its layers, whose logits do not depend on the batch: the same bits for a
         token alone or in any batch, with a cache or without, in parts or whole, on one type of machine. It is slower.
 
-        Raises UsageError for a layer that has no strict form.
+        Raises UsageError without numba, and for a layer that has no strict form.
         """
         return replace(self, decoder=strict_copy(self.decoder), is_strict=True)
 
