@@ -25,33 +25,22 @@ if TYPE_CHECKING:
     from foretell.pretraining.tokens import Source
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
-TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
-FileOption = Annotated[
-    Path | None, Parameter(name="--file", help="Read the text from this UTF-8 file instead.", show_default=False)
-]
-Ids = Annotated[
-    bool,
-    Parameter(name="--ids", negative="", show_default=False, help="The text is token ids, such as '464 3290'."),
-]
-AsTask = Annotated[
-    bool,
-    Parameter(negative="", show_default=False, help="For fine-tuned models: wrap TEXT in the task's input format."),
-]
+TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
+FileOption = Annotated[Path | None, Parameter(help="Read the text from this UTF-8 file instead.")]
+Ids = Annotated[bool, Parameter(help="The text is token ids, such as '464 3290'.")]
+AsTask = Annotated[bool, Parameter(help="For fine-tuned models: wrap TEXT in the task's input format.")]
 Pair = Annotated[
-    list[str] | None,
-    Parameter(
-        negative="", show_default=False, help="For fine-tuned models: the second text, or an answer; may be repeated."
-    ),
+    list[str] | None, Parameter(help="For fine-tuned models: the second text, or an answer; may be repeated.")
 ]
 DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
 ]
-TextField = Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)]
+TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
 Template = Annotated[
     str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
 ]
-ChoiceColumn = Annotated[list[str] | None, Parameter(negative="", help="A column with an answer; may be repeated.")]
+ChoiceColumn = Annotated[list[str] | None, Parameter(help="A column with an answer; may be repeated.")]
 ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
 Encoding = Annotated[
     Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
@@ -69,31 +58,17 @@ Dtype = Annotated[
 ]
 Quantize = Annotated[
     Literal["int8", "int4"] | None,
-    Parameter(help="Round the weights to int8 or int4 when they are loaded.", show_choices=False, show_default=False),
+    Parameter(help="Round the weights to int8 or int4 when they are loaded.", show_choices=False),
 ]
-Strict = Annotated[
-    bool,
-    Parameter(
-        negative="", show_default=False, help="The same bits for a token alone, in any batch and cached; slower."
-    ),
-]
-AllowSpecial = Annotated[
-    bool,
-    Parameter(negative="", show_default=False, help="Read names like <|endoftext|> as special tokens."),
-]
-StartToken = Annotated[
-    str | None, Parameter(show_default=False, help="Read the text after this special token, such as '<|endoftext|>'.")
-]
+Strict = Annotated[bool, Parameter(help="The same bits for a token alone, in any batch and cached; slower.")]
+AllowSpecial = Annotated[bool, Parameter(help="Read names like <|endoftext|> as special tokens.")]
+StartToken = Annotated[str | None, Parameter(help="Read the text after this special token, such as '<|endoftext|>'.")]
 Special = Annotated[
     list[str] | None,
-    Parameter(negative="", consume_multiple=False, help="A name in the data that is a special token; may be repeated."),
+    Parameter(consume_multiple=False, help="A name in the data that is a special token; may be repeated."),
 ]
-Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
-Verify = Annotated[
-    bool,
-    Parameter(name="--verify", negative="", show_default=False, help="Compare the weights with their SHA-256."),
-]
-Flag = Parameter(negative="", show_default=False)
+Json = Annotated[bool, Parameter(help="Print JSON.")]
+Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
 Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    MODEL_DEFAULTS,
-    Json,
-    ModelArgument,
-    Options,
-    Template,
-    Whole,
-    decode_text,
-)
+from foretell.cli.arguments import MODEL_DEFAULTS, Json, ModelArgument, Options, Template, Whole, decode_text
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, notes_after, print_json, report, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
@@ -87,12 +79,10 @@ def evaluate_chat(
     model: ModelArgument,
     /,
     *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
-    base: Annotated[
-        str | None, Parameter(help="A model to compare with: the one before tuning.", show_default=False)
-    ] = None,
+    base: Annotated[str | None, Parameter(help="A model to compare with: the one before tuning.")] = None,
     questions: Annotated[int, Whole, Parameter(help="Answers to show, of the first conversations.")] = 5,
     limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N conversations.")] = None,
-    html: Annotated[Path | None, Parameter(help="Write the result as a page.", show_default=False)] = None,
+    html: Annotated[Path | None, Parameter(help="Write the result as a page.")] = None,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
 ) -> None:

@@ -24,10 +24,7 @@ BY_TASK: dict[str, dict[str, str]] = {
         "forecast": "foretell.cli.forecast:train_forecast",
         "translate": "foretell.cli.translate:train_translate",
     },
-    "finetune": {
-        "text": "foretell.cli.finetune:finetune_text",
-        "chat": "foretell.cli.finetune:finetune_chat",
-    },
+    "finetune": {"text": "foretell.cli.finetune:finetune_text", "chat": "foretell.cli.finetune:finetune_chat"},
     "evaluate": {"chat": "foretell.cli.chat:evaluate_chat"},
 }
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option

@@ -36,8 +36,7 @@ def convert(
         ),
     ] = None,
     dtype: Annotated[
-        str | None,
-        Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE."),
+        str | None, Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE.")
     ] = None,
     verify: Verify = False,
     json: Json = False,
@@ -91,12 +90,8 @@ def push(
     target: Annotated[str, Parameter(help="The place on the Hub, hub:owner/name.")],
     /,
     *,
-    update: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Add a commit to a repository that exists.")
-    ] = False,
-    private: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Make a new repository that others cannot see.")
-    ] = False,
+    update: Annotated[bool, Parameter(help="Add a commit to a repository that exists.")] = False,
+    private: Annotated[bool, Parameter(help="Make a new repository that others cannot see.")] = False,
     family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
     dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
     verify: Verify = False,
@@ -211,18 +206,13 @@ def quantize(
     ] = None,
     keep: Annotated[
         list[str] | None,
-        Parameter(
-            negative="", consume_multiple=False, help="A glob of module paths that stay as they are; may be repeated."
-        ),
+        Parameter(consume_multiple=False, help="A glob of module paths that stay as they are; may be repeated."),
     ] = None,
     calibrate: Annotated[
-        str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.", show_default=False)
+        str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.")
     ] = None,
     text: Annotated[
-        str | None,
-        Parameter(
-            help="Texts to measure on; default: half of --calibrate's, or Python's reference.", show_default=False
-        ),
+        str | None, Parameter(help="Texts to measure on; default: half of --calibrate's, or Python's reference.")
     ] = None,
     verify: Verify = False,
     json: Json = False,

@@ -24,7 +24,7 @@ EXCERPT_LINES = 5
 def demo(
     *,
     minutes: Annotated[float, Parameter(help="How long to train; the rest takes half a minute.")] = TRAINING_MINUTES,
-    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/demo.", show_default=False)] = None,
+    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/demo.")] = None,
 ) -> None:
     """The first five minutes: train a small decoder, watch it learn, ask it.
 

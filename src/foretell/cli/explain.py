@@ -17,7 +17,6 @@ from foretell.cli.arguments import (
     Device,
     Dtype,
     FileOption,
-    Flag,
     Ids,
     Json,
     Loading,
@@ -43,17 +42,11 @@ MORE = Group("Details", sort_key=2)
 
 
 def asking(help: str) -> Parameter:
-    return Parameter(help=help, group=ASK, show_default=False)
+    return Parameter(help=help, group=ASK)
 
 
 def detail(help: str, allow_leading_hyphen: bool = False) -> Parameter:
-    return Parameter(
-        help=help,
-        group=MORE,
-        show_default=False,
-        show_choices=False,
-        allow_leading_hyphen=allow_leading_hyphen,
-    )
+    return Parameter(help=help, group=MORE, show_choices=False, allow_leading_hyphen=allow_leading_hyphen)
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,9 @@ class Questions:
         str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
     ] = None
     html: Annotated[Path | None, asking("Write an HTML page: one file, no network.")] = None
-    lens: Annotated[bool, Flag, asking("The next token as read after each block.")] = False
-    contributions: Annotated[bool, Flag, asking("What each head and feed-forward layer added to a token's logit.")] = (
-        False
-    )
-    heads: Annotated[bool, Flag, asking("Which tokens each head attends to.")] = False
+    lens: Annotated[bool, asking("The next token as read after each block.")] = False
+    contributions: Annotated[bool, asking("What each head and feed-forward layer added to a token's logit.")] = False
+    heads: Annotated[bool, asking("Which tokens each head attends to.")] = False
     ablate: Annotated[
         str | None, asking("The prediction without a part: a name or glob; [0] or [*] after it selects heads.")
     ] = None
@@ -112,8 +103,8 @@ class Questions:
 class TextQuestions(Questions):
     """Further questions that language models answer."""
 
-    prediction: Annotated[bool, Flag, asking("For fine-tuned models: which words and parts moved the label.")] = False
-    check: Annotated[bool, Flag, asking("Compare the textbook's results with the model's.")] = False
+    prediction: Annotated[bool, asking("For fine-tuned models: which words and parts moved the label.")] = False
+    check: Annotated[bool, asking("Compare the textbook's results with the model's.")] = False
     against: Annotated[
         str | None,
         detail("With --contributions or --prediction: compare with this token or label.", allow_leading_hyphen=True),
@@ -124,10 +115,8 @@ class TextQuestions(Questions):
         detail("With --ablate: replace the part by zero (default) or by its mean over positions."),
     ] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
-    pieces: Annotated[bool, Flag, detail("With --prediction: tokens instead of words.")] = False
-    shapley: Annotated[bool, Flag, detail("With --prediction: effects of words that add up, as Shapley values.")] = (
-        False
-    )
+    pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
+    shapley: Annotated[bool, detail("With --prediction: effects of words that add up, as Shapley values.")] = False
     passes: Annotated[
         int | None, Whole, detail("With --shapley: passes through the model at most (default: 1,000).")
     ] = None
@@ -255,10 +244,8 @@ def explain(
     question.show(loaded, text, details, json)
 
 
-SourceText = Annotated[str | None, Parameter(help="The sentence to translate.", show_default=False)]
-Target = Annotated[
-    str | None, Parameter(help="The translation to look at; default: the model's own.", show_default=False)
-]
+SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
+Target = Annotated[str | None, Parameter(help="The translation to look at; default: the model's own.")]
 
 
 def explain_translation(

@@ -12,7 +12,6 @@ from foretell.cli.arguments import (
     ChoiceColumn,
     ColumnNames,
     Encoding,
-    Flag,
     Json,
     Template,
     TextField,
@@ -57,7 +56,7 @@ def finetune(
         str | None, Parameter(help="A column of groups; the rows of a group are held out together.")
     ] = None,
     text_column: Annotated[
-        list[str] | None, Parameter(negative="", help="The column with the text; twice for a pair of texts.")
+        list[str] | None, Parameter(help="The column with the text; twice for a pair of texts.")
     ] = None,
     label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None,
     choice_column: ChoiceColumn = None,
@@ -82,12 +81,10 @@ def finetune(
         str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
     ] = None,
     from_scratch: Annotated[
-        bool, Flag, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
+        bool, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
     ] = False,
     ensemble: Annotated[
-        bool,
-        Flag,
-        Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn)."),
+        bool, Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn).")
     ] = False,
     size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None,
     epochs: Epochs = None,
@@ -97,7 +94,7 @@ def finetune(
         float | None, Parameter(help="The share of a text's tokens that each step leaves out; default: 0.")
     ] = None,
     lora: Annotated[
-        bool, Flag, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
+        bool, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
     ] = False,
     options: Options = DEFAULTS,
     json: Json = False,
@@ -184,13 +181,13 @@ def finetune_chat(
         Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
     ] = None,
     spell_tokens: Annotated[
-        bool, Flag, Parameter(help="Write the template's special tokens as text; default: add them to the vocabulary.")
+        bool, Parameter(help="Write the template's special tokens as text; default: add them to the vocabulary.")
     ] = False,
     epochs: Epochs = None,
-    lora: Annotated[bool, Flag, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
+    lora: Annotated[bool, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
     options: Options = DEFAULTS,
     show_batch: Annotated[
-        bool, Flag, Parameter(help="First show the next batch: trained tokens with their loss, others dim.")
+        bool, Parameter(help="First show the next batch: trained tokens with their loss, others dim.")
     ] = False,
 ) -> None:
     """Train a model to answer.
@@ -262,7 +259,7 @@ def finetune_text(
     *data: Annotated[str, Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.")],
     old_domain: Annotated[
         list[str] | None,
-        Parameter(negative="", help="A text of the model's old domain; default: the held-out text of the run MODEL."),
+        Parameter(help="A text of the model's old domain; default: the held-out text of the run MODEL."),
     ] = None,
     text_field: TextField = None,
     options: Options = DEFAULTS,

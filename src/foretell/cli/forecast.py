@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 SeriesFile = Annotated[Path, Parameter(help="A file with series: CSV, TSV, JSON or Parquet.")]
-Columns = Annotated[
-    list[str] | None,
-    Parameter(name="--column", negative="", help="Where every column is a series: read this one; may be repeated."),
-]
+Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ Season = Annotated[int | None, Whole, Parameter(help="Values per season; default
 
 def train_forecast(
     data: Annotated[
-        Path | None,
-        Parameter(help="A file with series: CSV, TSV, JSON or Parquet; needed except to resume.", show_default=False),
+        Path | None, Parameter(help="A file with series: CSV, TSV, JSON or Parquet; needed except to resume.")
     ] = None,
     /,
     *,
@@ -116,9 +112,7 @@ def finish(session: Session[ForecastTask]) -> None:
         console.print("loss        " + " ".join(f"{value:5.2f}" for value in by_context.values()) + "  last step")
 
 
-Names = Annotated[
-    list[str] | None, Parameter(name="--series", negative="", help="Only the series of this name; may be repeated.")
-]
+Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Samples = Annotated[int, Whole, Parameter(help="How many paths to sample per series.")]
 Minimum = Annotated[
@@ -298,7 +292,7 @@ def evaluate_forecast(
     samples: Samples = 100,
     seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
     column: Columns = None,
-    per_series: Annotated[bool, Parameter(negative="", help="Also a row for each series, the worst first.")] = False,
+    per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
     json: Json = False,
     file_format: Format = FORMAT_DEFAULTS,

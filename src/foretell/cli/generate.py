@@ -16,7 +16,6 @@ from foretell.cli.arguments import (
     STANDARD_INPUT,
     AllowSpecial,
     FileOption,
-    Flag,
     Ids,
     Json,
     ModelArgument,
@@ -49,9 +48,7 @@ def generate(
         Path | None, Parameter(help="Write the completions to a file, as JSON Lines, each when it has ended.")
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        Whole,
-        Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False),
+        int | None, Whole, Parameter(help="How many tokens at most; default: 200, or what still fits.")
     ] = None,
     n: Annotated[
         int, Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
@@ -59,21 +56,16 @@ def generate(
     sampling: Sampling = SAMPLING_DEFAULTS,
     stop: Annotated[
         list[str] | None,
-        Parameter(
-            negative="",
-            consume_multiple=False,
-            allow_leading_hyphen=True,
-            help="End before this string; may be repeated.",
-        ),
+        Parameter(consume_multiple=False, allow_leading_hyphen=True, help="End before this string; may be repeated."),
     ] = None,
-    slide: Annotated[bool, Flag, Parameter(help="When the context is full, continue from its last half.")] = False,
-    receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
+    slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False,
+    receipt: Annotated[bool, Parameter(help="Then show how each token was sampled.")] = False,
     speculate: Annotated[
         int | None, Whole, Parameter(help="Guess this many tokens from earlier text, and check them in one pass.")
     ] = None,
     draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None,
-    timings: Annotated[bool, Flag, Parameter(help="Then show the tokens per second.")] = False,
-    progress: Annotated[bool, Flag, Parameter(help="Show how many prompts are done.")] = False,
+    timings: Annotated[bool, Parameter(help="Then show the tokens per second.")] = False,
+    progress: Annotated[bool, Parameter(help="Show how many prompts are done.")] = False,
     allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,

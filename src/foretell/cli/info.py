@@ -29,14 +29,10 @@ def info(
     /,
     *,
     machine: Annotated[
-        bool, Parameter(negative="", help="Versions, processor and installed extras instead, for a bug report.")
+        bool, Parameter(help="Versions, processor and installed extras instead, for a bug report.")
     ] = False,
-    names: Annotated[
-        bool, Parameter(negative="", help="Also list the modules, and the values to trace and explain.")
-    ] = False,
-    kernels: Annotated[
-        bool, Parameter(negative="", help="Also list the kernels that generation uses on this machine.")
-    ] = False,
+    names: Annotated[bool, Parameter(help="Also list the modules, and the values to trace and explain.")] = False,
+    kernels: Annotated[bool, Parameter(help="Also list the kernels that generation uses on this machine.")] = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:

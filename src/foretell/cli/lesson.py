@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Flag, Json, Whole
+from foretell.cli.arguments import Json, Whole
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
 from foretell.files import HTML_MARK, check_target, write_text
@@ -25,23 +25,17 @@ def lesson(
     name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6. Lists all without one.")] = None,
     /,
     *,
-    check: Annotated[bool, Flag, Parameter(help="Check the figures of one lesson or of all.")] = False,
-    html: Annotated[Path | None, Parameter(help="Write the lesson as a page.", show_default=False)] = None,
-    weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
-    at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
-    seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
-    model: Annotated[
-        str | None, Parameter(help="translation: a MODEL that translates a sentence live.", show_default=False)
-    ] = None,
-    ask: Annotated[
-        str | None, Parameter(help="toy, translation: what the trained model is asked.", show_default=False)
-    ] = None,
-    break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
-    out: Annotated[Path | None, Parameter(help="sort, induction: save the model.", show_default=False)] = None,
+    check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,
+    html: Annotated[Path | None, Parameter(help="Write the lesson as a page.")] = None,
+    weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
+    at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.")] = None,
+    seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.")] = None,
+    model: Annotated[str | None, Parameter(help="translation: a MODEL that translates a sentence live.")] = None,
+    ask: Annotated[str | None, Parameter(help="toy, translation: what the trained model is asked.")] = None,
+    break_: Annotated[bool, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
+    out: Annotated[Path | None, Parameter(help="sort, induction: save the model.")] = None,
     open_page: Annotated[
-        bool,
-        Flag,
-        Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page."),
+        bool, Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page.")
     ] = False,
     json: Json = False,
 ) -> None:

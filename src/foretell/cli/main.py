@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from foretell.cli.command_line import choose_function, hint, rewrite
@@ -76,6 +76,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         help_format="plaintext",
         help_formatter="plain",
         version=_version,
+        default_parameter=Parameter(negative=(), show_default=shown_default),
         suppress_keyboard_interrupt=False,  # run() prints a line; cyclopts would exit silently
     )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
@@ -88,6 +89,11 @@ def make_app(asked: Sequence[str] = ()) -> App:
     tokenizer.command("foretell.cli.tokenize:train_tokenizer", name="train", help=summary)
     app.command(tokenizer)
     return app
+
+
+def shown_default(value: Any) -> str | None:
+    """A default in the help; None for an option that is off by default."""
+    return None if value is None or value is False else str(value)
 
 
 def unwrapped(function: str) -> str:

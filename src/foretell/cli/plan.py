@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Flag, Json, Whole, parse_settings
+from foretell.cli.arguments import Json, Whole, parse_settings
 from foretell.cli.terminal import print_json, report, write
 from foretell.errors import UsageError
 
@@ -21,13 +21,13 @@ def plan(
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
-    price: Annotated[float | None, Parameter(help="Price of one device per hour.", show_default=False)] = None,
+    price: Annotated[float | None, Parameter(help="Price of one device per hour.")] = None,
     parallel: Annotated[
         Literal["ddp", "fsdp"] | None,
         Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),
     ] = None,
     checkpoint_activations: Annotated[
-        bool, Flag, Parameter(help="Compute the values of blocks again for the gradient.")
+        bool, Parameter(help="Compute the values of blocks again for the gradient.")
     ] = False,
     context: Annotated[
         int | None, Whole, Parameter(help="Tokens of each user in generation; default: the model's context.")
@@ -38,9 +38,9 @@ def plan(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", negative="", help="Any field, also as --model.width 256, --training.batch-size 64."),
+        Parameter(name="--set", help="Any field, also as --model.width 256, --training.batch-size 64."),
     ] = None,
-    backtest: Annotated[bool, Flag, Parameter(help="Predict each measured training from the others.")] = False,
+    backtest: Annotated[bool, Parameter(help="Predict each measured training from the others.")] = False,
     json: Json = False,
 ) -> None:
     """Estimate the memory by part, operations, time and money of a training, and the same of generating.

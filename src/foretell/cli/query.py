@@ -12,7 +12,6 @@ from foretell.cli.arguments import (
     STANDARD_INPUT,
     AllowSpecial,
     FileOption,
-    Flag,
     Ids,
     Json,
     ModelArgument,
@@ -36,8 +35,8 @@ def next_verb(
     *,
     file: FileOption = None,
     top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
-    every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
+    at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.")] = None,
+    every: Annotated[bool, Parameter(help="After each token of the text.")] = False,
     allow_special: AllowSpecial = False,
     start_token: StartToken = None,
     ids: Ids = False,
@@ -95,12 +94,10 @@ def score(
 
 def embed(
     model: ModelArgument,
-    text: Annotated[
-        str | None, Parameter(help="A text; - reads one per line of standard input.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, Parameter(help="A text; - reads one per line of standard input.")] = None,
     /,
     *,
-    file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.", show_default=False)] = None,
+    file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.")] = None,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
     allow_special: AllowSpecial = False,
     ids: Ids = False,

@@ -25,9 +25,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "
 def runs(
     *names: Annotated[str, Parameter(help="Runs, or one folder of them (none: ./runs).")],
     png: Annotated[Path | None, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
-    delete: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Delete these runs, after a question.")
-    ] = False,
+    delete: Annotated[bool, Parameter(help="Delete these runs, after a question.")] = False,
     json: Json = False,
 ) -> None:
     """List the runs in a folder, and compare runs.

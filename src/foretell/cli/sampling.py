@@ -45,8 +45,6 @@ def sampling_option(name: str, hint: Any) -> Any:
     help = next(text for text in hint.__metadata__ if isinstance(text, str))
     parameter = Parameter(
         help=help + (f"; default: {default:g}." if isinstance(default, int | float) else "."),
-        show_default=False,
-        negative="",
         consume_multiple=False,
         allow_leading_hyphen=kind in (list[str], str | None),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import MODEL_DEFAULTS, Flag, Options, Template, Whole, read_named
+from foretell.cli.arguments import MODEL_DEFAULTS, Options, Template, Whole, read_named
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import note
 from foretell.errors import UsageError
@@ -29,19 +29,15 @@ def serve(
     *,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Whole, Parameter(help="The port; 0 takes a free one.")] = 8000,
-    key_file: Annotated[
-        Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.", show_default=False)
-    ] = None,
-    no_key: Annotated[bool, Flag, Parameter(help="Let everyone in who reaches the address.")] = False,
-    memory: Annotated[
-        float | None, Parameter(help="GiB for all caches; default: a quarter of the machine's.", show_default=False)
-    ] = None,
+    key_file: Annotated[Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.")] = None,
+    no_key: Annotated[bool, Parameter(help="Let everyone in who reaches the address.")] = False,
+    memory: Annotated[float | None, Parameter(help="GiB for all caches; default: a quarter of the machine's.")] = None,
     look_budget: Annotated[float, Parameter(help="MiB of recorded values per request.")] = 64.0,
     max_requests: Annotated[int, Whole, Parameter(help="How many requests may wait and run at once.")] = 256,
     grace: Annotated[float, Parameter(help="Seconds for running requests after SIGTERM.")] = 30.0,
     template: Template = None,
-    open_page: Annotated[bool, Flag, Parameter("--open", help="Open the explorer page in a browser.")] = False,
-    strict_fields: Annotated[bool, Flag, Parameter(help="Refuse unknown fields instead of naming them.")] = False,
+    open_page: Annotated[bool, Parameter("--open", help="Open the explorer page in a browser.")] = False,
+    strict_fields: Annotated[bool, Parameter(help="Refuse unknown fields instead of naming them.")] = False,
     options: Options = MODEL_DEFAULTS,
 ) -> None:
     """Serve models to programs that speak OpenAI's protocol.

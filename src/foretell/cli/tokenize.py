@@ -64,18 +64,13 @@ def tokenize(
 def train_tokenizer(
     *data: DataArgument,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
-    vocab_size: Annotated[
-        int | None, Whole, Parameter(help="Number of entries, for bpe and words.", show_default=False)
-    ] = None,
+    vocab_size: Annotated[int | None, Whole, Parameter(help="Number of entries, for bpe and words.")] = None,
     split: Annotated[
-        Literal["gpt2", "qwen2"] | None,
-        Parameter(help="How bpe cuts text into words first; default: qwen2.", show_default=False),
+        Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first; default: qwen2.")
     ] = None,
     text_field: TextField = None,
     special: Special = None,
-    start_token: Annotated[
-        str | None, Parameter(help="Put this special token before every text.", show_default=False)
-    ] = None,
+    start_token: Annotated[str | None, Parameter(help="Put this special token before every text.")] = None,
     out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
     json: Json = False,
 ) -> None:

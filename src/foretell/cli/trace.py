@@ -16,7 +16,6 @@ from foretell.cli.arguments import (
     Device,
     Dtype,
     FileOption,
-    Flag,
     Ids,
     Json,
     ModelArgument,
@@ -43,11 +42,10 @@ class TracedNames:
     """The names to trace, and the file for their values."""
 
     select: Annotated[
-        list[str] | None,
-        Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
+        list[str] | None, Parameter(help="Names, with * for one segment and ** for any number (default: all).")
     ] = None
-    out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None
-    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names.")] = False
+    out: Annotated[Path | None, Parameter(help="The safetensors file to write.")] = None
+    list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None) -> None:
         """Raise `UsageError` if a file is to be written and the text or the file's name is missing."""

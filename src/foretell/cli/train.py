@@ -18,7 +18,6 @@ from rich.text import Text
 from foretell.cli.arguments import (
     STANDARD_INPUT,
     DataArgument,
-    Flag,
     Json,
     Special,
     TextField,
@@ -60,9 +59,7 @@ def train(
         str | None, Parameter(help="Put this special token before every text; it may be the end token.")
     ] = None,
     special: Special = None,
-    rows: Annotated[
-        bool, Parameter(negative="", help="Each line or record is a separate row, never joined with others.")
-    ] = False,
+    rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False,
     prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None,
     answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None,
     loss_on: Annotated[
@@ -73,20 +70,20 @@ def train(
         int | None, Whole, Parameter(help="Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
     strict: Annotated[
-        bool, Parameter(negative="", help="Refuse a folder with a file that cannot be read; default: leave it out.")
+        bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
     ] = False,
     sample_prompt: Annotated[
-        list[str] | None, Parameter(negative="", help="A text to continue during training; may be repeated.")
+        list[str] | None, Parameter(help="A text to continue during training; may be repeated.")
     ] = None,
     exportable: Annotated[
-        str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.", show_default=False)
+        str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
     show_batch: Annotated[
         int | None, Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
     ] = None,
     json: Json = False,
-    help_config: Annotated[bool, Flag, Parameter(help="Show all fields of the configuration.")] = False,
+    help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
     """Train a decoder on text; on series of numbers with --task forecast, which has other options.
 

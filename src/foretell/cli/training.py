@@ -27,32 +27,20 @@ Value = TypeVar("Value")
 class TrainingOptions:
     """Options of every training."""
 
-    minutes: Annotated[
-        float | None, Parameter(help="How long to train; default: chosen from the data.", show_default=False)
-    ] = None
-    steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.", show_default=False)] = None
-    out: Annotated[
-        Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.", show_default=False)
-    ] = None
+    minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
+    steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.")] = None
+    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )
-    config: Annotated[
-        Path | None, Parameter(help="A TOML file with sections of the configuration.", show_default=False)
-    ] = None
-    seed: Annotated[int | None, Whole, Parameter(help="The random seed.", show_default=False)] = None
-    checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.", show_default=False)] = (
-        None
-    )
+    config: Annotated[Path | None, Parameter(help="A TOML file with sections of the configuration.")] = None
+    seed: Annotated[int | None, Whole, Parameter(help="The random seed.")] = None
+    checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None
     settings: Annotated[
         list[str] | None,
-        Parameter(
-            name="--set", negative="", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."
-        ),
+        Parameter(name="--set", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."),
     ] = None
-    report: Annotated[
-        list[Literal["tensorboard"]] | None, Parameter(negative="", help="Write OUT/tensorboard too.")
-    ] = None
+    report: Annotated[list[Literal["tensorboard"]] | None, Parameter(help="Write OUT/tensorboard too.")] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
 

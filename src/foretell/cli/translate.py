@@ -14,7 +14,6 @@ from foretell.cli.arguments import (
     LOADING_DEFAULTS,
     STANDARD_INPUT,
     FileOption,
-    Flag,
     Json,
     Loading,
     LoadKeywords,
@@ -35,40 +34,28 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 512  # translated together and then printed
 
-Beam = Annotated[
-    int | None, Whole, Parameter(name="--beam", help="Beams; 1 is greedy; default: 5.", show_default=False)
-]
+Beam = Annotated[int | None, Whole, Parameter(help="Beams; 1 is greedy; default: 5.")]
 LengthPenalty = Annotated[
-    float | None,
-    Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.", show_default=False),
+    float | None, Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.")
 ]
 
-Reverse = Annotated[bool, Flag, Parameter(help="Translate the second column, or file, into the first.")]
+Reverse = Annotated[bool, Parameter(help="Translate the second column, or file, into the first.")]
 
 
 def translate(
     model: ModelArgument,
     text: Annotated[
-        str | None,
-        Parameter(help="A sentence, a file with one sentence per line, or - for standard input.", show_default=False),
+        str | None, Parameter(help="A sentence, a file with one sentence per line, or - for standard input.")
     ] = None,
     /,
     *,
     file: FileOption = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    temperature: Annotated[
-        float | None, Parameter(help="Sample with this temperature, without a beam.", show_default=False)
-    ] = None,
-    top_k: Annotated[
-        int | None, Whole, Parameter(help="Sample from the k most likely tokens.", show_default=False)
-    ] = None,
-    top_p: Annotated[
-        float | None, Parameter(help="Sample from this much probability; default: 0.95.", show_default=False)
-    ] = None,
-    seed: Annotated[
-        int | None, Whole, Parameter(help="The seed of the samples; default: 1.", show_default=False)
-    ] = None,
+    temperature: Annotated[float | None, Parameter(help="Sample with this temperature, without a beam.")] = None,
+    top_k: Annotated[int | None, Whole, Parameter(help="Sample from the k most likely tokens.")] = None,
+    top_p: Annotated[float | None, Parameter(help="Sample from this much probability; default: 0.95.")] = None,
+    seed: Annotated[int | None, Whole, Parameter(help="The seed of the samples; default: 1.")] = None,
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
@@ -200,12 +187,8 @@ def train_translate(
     batch_tokens: Annotated[
         int | None, Whole, Parameter(help="Tokens per step, of both languages; default: 4096.")
     ] = None,
-    separate_vocabularies: Annotated[
-        bool, Flag, Parameter(help="A vocabulary per language, not one for both.")
-    ] = False,
-    dev: Annotated[
-        Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.", show_default=False)
-    ] = None,
+    separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
+    dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
     reverse: Reverse = False,
     options: Options = DEFAULTS,
 ) -> None:

@@ -20,9 +20,7 @@ def verify(
     /,
     *,
     model: Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")],
-    positions: Annotated[
-        int | None, Whole, Parameter(help="How many tokens to check; default: all.", show_default=False)
-    ] = None,
+    positions: Annotated[int | None, Whole, Parameter(help="How many tokens to check; default: all.")] = None,
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
