@@ -286,19 +286,22 @@ CHOSEN = {
 }
 
 
+def options_of(app: App, *path: str) -> set[str]:
+    """The long options of a verb, as the whole application parses it."""
+    verb = app
+    for name in path:
+        verb = verb[name]
+    arguments = verb.assemble_argument_collection(default_parameter=app.default_parameter)
+    return {name for argument in arguments for name in argument.names if name.startswith("--")}
+
+
 @pytest.mark.parametrize("function", CHOSEN)
 def test_the_options_of_a_chosen_function(function):
-    app = App()
+    app = make_app()
     app.command(f"foretell.{function}", name="verb")
-    names = {
-        name for argument in app["verb"].assemble_argument_collection() for name in argument.names if name[:2] == "--"
-    }
-    assert names == CHOSEN[function]
+    assert options_of(app, "verb") == CHOSEN[function]
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
 def test_the_options_of_a_verb(verb):
-    app = make_app()[verb.split()[0]]
-    app = app[verb.split()[1]] if " " in verb else app
-    names = {name for argument in app.assemble_argument_collection() for name in argument.names if name[:2] == "--"}
-    assert names == OPTIONS[verb]
+    assert options_of(make_app(), *verb.split()) == OPTIONS[verb]
