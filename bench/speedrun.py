@@ -125,15 +125,7 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
         Windows(text.train, settings.batch_size, seed),
         Action(settings.evaluate_every, evaluate_held_out),
     )
-    train(
-        objective,
-        optimizer,
-        windows,
-        settings,
-        Progress(),
-        [evaluation],
-        dtype=torch.bfloat16,
-    )
+    train(objective, optimizer, windows, settings, Progress(), [evaluation], dtype=torch.bfloat16)
     reached = next((point["minutes"] for point in curve if point["loss"] <= TARGET), None)
     return {"seed": seed, "minutes_to_target": reached, "best": min(point["loss"] for point in curve), "curve": curve}
 

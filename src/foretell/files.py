@@ -76,11 +76,7 @@ def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> N
 
 
 def read_bytes(
-    path: Path,
-    limit: int = JSON_LIMIT,
-    error: type[ForetellError] = CheckpointError,
-    *,
-    follow_links: bool = False,
+    path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError, *, follow_links: bool = False
 ) -> bytes:
     """The content of a file of at most `limit` bytes; raises `error` or OSError as `open_regular` does."""
     with open_regular(path, error, follow_links=follow_links) as file:

@@ -273,11 +273,7 @@ def finetune(
 
 
 def chat_request(
-    paths: Sequence[str | Path],
-    *,
-    dev: str | Path | None = None,
-    truncate: Truncation | None = None,
-    **options: Any,
+    paths: Sequence[str | Path], *, dev: str | Path | None = None, truncate: Truncation | None = None, **options: Any
 ) -> ChatRequest:
     """The request for a chat tuning; `options` has its sections and further fields of `ChatRequest`."""
     return ChatRequest(

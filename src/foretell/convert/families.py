@@ -71,13 +71,7 @@ GPT2 = Family(
         "n_inner": Field(("feedforward_width",), None),
         "activation_function": Field(("activation",), "gelu_new", TRANSFORMERS_NAMES),
     },
-    shared={
-        "position": "learned",
-        "norm": "layernorm",
-        "norm_placement": "pre",
-        "feedforward": "mlp",
-        "bias": True,
-    },
+    shared={"position": "learned", "norm": "layernorm", "norm_placement": "pre", "feedforward": "mlp", "bias": True},
     # scaling scores by 1 / (layer + 1) could be folded into the query's weights, but not unfolded bit-identically
     fixed={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False, None)},
     noted={"reorder_and_upcast_attn": "the fused kernel computes scores in float32 in any precision"},

@@ -124,11 +124,7 @@ class TextEvaluation(Evaluation, Shown):
 
 
 def evaluate_texts(
-    model: LanguageModel,
-    objective: nn.Module,
-    texts: list[str],
-    stride: int | None = None,
-    progress: Progress = silent,
+    model: LanguageModel, objective: nn.Module, texts: list[str], stride: int | None = None, progress: Progress = silent
 ) -> TextEvaluation:
     """The loss of each text's tokens given those before them; texts do not see each other.
 

@@ -89,8 +89,7 @@ class LabelAttribution(Shown):
                 *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
                 *self.special_tokens.parts(),
                 DocumentSection(
-                    "by part of the model",
-                    [bars(rows, [*(others if len(parts) < len(self.parts) else []), *ends])],
+                    "by part of the model", [bars(rows, [*(others if len(parts) < len(self.parts) else []), *ends])]
                 ),
                 Paragraph(f"the model's own: {signed(self.logit)}"),
             ],

@@ -75,11 +75,7 @@ GPT1 = Recipe()  # Radford et al. 2018, section 4.1; the learning rate of small 
 LORA = Recipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix D.3; the factor is measured on primer
 # Dropped words and units keep a new model from learning the examples by heart
 RANDOM_WEIGHTS = Recipe(
-    epochs=6.0,
-    dropout=0.3,
-    word_dropout=0.3,
-    weight_decay=0.1,
-    tuning={"lm_weight": 0.0, "head_dropout": 0.3},
+    epochs=6.0, dropout=0.3, word_dropout=0.3, weight_decay=0.1, tuning={"lm_weight": 0.0, "head_dropout": 0.3}
 )
 
 

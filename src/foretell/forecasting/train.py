@@ -19,14 +19,7 @@ from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.forecasting.calibration import save_calibration
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
-from foretell.forecasting.config import (
-    CONTEXT_LENGTH,
-    MODEL,
-    SIZES,
-    TRAINING,
-    ForecastConfig,
-    SeriesConfig,
-)
+from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import mase_scale, mean_of
 from foretell.forecasting.series import Series, choose_season

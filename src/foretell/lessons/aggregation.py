@@ -110,9 +110,7 @@ class AggregationLesson(Lesson):
             same("the largest weight of subject and of verb", [1, 2], self.associations[:2].argmax(axis=1)),
             same("elementwise products are right on a diagonal", MASKED_SUMS[1], elementwise_sum(H)),
             same(
-                "and give another sum for other values",
-                False,
-                np.array_equal(self.elementwise, self.row_times_matrix),
+                "and give another sum for other values", False, np.array_equal(self.elementwise, self.row_times_matrix)
             ),
             below("a recurrent network's gradient over the longest distance", 1e-9, self.gradients["recurrent"][-1]),
             above("attention's gradient over the longest distance", 1e-6, self.gradients["attention"][-1]),

@@ -144,9 +144,7 @@ class AlgorithmsLesson(Lesson):
                 for name, changes in (("unmasked", self.unmasked_changes), ("masked", self.masked_changes))
             ],
             "loop": labelled_table(
-                ("the loop", "the softmax"),
-                ("α₁", "α₂", "α₃", "α₄", "sum"),
-                np.column_stack([loop, loop.sum(axis=1)]),
+                ("the loop", "the softmax"), ("α₁", "α₂", "α₃", "α₄", "sum"), np.column_stack([loop, loop.sum(axis=1)])
             ),
             "in_loop": f"{np.abs(self.listing - self.overwriting).max():.2f}",
             "num_layers": SIZES.L,

@@ -250,11 +250,7 @@ class SmallestLesson(Lesson):
         positions = self.weights["embed.position.weight"].numpy()
         return [
             above("X W_Q, not transposed, differs from the printed queries by", 0.1, float(untransposed)),
-            same(
-                "masked with -1e9 and with -∞: weights of 0",
-                self.masked_by_number == 0,
-                self.model["masked"] < -1e9,
-            ),
+            same("masked with -1e9 and with -∞: weights of 0", self.masked_by_number == 0, self.model["masked"] < -1e9),
             near("masked with -1e9 and with -∞: weights", self.model["weights"], self.masked_by_number, FLOAT32_BOUND),
             near("a row masked completely, with -1e9", [0.2] * 5, self.fully_masked[MASK_NUMBER], FLOAT32_BOUND),
             same("a row masked completely, with -∞", True, bool(np.isnan(self.fully_masked[-math.inf]).all())),

@@ -165,12 +165,7 @@ class ToyLesson(Lesson):
         }
 
     def checks(self) -> list[FigureCheck]:
-        return [
-            *check_positions(),
-            *self.check_first_steps(),
-            *self.check_attention(),
-            *self.check_outcome(),
-        ]
+        return [*check_positions(), *self.check_first_steps(), *self.check_attention(), *self.check_outcome()]
 
     def check_attention(self) -> list[FigureCheck]:
         """The formula gives the model's weights and output; the mask is needed after training too."""

@@ -171,12 +171,7 @@ class TranslationLesson(Lesson):
         }
 
     def checks(self) -> list[FigureCheck]:
-        return [
-            *self.check_scores(),
-            *self.check_masks(),
-            *self.check_cross_attention(),
-            *check_layer(self.layer),
-        ]
+        return [*self.check_scores(), *self.check_masks(), *self.check_cross_attention(), *check_layer(self.layer)]
 
     def check_scores(self) -> list[FigureCheck]:
         """The printed scores are whole numbers divided by 8: the head's width is 64."""

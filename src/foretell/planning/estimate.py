@@ -243,10 +243,7 @@ def iter_ways(config: ModelConfig, shapes: Shapes, training: TrainingConfig, mem
     checkpointed = training.model_copy(update={"checkpoint_activations": BLOCKS})
     sharded = training.model_copy(update={"parallel": "fsdp"})
     both = checkpointed.model_copy(update={"parallel": "fsdp"})
-    ways = {
-        "--checkpoint-activations": fits(checkpointed),
-        "--parallel fsdp": memory.processes > 1 and fits(sharded),
-    }
+    ways = {"--checkpoint-activations": fits(checkpointed), "--parallel fsdp": memory.processes > 1 and fits(sharded)}
     if way := next(
         (
             parts

@@ -266,11 +266,7 @@ def size_cost(request: TextRequest, size: str, vocab_size: int) -> SizeCost:
 
 
 def training_defaults(
-    size: str,
-    config: ModelConfig,
-    steps: int,
-    chosen: Mapping[str, Any] = MappingProxyType({}),
-    row: int | None = None,
+    size: str, config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({}), row: int | None = None
 ) -> dict[str, Any]:
     """The settings for a new model, on rows of `row` tokens (None: the context); some depend on `chosen` ones."""
     optimizer = chosen.get("optimizer", "muon" if size in MUON else "adamw")

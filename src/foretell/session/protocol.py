@@ -75,8 +75,7 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
         for line in [] if request.start is None else request.start.notes():
             logger.info(line)
         task = same_task(
-            lambda: new_task(training, run, machine, reporter),
-            lambda record: recorded_task(training, run, record),
+            lambda: new_task(training, run, machine, reporter), lambda record: recorded_task(training, run, record)
         )
         pace = pace_of(training, task, task.config.training, run)
         session = Session(run, task, task.config.training, device, machine.dtype, reporter, pace)

@@ -37,7 +37,7 @@ from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import iter_micro_batches, own_rows
 
 OWN_STATE = {  # entries of training.json
-    *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress"),
+    *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress")
 }
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 

@@ -105,10 +105,7 @@ def relu_derivative(x: Vector) -> Vector:
     return (x > 0).astype(x.dtype)
 
 
-DERIVATIVES: dict[ActivationFunction, ActivationFunction] = {
-    gelu_erf: gelu_erf_derivative,
-    relu: relu_derivative,
-}
+DERIVATIVES: dict[ActivationFunction, ActivationFunction] = {gelu_erf: gelu_erf_derivative, relu: relu_derivative}
 FeedForwardWeights = tuple[Matrix, Vector, Matrix, Vector]
 
 

@@ -50,13 +50,7 @@ from foretell.translation.pairs import (
 )
 from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
-from foretell.translation.translator import (
-    DECODING,
-    LENGTH_PENALTY,
-    SOURCE_TOKENIZER_FILE,
-    DecodingPart,
-    load_saved,
-)
+from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
 DEFAULT_MINUTES = 10.0
 PROBED = "tiny"  # the size whose speed is measured

@@ -9,14 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Protocol, TypeVar
 
-from foretell.typesetting.document import (
-    DocumentSection,
-    Formula,
-    HeatMap,
-    Paragraph,
-    Table,
-    numeric_columns,
-)
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
 from foretell.typesetting.expression import (
     MAX_NUMBERS,
     RELATIONS,
