@@ -132,7 +132,6 @@ def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dic
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Print the table."""
     console = Console(highlight=False, width=80)
     console.print(heading(report["machine"], report["versions"]))
     console.print()

@@ -87,7 +87,6 @@ def open_often(path: Path, times: int) -> list[float]:
 
 
 def open_once(browser: Any, path: Path) -> float:
-    """One opening."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     started = time.perf_counter()
@@ -101,7 +100,6 @@ def open_once(browser: Any, path: Path) -> float:
 
 
 def make_row(kind: str, report: PageReport, written: float, seconds: list[float]) -> dict[str, Any]:
-    """Figures of one page."""
     interactive = Spread.of(seconds)
     return {
         "weights": kind,
@@ -114,7 +112,6 @@ def make_row(kind: str, report: PageReport, written: float, seconds: list[float]
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
-    """The table, for people."""
     console.print()
     title = f"The page of GPT-2's shape, {report['tokens']} tokens"
     columns = ("weights", "MB", "limit", "s to write", "s to interactive", "limit")

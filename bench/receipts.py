@@ -96,7 +96,6 @@ def write_receipts(count: int, seed: str) -> list[Any]:
 def receipts_of(
     model: LanguageModel, prompts: Sequence[str], options: dict[str, Any], scheduler: Scheduler | None = None
 ) -> list[AnswerReceipt]:
-    """The receipts of the continuations of prompts."""
     completer = make_completer(model, list(prompts), make_sampling(options, model.tokenizer), receipts=True)
     for _ in completer.advance(TOKENS, scheduler=scheduler):
         pass
@@ -194,7 +193,6 @@ def changed_token(model: LanguageModel, prompt: str, options: dict[str, Any], rn
 
 
 def changed_setting(model: LanguageModel, prompt: str, options: dict[str, Any], rng: random.Random) -> Forged:
-    """One setting is another."""
     values = receipts_of(model, [prompt], options)[0].to_json()
     name, value = rng.choice(
         [("seed", rng.randrange(2**31)), ("temperature", rng.uniform(0.1, 2)), ("top_k", rng.randrange(1, 100)),
@@ -248,7 +246,6 @@ def measure_cost() -> list[dict[str, Any]]:
 
 
 def cost_of(model: LanguageModel) -> dict[str, Any]:
-    """The figures of one model."""
     sampling = make_sampling({"seed": 1, "min_tokens": COST_TOKENS}, model.tokenizer)
 
     def written(digests: bool) -> Completer:

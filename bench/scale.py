@@ -133,7 +133,6 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
 
 
 def point_cells(point: Point) -> list[str]:
-    """The cells of one size."""
     step, (low, high) = point["step"]["low"], point["planned_memory"]
     return [
         f"{point['value']:,}",

@@ -186,7 +186,6 @@ def save_model(folder: Path) -> Path:
 
 
 def start_programs(model: Path, peers: dict[str, Path | None], stack: ExitStack) -> dict[str, Program]:
-    """The servers."""
     port, most = free_port(), max(load.clients for load in FULL)
     command = [sys.executable, "-m", "foretell", "serve", str(model), "--dtype", DTYPE, "--port", str(port)]
     process = stack.enter_context(running(command, port, "/ready"))

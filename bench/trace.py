@@ -102,7 +102,6 @@ def make_row(dtype: str, name: str, own: Sequence[float], plain: Sequence[float]
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
-    """The table, for people."""
     console.print()
     columns = ("dtype", "run", "milliseconds", "to plain", "limit", "MiB")
     table = make_table(columns, words=("dtype", "run"), title=f"GPT-2's shape, {report['tokens']} tokens")

@@ -168,7 +168,6 @@ def list_missing(nanogpt: ModuleType | None, wants_compile: bool) -> list[str]:
 
 
 def measure(workload: Workload, rounds: int, nanogpt: ModuleType | None, modes: list[str]) -> dict[str, Any]:
-    """Measure all contenders on one workload."""
     batch = make_real_batch(workload)
     if nanogpt is not None:
         check_same_loss(workload, batch, nanogpt)

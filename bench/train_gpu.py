@@ -128,7 +128,6 @@ def make_trained(
 
 
 def first_part(batch: Batch, training: TrainingConfig) -> Batch:
-    """The first micro-batch."""
     return batch.rows(0, len(batch) // training.gradient_accumulation_steps)
 
 

@@ -306,7 +306,6 @@ def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def listed(paths: Paths | None) -> list[str | Path]:
-    """One path or several as a list."""
     return [paths] if isinstance(paths, str | Path) else list(paths or [])
 
 

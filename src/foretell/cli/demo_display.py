@@ -20,7 +20,6 @@ FACTS = ("model", "machine", "steps", "untrained")  # lines of the log to show; 
 
 
 def title(console: Console, head: str, text: str) -> None:
-    """A headline."""
     console.print()
     console.print(Text(head, style="bold cyan").append(f"  {text}", style="not bold default"))
 

@@ -366,7 +366,6 @@ def count(things: Sequence[object], name: str) -> str:
 
 
 def parse_contexts(text: str | None) -> list[int]:
-    """`24,168` as numbers."""
     contexts = parse_numbers("--contexts", text, int, "whole numbers, such as 24,168") if text else []
     if any(context < 1 for context in contexts):
         raise UsageError("a context must be at least 1")

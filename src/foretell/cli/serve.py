@@ -122,7 +122,6 @@ def open_served(
 
 
 def read_keys(file: Path | None) -> list[bytes]:
-    """The keys of a file and of the environment."""
     lines = [] if file is None else read_named(file, "--key-file").splitlines()
     keys = [line.strip() for line in [*lines, os.environ.get(KEY, "")] if line.strip()]
     if short := next((key for key in keys if len(key) < LEAST_KEY), None):

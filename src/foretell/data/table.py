@@ -167,7 +167,6 @@ class JsonList(Format):
 
 
 def json_row(value: Any, where: str) -> Row:
-    """A JSON value as a row."""
     if isinstance(value, str):
         return Row(where, {TEXT: value}, has_columns=False)
     if not isinstance(value, dict):

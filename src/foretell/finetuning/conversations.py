@@ -105,7 +105,6 @@ class ConversationReader:
 
 
 def turns_of(turns: Any, where: str) -> list[Message]:
-    """The messages of a list of turns."""
     if not isinstance(turns, list) or not turns:
         raise DataError(f"{where}: the turns are {kind_of(turns)}; give a list of objects with role and content")
     return [turn_of(turn, f"{where}, turn {number}") for number, turn in enumerate(turns, start=1)]

@@ -65,7 +65,6 @@ class TfidfModel(Part):
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The index of each term."""
         return {term: index for index, term in enumerate(self.terms)}
 
     def features(self, text: str) -> tuple[np.ndarray, np.ndarray]:

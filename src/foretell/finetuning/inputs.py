@@ -240,7 +240,6 @@ class BatchOrder:
         self.batches_of = lru_cache(maxsize=1)(self._batches_of)
 
     def indices(self, step: int) -> np.ndarray:
-        """The indices of the examples of a step."""
         epoch, position = divmod(step, self.batches_per_epoch)
         return self.batches_of(epoch)[position]
 

@@ -160,12 +160,10 @@ class Kind(ABC):
 
     @classmethod
     def text_name(cls, index: int, columns: Columns) -> str:
-        """The column of a text, for messages."""
         return columns.texts[index]
 
     @classmethod
     def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
-        """The labels of a row."""
         assert columns.label is not None
         return (label_text(row.cells.get(columns.label), columns.label, row.where),)
 
@@ -243,7 +241,6 @@ class Kind(ABC):
         return EncodedExample(tuple(ids for ids, _ in joined), cut=max(cut for _, cut in joined))
 
     def groups(self, texts: list[list[int]]) -> list[list[list[int]]]:
-        """The texts of each sequence."""
         return [texts]
 
     # --- outputs of the head, and the loss
@@ -311,7 +308,6 @@ def find_kind(task: str) -> type[Kind]:
 
 
 def kind_of(settings: HeadSettings) -> Kind:
-    """The kind of a head."""
     return find_kind(settings.task).of(settings)
 
 
@@ -359,7 +355,6 @@ def only(available: Sequence[str], names: Sequence[str], what: str, option: str,
 
 
 def cell_text(row: Row, column: str) -> str:
-    """A cell that holds a text."""
     value = row.cells.get(column)
     if isinstance(value, str):
         return value

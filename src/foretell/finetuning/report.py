@@ -182,7 +182,6 @@ class TaskEvaluation(Shown):
         return DocumentSection("", [table, rule, *self.weights(), *score_tables(self.figures)])
 
     def weights(self) -> list[Paragraph]:
-        """The weights of an ensemble."""
         if not self.ensemble:
             return []
         share, rule = self.ensemble["decoder_share"], self.ensemble["tfidf"]
@@ -249,7 +248,6 @@ def score_tables(figures: dict[str, Any]) -> list[document.Table]:
 
 
 def compared(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that are compared with a baseline."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
     return {name: value for name, value in numbers.items() if name not in ("loss", "value")}
 

@@ -67,7 +67,6 @@ def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: boo
 
 
 def divided(examples: Sequence[Example], held_out: set[int]) -> tuple[list[Example], list[Example]]:
-    """The examples that are not held out, and those that are."""
     train = [example for index, example in enumerate(examples) if index not in held_out]
     return train, [example for index, example in enumerate(examples) if index in held_out]
 

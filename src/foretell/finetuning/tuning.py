@@ -33,7 +33,6 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         return self.request.start
 
     def start_of(self, data: Any) -> Start:
-        """The model to start from."""
         return self.start
 
     @abstractmethod

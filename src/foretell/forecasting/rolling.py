@@ -39,7 +39,6 @@ IntervalRule = Callable[[np.ndarray, np.ndarray, float], Bounds]  # of a history
 
 
 def own_interval(history: np.ndarray, paths: np.ndarray, level: float) -> Bounds:
-    """The interval of paths alone."""
     return interval_of(paths, level)
 
 

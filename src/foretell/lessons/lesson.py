@@ -75,12 +75,10 @@ def same(what: str, expected: Any, got: Any) -> FigureCheck:
 
 
 def below(what: str, limit: float, got: float) -> FigureCheck:
-    """The number is below the limit."""
     return FigureCheck(what, f"below {limit}", got, None, got < limit)
 
 
 def above(what: str, limit: float, got: float) -> FigureCheck:
-    """The number is above the limit."""
     return FigureCheck(what, f"above {limit}", got, None, got > limit)
 
 

@@ -43,5 +43,4 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
 
 
 def make_lesson(name: str, options: LessonOptions | None = None) -> Lesson:
-    """The lesson with a name from the catalog."""
     return LESSONS[name](options or LessonOptions())

@@ -206,7 +206,6 @@ class ToyLesson(Lesson):
 
 
 def check_positions() -> list[FigureCheck]:
-    """The sinusoidal positions."""
     textbook, model = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(CONTEXT)]), position_vectors(CONTEXT)
     return [
         near("position 0", FIRST_POSITION, position_vectors(1)[0], 1e-12),

@@ -362,7 +362,6 @@ def torch_attention(W: MultiHeadParameters) -> dict[str, np.ndarray]:
 
 
 def column_changes(before: np.ndarray, after: np.ndarray) -> list[float]:
-    """The largest change in each column."""
     return np.abs(before - after).max(axis=0).tolist()
 
 

@@ -235,7 +235,6 @@ def backtest() -> list[Prediction]:
 
 
 def predict(row: Calibration, others: list[Calibration]) -> Prediction:
-    """The prediction of a row from others."""
     basis = nearest(row.flops_per_token, row.tokens, row.device, others)
     at_peak = row.flops / row.peak_flops
     return Prediction(row, basis, Range(at_peak / basis.share.high, at_peak / basis.share.low))

@@ -27,7 +27,6 @@ class LineFile(Generic[Line]):
         self.path, self.parse, self.form = path, parse, form
 
     def append(self, record: Line) -> None:
-        """Add one line."""
         check_not_removed(self.path.parent)
         try:
             with self.path.open("a", encoding="utf-8") as file:

@@ -85,7 +85,6 @@ class Run:
 
     @staticmethod
     def _advice(directory: Path) -> str:
-        """Advice for a directory that exists."""
         if is_run(directory):
             return "resume it with --resume auto, or give another --out"
         if is_unfinished(directory):
@@ -286,7 +285,6 @@ def find_run(argument: str) -> Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """The runs in a folder, by name."""
     try:
         return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
     except OSError as error:

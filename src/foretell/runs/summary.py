@@ -342,7 +342,6 @@ def fitted(text: str, width: int) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """A value of a setting for people."""
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None or value == {} else str(value)

@@ -257,7 +257,6 @@ class ModuleWeights:
     path: str = ""
 
     def __truediv__(self, name: str) -> ModuleWeights:
-        """The weights of the submodule `name`."""
         return ModuleWeights(self.weights, f"{self.path}.{name}" if self.path else name)
 
     def __getitem__(self, name: str) -> Matrix:

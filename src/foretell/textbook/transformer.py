@@ -283,7 +283,6 @@ def mlp(X: Matrix, layer: LayerParameters) -> Matrix:
 
 
 def mlp_weights(layer: LayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]:
-    """The weights of a layer's MLP."""
     return layer.W_mlp1, layer.b_mlp1, layer.W_mlp2, layer.b_mlp2
 
 

@@ -219,7 +219,6 @@ def is_muons(path: str, shape: tuple[int, ...]) -> bool:
 
 
 def decay_groups(weights: Weights, config: TrainingConfig) -> list[dict[str, Any]]:
-    """The weights in groups of one weight decay each."""
     groups: dict[float, list[Tensor]] = {}
     for path, weight in weights.items():
         groups.setdefault(weight_decay_of(path, weight, config), []).append(weight)

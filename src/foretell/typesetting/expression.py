@@ -94,7 +94,6 @@ class Matrix(Expression):
 
     @property
     def table(self) -> np.ndarray:
-        """The numbers as a two-dimensional array."""
         import numpy as np
 
         return np.atleast_2d(np.asarray(self.values))
@@ -114,7 +113,6 @@ class SymbolMatrix(Expression):
 
     @property
     def table(self) -> list[list[Expression]]:
-        """The cells as expressions."""
         return [[Symbol(cell) if isinstance(cell, str) else cell for cell in line] for line in self.cells]
 
     def latex(self) -> str:

@@ -136,7 +136,6 @@ def _symbol_matrix(matrix: SymbolMatrix, limit: int) -> TextBlock:
 
 
 def _flat(expression: Expression, limit: int) -> str:
-    """An expression on one line."""
     return " ".join(line.strip() for line in _block(expression, limit).lines)
 
 
@@ -180,7 +179,6 @@ def _call(call: Call, limit: int) -> TextBlock:
 
 
 def one_line(text: str) -> TextBlock:
-    """A block of one line."""
     return TextBlock((text,))
 
 
