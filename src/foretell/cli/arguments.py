@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from foretell.model.quantized_linear import Scheme
     from foretell.pretraining.tokens import Source
 
-ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
-TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
-FileOption = Annotated[Path | None, Parameter(help="Read the text from this UTF-8 file instead.")]
+Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
+Text = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
+File = Annotated[Path | None, Parameter(help="Read the text from this UTF-8 file instead.")]
 Ids = Annotated[bool, Parameter(help="The text is token ids, such as '464 3290'.")]
 AsTask = Annotated[bool, Parameter(help="For fine-tuned models: wrap TEXT in the task's input format.")]
 Pair = Annotated[
     list[str] | None, Parameter(help="For fine-tuned models: the second text, or an answer; may be repeated.")
 ]
-DataArgument = Annotated[
+Data = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
 ]

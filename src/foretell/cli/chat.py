@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import MODEL_DEFAULTS, Json, ModelArgument, Options, Template, Whole, decode_text
+from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, notes_after, print_json, report, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
@@ -41,17 +41,17 @@ DIGITS = 9  # of a number of tokens; Python refuses to read thousands
 
 
 def chat(
-    model: ModelArgument,
+    model: arguments.Model,
     /,
     *,
     system: Annotated[str | None, Parameter(help="What the model is told before the conversation.")] = None,
-    template: Template = None,
+    template: arguments.Template = None,
     max_tokens: Annotated[
-        int | None, Whole, Parameter(help="Tokens per answer; default: what fits the context.")
+        int | None, arguments.Whole, Parameter(help="Tokens per answer; default: what fits the context.")
     ] = None,
     sampling: Sampling = SAMPLING_DEFAULTS,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Talk with a model.
 
@@ -76,15 +76,15 @@ def chat(
 
 
 def evaluate_chat(
-    model: ModelArgument,
+    model: arguments.Model,
     /,
     *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     base: Annotated[str | None, Parameter(help="A model to compare with: the one before tuning.")] = None,
-    questions: Annotated[int, Whole, Parameter(help="Answers to show, of the first conversations.")] = 5,
-    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N conversations.")] = None,
+    questions: Annotated[int, arguments.Whole, Parameter(help="Answers to show, of the first conversations.")] = 5,
+    limit: Annotated[int | None, arguments.Whole, Parameter(help="Evaluate only the first N conversations.")] = None,
     html: Annotated[Path | None, Parameter(help="Write the result as a page.")] = None,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Loss of a chat model on the answers of conversations, and its answers next to the answers of another model."""
     if not files:
@@ -132,7 +132,7 @@ def typed_lines() -> Iterator[str]:
 def piped_lines() -> Iterator[str]:
     """Lines of a pipe or a file, as they come."""
     while line := sys.stdin.buffer.readline():
-        yield decode_text(line, "standard input").rstrip("\r\n")
+        yield arguments.decode_text(line, "standard input").rstrip("\r\n")
 
 
 def take_line(conversation: Chat, line: str, json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Json, ModelArgument, Verify, Whole
+from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
 from foretell.errors import UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    source: ModelArgument,
+    source: arguments.Model,
     target: Annotated[Path, Parameter(help="The new directory, or the new file.")],
     /,
     *,
@@ -38,8 +38,8 @@ def convert(
     dtype: Annotated[
         str | None, Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE.")
     ] = None,
-    verify: Verify = False,
-    json: Json = False,
+    verify: arguments.Verify = False,
+    json: arguments.Json = False,
 ) -> None:
     """Write a model in another program's format.
 
@@ -86,7 +86,7 @@ def export_model(
 
 
 def push(
-    source: ModelArgument,
+    source: arguments.Model,
     target: Annotated[str, Parameter(help="The place on the Hub, hub:owner/name.")],
     /,
     *,
@@ -94,8 +94,8 @@ def push(
     private: Annotated[bool, Parameter(help="Make a new repository that others cannot see.")] = False,
     family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
     dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
-    verify: Verify = False,
-    json: Json = False,
+    verify: arguments.Verify = False,
+    json: arguments.Json = False,
 ) -> None:
     """Write a model to the Hugging Face Hub, with a model card.
 
@@ -194,14 +194,14 @@ def export_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def quantize(
-    model: ModelArgument,
+    model: arguments.Model,
     out: Annotated[Path, Parameter(help="The new directory.")],
     /,
     *,
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
     group: Annotated[
         int | None,
-        Whole,
+        arguments.Whole,
         Parameter(help="Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
     ] = None,
     keep: Annotated[
@@ -214,9 +214,9 @@ def quantize(
     text: Annotated[
         str | None, Parameter(help="Texts to measure on; default: half of --calibrate's, or Python's reference.")
     ] = None,
-    verify: Verify = False,
-    json: Json = False,
-    device: Device = "auto",
+    verify: arguments.Verify = False,
+    json: arguments.Json = False,
+    device: arguments.Device = "auto",
 ) -> None:
     """Write a model with integer weights, and report what that costs.
 

@@ -10,24 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from foretell.cli.arguments import (
-    LOADING_DEFAULTS,
-    AllowSpecial,
-    AsTask,
-    Device,
-    Dtype,
-    FileOption,
-    Ids,
-    Json,
-    Loading,
-    ModelArgument,
-    Pair,
-    TextArgument,
-    Verify,
-    Whole,
-    read_text,
-    task_input,
-)
+from foretell.cli import arguments
 from foretell.cli.forecast import FORMAT_DEFAULTS, Columns, Format, Names, SeriesFile, choose_series, open_forecaster
 from foretell.cli.terminal import note, open_model, print_json, report, results
 from foretell.cli.translate import open_translator
@@ -67,9 +50,13 @@ class Questions:
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None, Whole, detail("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True)
+        int | None,
+        arguments.Whole,
+        detail("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True),
     ] = None
-    layer: Annotated[int | None, Whole, detail("With --heads: the pattern of each head of this layer.")] = None
+    layer: Annotated[int | None, arguments.Whole, detail("With --heads: the pattern of each head of this layer.")] = (
+        None
+    )
 
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names on the command line."""
@@ -118,9 +105,9 @@ class TextQuestions(Questions):
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
     shapley: Annotated[bool, detail("With --prediction: effects of words that add up, as Shapley values.")] = False
     passes: Annotated[
-        int | None, Whole, detail("With --shapley: passes through the model at most (default: 1,000).")
+        int | None, arguments.Whole, detail("With --shapley: passes through the model at most (default: 1,000).")
     ] = None
-    seed: Annotated[int | None, Whole, detail("With --shapley: selects the random orders of words.")] = None
+    seed: Annotated[int | None, arguments.Whole, detail("With --shapley: selects the random orders of words.")] = None
 
 
 @dataclass(frozen=True)
@@ -186,9 +173,9 @@ def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
 def imported(path: str) -> Callable[..., Any]:
     """A function that is imported when it is called: importing torch takes seconds."""
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def call(*values: Any, **keywords: Any) -> Any:
         module, _, name = path.partition(":")
-        return getattr(import_module(f"foretell.insight.{module}"), name)(*arguments, **keywords)
+        return getattr(import_module(f"foretell.insight.{module}"), name)(*values, **keywords)
 
     return call
 
@@ -217,18 +204,18 @@ WALK = Question(imported("explain.walk:walk"))
 
 
 def explain(
-    model: ModelArgument,
-    text: TextArgument = None,
+    model: arguments.Model,
+    text: arguments.Text = None,
     /,
     *,
-    file: FileOption = None,
+    file: arguments.File = None,
     questions: Annotated[TextQuestions, Parameter(name="*")] = TextQuestions(),
-    as_task: AsTask = False,
-    pair: Pair = None,
-    allow_special: AllowSpecial = False,
-    ids: Ids = False,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    as_task: arguments.AsTask = False,
+    pair: arguments.Pair = None,
+    allow_special: arguments.AllowSpecial = False,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """A pass over a text, layer by layer; any number of it; and what produced the prediction.
 
@@ -237,10 +224,10 @@ def explain(
     --value "probabilities[-1,' the']".
     """
     question, details = questions.chosen()
-    text = read_text(text, file)
+    text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or questions.prediction or pair:
-        loaded = task_input(loaded, pair)
+        loaded = arguments.task_input(loaded, pair)
     question.show(loaded, text, details, json)
 
 
@@ -249,16 +236,16 @@ Target = Annotated[str | None, Parameter(help="The translation to look at; defau
 
 
 def explain_translation(
-    model: ModelArgument,
+    model: arguments.Model,
     text: SourceText = None,
     /,
     *,
     target: Target = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    verify: Verify = False,
+    json: arguments.Json = False,
+    device: arguments.Device = "auto",
+    dtype: arguments.Dtype = "auto",
+    verify: arguments.Verify = False,
 ) -> None:
     """A pass over a sentence and its translation, layer by layer; and any number of it.
 
@@ -283,22 +270,22 @@ def given_source(translator: Translator, text: str | None, target: str | None) -
 
 
 def explain_forecast(
-    model: ModelArgument,
+    model: arguments.Model,
     data: SeriesFile,
     /,
     *,
-    spans: Annotated[int, Whole, Parameter(help="At most this many spans, of equal length.")] = 12,
+    spans: Annotated[int, arguments.Whole, Parameter(help="At most this many spans, of equal length.")] = 12,
     context: Annotated[
-        int | None, Whole, Parameter(help="Read this many of the last values; default: as forecast does.")
+        int | None, arguments.Whole, Parameter(help="Read this many of the last values; default: as forecast does.")
     ] = None,
-    passes: Annotated[int, Whole, Parameter(help="Passes through the model at most.")] = 1000,
-    seed: Annotated[int, Whole, Parameter(help="Selects the random orders of spans.")] = 0,
+    passes: Annotated[int, arguments.Whole, Parameter(help="Passes through the model at most.")] = 1000,
+    seed: Annotated[int, arguments.Whole, Parameter(help="Selects the random orders of spans.")] = 0,
     series: Names = None,
     column: Columns = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: Json = False,
+    json: arguments.Json = False,
     file_format: Format = FORMAT_DEFAULTS,
-    options: Loading = LOADING_DEFAULTS,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """The effects of spans of past values on the forecast of the next value, as Shapley values.
 

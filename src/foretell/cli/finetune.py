@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    ChoiceColumn,
-    ColumnNames,
-    Encoding,
-    Json,
-    Template,
-    TextField,
-    Truncate,
-    describe_data,
-    names_of,
-    text_source,
-)
+from foretell.cli import arguments
 from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
@@ -59,10 +48,10 @@ def finetune(
         list[str] | None, Parameter(help="The column with the text; twice for a pair of texts.")
     ] = None,
     label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None,
-    choice_column: ChoiceColumn = None,
-    columns: ColumnNames = None,
-    encoding: Encoding | None = None,
-    truncate: Truncate = None,
+    choice_column: arguments.ChoiceColumn = None,
+    columns: arguments.ColumnNames = None,
+    encoding: arguments.Encoding | None = None,
+    truncate: arguments.Truncate = None,
     pool: Annotated[
         Literal["extract", "last", "mean"] | None,
         Parameter(
@@ -97,7 +86,7 @@ def finetune(
         bool, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
     ] = False,
     options: Options = DEFAULTS,
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """Train a model with one extra layer on labelled texts.
 
@@ -128,7 +117,7 @@ def finetune(
         text_column=text_column or (),
         label_column=label_column,
         choice_column=choice_column or (),
-        columns=names_of(columns),
+        columns=arguments.names_of(columns),
         is_from_scratch=from_scratch,
         size=size,
         dev=dev,
@@ -175,7 +164,7 @@ def finetune_chat(
     /,
     *data: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     dev: Annotated[Path | None, Parameter(help="A file to hold out; default: a tenth of the data.")] = None,
-    template: Template = None,
+    template: arguments.Template = None,
     truncate: Annotated[
         Literal["drop", "tail"] | None,
         Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
@@ -261,9 +250,9 @@ def finetune_text(
         list[str] | None,
         Parameter(help="A text of the model's old domain; default: the held-out text of the run MODEL."),
     ] = None,
-    text_field: TextField = None,
+    text_field: arguments.TextField = None,
     options: Options = DEFAULTS,
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """Continue on a domain's text.
 
@@ -281,8 +270,8 @@ def finetune_text(
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(
-        source=text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
-        names=[describe_data(data)] if data else [],
+        source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
+        names=[arguments.describe_data(data)] if data else [],
         out=out,
         minutes=options.minutes,
         overrides=overrides,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import LOADING_DEFAULTS, Json, Loading, LoadKeywords, ModelArgument, Whole
+from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, print_json, report, results, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, did_you_mean
@@ -53,7 +53,7 @@ class FormatOptions:
 
 Format = Annotated[FormatOptions, Parameter(name="*")]
 FORMAT_DEFAULTS = FormatOptions()
-Season = Annotated[int | None, Whole, Parameter(help="Values per season; default: by the times, or found.")]
+Season = Annotated[int | None, arguments.Whole, Parameter(help="Values per season; default: by the times, or found.")]
 
 
 def train_forecast(
@@ -64,7 +64,9 @@ def train_forecast(
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
-        int | None, Whole, Parameter(help="Values to hold out at the end of each series; default: two seasons.")
+        int | None,
+        arguments.Whole,
+        Parameter(help="Values to hold out at the end of each series; default: two seasons."),
     ] = None,
     hold_out: Annotated[
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
@@ -114,7 +116,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
-Samples = Annotated[int, Whole, Parameter(help="How many paths to sample per series.")]
+Samples = Annotated[int, arguments.Whole, Parameter(help="How many paths to sample per series.")]
 Minimum = Annotated[
     str | None,
     Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
@@ -122,14 +124,14 @@ Minimum = Annotated[
 
 
 def forecast(
-    model: ModelArgument,
+    model: arguments.Model,
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, Whole, Parameter(help="How many values; default: the training's.")] = None,
+    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
     minimum: Minimum = None,
     series: Names = None,
     column: Columns = None,
@@ -137,9 +139,9 @@ def forecast(
     paths: Annotated[Path | None, Parameter(help="Write every sampled path here too (CSV).")] = None,
     plot: Annotated[Path | None, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
     html: Annotated[Path | None, Parameter(help="Write a page: the past that each head attended to.")] = None,
-    json: Json = False,
+    json: arguments.Json = False,
     file_format: Format = FORMAT_DEFAULTS,
-    options: Loading = LOADING_DEFAULTS,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Forecast the next values of series.
 
@@ -179,7 +181,7 @@ def forecast(
         write(table_text(table_rows(forecasts, percents)).removesuffix("\n"))
 
 
-def open_forecaster(model: str, **options: Unpack[LoadKeywords]) -> Forecaster:
+def open_forecaster(model: str, **options: Unpack[arguments.LoadKeywords]) -> Forecaster:
     """Load a forecaster; lines on stderr as for other models, but for a note on texts, which it does not read."""
     show_loading(model)
     from foretell.forecasting.forecaster import as_forecaster
@@ -273,14 +275,14 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
 
 
 def evaluate_forecast(
-    model: ModelArgument,
+    model: arguments.Model,
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, Whole, Parameter(help="How many values; default: the training's.")] = None,
-    windows: Annotated[int, Whole, Parameter(help="Origins per series, counted from its end.")] = 1,
+    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
+    windows: Annotated[int, arguments.Whole, Parameter(help="Origins per series, counted from its end.")] = 1,
     stride: Annotated[
-        int | None, Whole, Parameter(help="Values from one origin to the next; default: the horizon.")
+        int | None, arguments.Whole, Parameter(help="Values from one origin to the next; default: the horizon.")
     ] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
     contexts: Annotated[
@@ -290,13 +292,13 @@ def evaluate_forecast(
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
     column: Columns = None,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
-    json: Json = False,
+    json: arguments.Json = False,
     file_format: Format = FORMAT_DEFAULTS,
-    options: Loading = LOADING_DEFAULTS,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Errors of forecasts from rolling origins, compared with naive forecasts and AutoETS, if its package is installed.
 

@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    MODEL_DEFAULTS,
-    STANDARD_INPUT,
-    AllowSpecial,
-    FileOption,
-    Ids,
-    Json,
-    ModelArgument,
-    Options,
-    Whole,
-    read_named,
-    read_text,
-)
+from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
 from foretell.errors import DataError, OutputError, UsageError
@@ -36,22 +24,22 @@ MARK = b'"prompt"'  # in every line of a file of completions
 
 
 def generate(
-    model: ModelArgument,
+    model: arguments.Model,
     prompts: Annotated[
         list[str] | None, Parameter(help="One or more texts to continue; - reads one from standard input.")
     ] = None,
     /,
     *,
-    file: FileOption = None,
+    file: arguments.File = None,
     prompt_file: Annotated[Path | None, Parameter(help="Continue every line of a file.")] = None,
     out: Annotated[
         Path | None, Parameter(help="Write the completions to a file, as JSON Lines, each when it has ended.")
     ] = None,
     max_tokens: Annotated[
-        int | None, Whole, Parameter(help="How many tokens at most; default: 200, or what still fits.")
+        int | None, arguments.Whole, Parameter(help="How many tokens at most; default: 200, or what still fits.")
     ] = None,
     n: Annotated[
-        int, Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
+        int, arguments.Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
     ] = 1,
     sampling: Sampling = SAMPLING_DEFAULTS,
     stop: Annotated[
@@ -61,15 +49,17 @@ def generate(
     slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False,
     receipt: Annotated[bool, Parameter(help="Then show how each token was sampled.")] = False,
     speculate: Annotated[
-        int | None, Whole, Parameter(help="Guess this many tokens from earlier text, and check them in one pass.")
+        int | None,
+        arguments.Whole,
+        Parameter(help="Guess this many tokens from earlier text, and check them in one pass."),
     ] = None,
     draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None,
     timings: Annotated[bool, Parameter(help="Then show the tokens per second.")] = False,
     progress: Annotated[bool, Parameter(help="Show how many prompts are done.")] = False,
-    allow_special: AllowSpecial = False,
-    ids: Ids = False,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    allow_special: arguments.AllowSpecial = False,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Continue a prompt.
 
@@ -83,7 +73,7 @@ def generate(
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
-    stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
+    stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
     texts = repeated(texts, n)
     completer = make_completer(loaded, texts, make_sampling(sampling.given(), loaded.tokenizer), stops, receipt)
     if slide:
@@ -114,12 +104,12 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
     if prompt_file is not None:
         return read_prompts(prompt_file)
-    return [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
+    return [arguments.read_text(None, file)] if file else [arguments.read_text(prompt) for prompt in (prompts or [""])]
 
 
 def read_prompts(file: Path) -> list[str]:
     """The lines of a file that are not blank."""
-    lines = read_named(file, "--prompt-file").splitlines()
+    lines = arguments.read_named(file, "--prompt-file").splitlines()
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         raise DataError(f"--prompt-file {file} has no prompt; write one per line")

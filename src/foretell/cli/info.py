@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import MODEL_DEFAULTS, Json, ModelArgument, Options, Verify
+from foretell.cli import arguments
 from foretell.cli.terminal import messages, note, open_model, print_json, write
 from foretell.errors import UsageError
 from foretell.installation import describe_installation, installation_text
@@ -33,8 +33,8 @@ def info(
     ] = False,
     names: Annotated[bool, Parameter(help="Also list the modules, and the values to trace and explain.")] = False,
     kernels: Annotated[bool, Parameter(help="Also list the kernels that generation uses on this machine.")] = False,
-    verify: Verify = False,
-    json: Json = False,
+    verify: arguments.Verify = False,
+    json: arguments.Json = False,
 ) -> None:
     """Paths, shapes and sizes of all weights, and cost; trace names.
 
@@ -59,7 +59,9 @@ def info(
     return write(document_text(document(facts)))
 
 
-def warm(model: ModelArgument, /, *, json: Json = False, options: Options = MODEL_DEFAULTS) -> None:
+def warm(
+    model: arguments.Model, /, *, json: arguments.Json = False, options: arguments.Options = arguments.MODEL_DEFAULTS
+) -> None:
     """Compile the kernels that a model generates with.
 
     It takes about ten seconds, once per version and type of processor. A

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, Whole
+from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
 from foretell.files import HTML_MARK, check_target, write_text
@@ -28,8 +28,8 @@ def lesson(
     check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,
     html: Annotated[Path | None, Parameter(help="Write the lesson as a page.")] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
-    at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.")] = None,
-    seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.")] = None,
+    at: Annotated[int | None, arguments.Whole, Parameter(help="gpt2: one more position to show.")] = None,
+    seed: Annotated[int | None, arguments.Whole, Parameter(help="toy: the seed of its weights.")] = None,
     model: Annotated[str | None, Parameter(help="translation: a MODEL that translates a sentence live.")] = None,
     ask: Annotated[str | None, Parameter(help="toy, translation: what the trained model is asked.")] = None,
     break_: Annotated[bool, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
@@ -37,7 +37,7 @@ def lesson(
     open_page: Annotated[
         bool, Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page.")
     ] = False,
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """How a decoder works, in short lessons with every number shown.
 

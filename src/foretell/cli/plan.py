@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, Whole, parse_settings
+from foretell.cli import arguments
 from foretell.cli.terminal import print_json, report, write
 from foretell.errors import UsageError
 
@@ -17,7 +17,7 @@ def plan(
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")] = None,
     tokens: Annotated[float | None, Parameter(help="To train on, such as 30e9; default: 20 per parameter.")] = None,
-    gpus: Annotated[int, Whole, Parameter(help="How many devices.")] = 1,
+    gpus: Annotated[int, arguments.Whole, Parameter(help="How many devices.")] = 1,
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
@@ -30,7 +30,7 @@ def plan(
         bool, Parameter(help="Compute the values of blocks again for the gradient.")
     ] = False,
     context: Annotated[
-        int | None, Whole, Parameter(help="Tokens of each user in generation; default: the model's context.")
+        int | None, arguments.Whole, Parameter(help="Tokens of each user in generation; default: the model's context.")
     ] = None,
     only: Annotated[
         Literal["training", "generating"] | None,
@@ -41,7 +41,7 @@ def plan(
         Parameter(name="--set", help="Any field, also as --model.width 256, --training.batch-size 64."),
     ] = None,
     backtest: Annotated[bool, Parameter(help="Predict each measured training from the others.")] = False,
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """Estimate the memory by part, operations, time and money of a training, and the same of generating.
 
@@ -61,7 +61,7 @@ def plan(
     from foretell.config import check_known
     from foretell.trainings import plan as make_plan
 
-    overrides: dict[str, Any] = parse_settings(settings or [])
+    overrides: dict[str, Any] = arguments.parse_settings(settings or [])
     check_tables(overrides, "--set")
     for name in overrides:
         check_known(name, ("model", "training"), "section of a plan")

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    LOADING_DEFAULTS,
-    STANDARD_INPUT,
-    ChoiceColumn,
-    ColumnNames,
-    Encoding,
-    Json,
-    Loading,
-    ModelArgument,
-    Truncate,
-    is_file,
-    names_of,
-    read_text,
-)
+from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
 from foretell.errors import DataError, UsageError
 
@@ -32,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: ModelArgument,
+    model: arguments.Model,
     /,
     *text: Annotated[
         str, Parameter(help="The text or texts of one example; a file with rows; - reads a text per line.")
     ],
     column: Annotated[list[str] | None, Parameter(help="The column with the text; default: as in training.")] = None,
-    choice_column: ChoiceColumn = None,
-    columns: ColumnNames = None,
-    encoding: Encoding = "utf-8",
-    truncate: Truncate = None,
+    choice_column: arguments.ChoiceColumn = None,
+    columns: arguments.ColumnNames = None,
+    encoding: arguments.Encoding = "utf-8",
+    truncate: arguments.Truncate = None,
     out: Annotated[Path | None, Parameter(help="Write .csv, .tsv or .jsonl: the rows with their predictions.")] = None,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """The label or number that a tuned model predicts.
 
@@ -53,7 +40,7 @@ def predict(
     if not text:
         raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     path = Path(text[0])
-    is_one_file = len(text) == 1 and is_file(path)
+    is_one_file = len(text) == 1 and arguments.is_file(path)
     if out is not None and not is_one_file:
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
@@ -63,11 +50,11 @@ def predict(
 
     loaded = with_truncation(loaded, truncate)
     kind = head_of(loaded).task
-    if text == (STANDARD_INPUT,):
+    if text == (arguments.STANDARD_INPUT,):
         for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
-    table = find_table(path, kind, encoding, names_of(columns)) if is_one_file else None
+    table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
     if table is None:
         report(predict_rows(loaded, [text])[0], json)
         return
@@ -85,7 +72,7 @@ def predict(
 
 def read_lines() -> list[str]:
     """The lines of standard input that are not empty; a DataError where there are none."""
-    lines = [line for line in read_text(STANDARD_INPUT).splitlines() if line.strip()]
+    lines = [line for line in arguments.read_text(arguments.STANDARD_INPUT).splitlines() if line.strip()]
     if not lines:
         raise DataError("there is no text on standard input; give one per line")
     return lines
@@ -107,7 +94,7 @@ def row_line(row: Row, prediction: TaskPrediction | None) -> str:
 
 
 def evaluate_task(
-    model: ModelArgument,
+    model: arguments.Model,
     file: Annotated[Path, Parameter(help="A csv, tsv, jsonl or json file with labelled rows.")],
     /,
     *,
@@ -115,12 +102,12 @@ def evaluate_task(
         list[str] | None, Parameter(help="The column with the text; default: as in training.")
     ] = None,
     label_column: Annotated[str | None, Parameter(help="The column with the label; default: as in training.")] = None,
-    choice_column: ChoiceColumn = None,
-    columns: ColumnNames = None,
-    encoding: Encoding = "utf-8",
-    truncate: Truncate = None,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    choice_column: arguments.ChoiceColumn = None,
+    columns: arguments.ColumnNames = None,
+    encoding: arguments.Encoding = "utf-8",
+    truncate: arguments.Truncate = None,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Accuracy, macro F1, confusion and calibration of a tuned model on labelled rows; MAE, RMSE and R2 of numbers; F1
     of tagged spans.
@@ -134,5 +121,5 @@ def evaluate_task(
 
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    table = open_table(file, encoding, names_of(columns), head_of(loaded).task.otherwise)
+    table = open_table(file, encoding, arguments.names_of(columns), head_of(loaded).task.otherwise)
     report(evaluate_file(loaded, table, given), json)

@@ -7,21 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    MODEL_DEFAULTS,
-    STANDARD_INPUT,
-    AllowSpecial,
-    FileOption,
-    Ids,
-    Json,
-    ModelArgument,
-    Options,
-    StartToken,
-    TextArgument,
-    TextField,
-    Whole,
-    read_text,
-)
+from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
 from foretell.errors import DataError, UsageError
 
@@ -29,19 +15,19 @@ from foretell.errors import DataError, UsageError
 
 
 def next_verb(
-    model: ModelArgument,
-    text: TextArgument = None,
+    model: arguments.Model,
+    text: arguments.Text = None,
     /,
     *,
-    file: FileOption = None,
-    top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.")] = None,
+    file: arguments.File = None,
+    top: Annotated[int, arguments.Whole, Parameter(help="How many tokens to show.")] = 5,
+    at: Annotated[int | None, arguments.Whole, Parameter(help="After this token, 0 being the first.")] = None,
     every: Annotated[bool, Parameter(help="After each token of the text.")] = False,
-    allow_special: AllowSpecial = False,
-    start_token: StartToken = None,
-    ids: Ids = False,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    allow_special: arguments.AllowSpecial = False,
+    start_token: arguments.StartToken = None,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """The most likely next tokens with their probabilities.
 
@@ -49,7 +35,7 @@ def next_verb(
     """
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
-    text = read_text(text, file)
+    text = arguments.read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
     from foretell.inference.query import next_tokens
 
@@ -65,22 +51,22 @@ def next_verb(
 
 
 def score(
-    model: ModelArgument,
-    text: TextArgument = None,
+    model: arguments.Model,
+    text: arguments.Text = None,
     /,
     *,
-    file: FileOption = None,
-    allow_special: AllowSpecial = False,
-    start_token: StartToken = None,
-    ids: Ids = False,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    file: arguments.File = None,
+    allow_special: arguments.AllowSpecial = False,
+    start_token: arguments.StartToken = None,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """The log-probability of a text, token by token.
 
     Shown is the surprise of each token in bits, -log2 of its probability, and as a bar; with --json `logprob`, in nats.
     """
-    text = read_text(text, file)
+    text = arguments.read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
     from foretell.inference.query import score as score_text
     from foretell.typesetting.text import document_text
@@ -93,16 +79,16 @@ def score(
 
 
 def embed(
-    model: ModelArgument,
+    model: arguments.Model,
     text: Annotated[str | None, Parameter(help="A text; - reads one per line of standard input.")] = None,
     /,
     *,
     file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.")] = None,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
-    allow_special: AllowSpecial = False,
-    ids: Ids = False,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    allow_special: arguments.AllowSpecial = False,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """The embedding vector of a text.
 
@@ -122,8 +108,8 @@ def embed(
 
 def read_texts(argument: str | None, file: Path | None = None) -> list[str]:
     """The text itself, or the non-empty lines of a file or of standard input."""
-    text = read_text(argument, file)
-    in_lines = file is not None or argument == STANDARD_INPUT
+    text = arguments.read_text(argument, file)
+    in_lines = file is not None or argument == arguments.STANDARD_INPUT
     lines = [line for line in (text.splitlines() if in_lines else [text]) if line.strip()]
     if not lines:
         raise DataError("there is no text to embed; give at least one line that is not empty")
@@ -134,7 +120,7 @@ Task = Literal["text", "choice", "ending"]
 
 
 def evaluate(
-    model: ModelArgument,
+    model: arguments.Model,
     file: Annotated[str, Parameter(help="Texts (.txt, .jsonl, .csv, a folder, -) or questions (.jsonl, .csv).")],
     /,
     *,
@@ -142,12 +128,14 @@ def evaluate(
         Task | None, Parameter(help="text, choice, ending or chat; default: by the file's fields.", show_choices=False)
     ] = None,
     stride: Annotated[
-        int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
+        int | None, arguments.Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
     ] = None,
-    text_field: TextField = None,
-    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N texts or questions.")] = None,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    text_field: arguments.TextField = None,
+    limit: Annotated[
+        int | None, arguments.Whole, Parameter(help="Evaluate only the first N texts or questions.")
+    ] = None,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Loss, perplexity and bits per byte of texts, or accuracy at questions.
 
@@ -157,7 +145,7 @@ def evaluate(
     from foretell.data.questions import choose_task
     from foretell.inference.query import evaluate as evaluate_file
 
-    path = "-" if file == STANDARD_INPUT else file
+    path = "-" if file == arguments.STANDARD_INPUT else file
     chosen = choose_task(path, task, stride, text_field, limit)  # refuses before the model is loaded
     loaded = options.open(model)
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from foretell.cli.arguments import Json
+from foretell.cli import arguments
 from foretell.cli.terminal import messages, note, print_json, results, write
 from foretell.errors import DataError, ForetellError, UsageError
 
@@ -26,7 +26,7 @@ def runs(
     *names: Annotated[str, Parameter(help="Runs, or one folder of them (none: ./runs).")],
     png: Annotated[Path | None, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
     delete: Annotated[bool, Parameter(help="Delete these runs, after a question.")] = False,
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """List the runs in a folder, and compare runs.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Whole, read_named
+from foretell.cli import arguments
 from foretell.errors import DataError, UsageError
 from foretell.files import JSON_LIMIT
 from foretell.sampling_options import SamplingFields
@@ -48,7 +48,7 @@ def sampling_option(name: str, hint: Any) -> Any:
         consume_multiple=False,
         allow_leading_hyphen=kind in (list[str], str | None),
     )
-    return Annotated[kind | None, parameter, *((Whole,) if kind in (int, int | None) else ())]
+    return Annotated[kind | None, parameter, *((arguments.Whole,) if kind in (int, int | None) else ())]
 
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ SAMPLING_DEFAULTS = SamplingArguments()
 def read_schema(file: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        schema = json.loads(read_named(file, "--json-schema", JSON_LIMIT))
+        schema = json.loads(arguments.read_named(file, "--json-schema", JSON_LIMIT))
     except json.JSONDecodeError as error:
         raise DataError(f"--json-schema {file} is not JSON: {error}") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply

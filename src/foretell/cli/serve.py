@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import MODEL_DEFAULTS, Options, Template, Whole, read_named
+from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import note
 from foretell.errors import UsageError
@@ -28,17 +28,17 @@ def serve(
     /,
     *,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Whole, Parameter(help="The port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, arguments.Whole, Parameter(help="The port; 0 takes a free one.")] = 8000,
     key_file: Annotated[Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.")] = None,
     no_key: Annotated[bool, Parameter(help="Let everyone in who reaches the address.")] = False,
     memory: Annotated[float | None, Parameter(help="GiB for all caches; default: a quarter of the machine's.")] = None,
     look_budget: Annotated[float, Parameter(help="MiB of recorded values per request.")] = 64.0,
-    max_requests: Annotated[int, Whole, Parameter(help="How many requests may wait and run at once.")] = 256,
+    max_requests: Annotated[int, arguments.Whole, Parameter(help="How many requests may wait and run at once.")] = 256,
     grace: Annotated[float, Parameter(help="Seconds for running requests after SIGTERM.")] = 30.0,
-    template: Template = None,
+    template: arguments.Template = None,
     open_page: Annotated[bool, Parameter("--open", help="Open the explorer page in a browser.")] = False,
     strict_fields: Annotated[bool, Parameter(help="Refuse unknown fields instead of naming them.")] = False,
-    options: Options = MODEL_DEFAULTS,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Serve models to programs that speak OpenAI's protocol.
 
@@ -103,7 +103,7 @@ def check_names(names: list[str]) -> None:
 
 
 def open_served(
-    name: str, model: str, options: Options, settings: ModelSettings
+    name: str, model: str, options: arguments.Options, settings: ModelSettings
 ) -> tuple[ServedModel | None, list[ServedTask]]:
     """A model under a name, and its tasks; a translation model has no other use."""
     from foretell.cli.translate import open_translator
@@ -122,7 +122,7 @@ def open_served(
 
 
 def read_keys(file: Path | None) -> list[bytes]:
-    lines = [] if file is None else read_named(file, "--key-file").splitlines()
+    lines = [] if file is None else arguments.read_named(file, "--key-file").splitlines()
     keys = [line.strip() for line in [*lines, os.environ.get(KEY, "")] if line.strip()]
     if short := next((key for key in keys if len(key) < LEAST_KEY), None):
         raise UsageError(f"a key has {len(short)} characters; give at least {LEAST_KEY}")

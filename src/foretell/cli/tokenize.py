@@ -7,38 +7,26 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    AllowSpecial,
-    DataArgument,
-    FileOption,
-    Json,
-    Special,
-    TextArgument,
-    TextField,
-    Whole,
-    describe_data,
-    read_text,
-    text_source,
-)
+from foretell.cli import arguments
 from foretell.cli.terminal import note, note_spelled_special, print_json, results
 from foretell.errors import OutputError
 
 
 def tokenize(
     model: Annotated[str, Parameter(help="A model, or a tokenizer's file or folder.")],
-    text: TextArgument = None,
+    text: arguments.Text = None,
     /,
     *,
-    file: FileOption = None,
-    allow_special: AllowSpecial = False,
-    json: Json = False,
+    file: arguments.File = None,
+    allow_special: arguments.AllowSpecial = False,
+    json: arguments.Json = False,
 ) -> None:
     """The tokens that a model reads for a text.
 
     The first is the tokenizer's start token, such as Llama's <s>, if it has one. Without --allow-special, text never
     becomes a special token.
     """
-    text = read_text(text, file)
+    text = arguments.read_text(text, file)
     from foretell.finding import find_tokenizer
 
     tokenizer = find_tokenizer(model)
@@ -62,23 +50,23 @@ def tokenize(
 
 
 def train_tokenizer(
-    *data: DataArgument,
+    *data: arguments.Data,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
-    vocab_size: Annotated[int | None, Whole, Parameter(help="Number of entries, for bpe and words.")] = None,
+    vocab_size: Annotated[int | None, arguments.Whole, Parameter(help="Number of entries, for bpe and words.")] = None,
     split: Annotated[
         Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first; default: qwen2.")
     ] = None,
-    text_field: TextField = None,
-    special: Special = None,
+    text_field: arguments.TextField = None,
+    special: arguments.Special = None,
     start_token: Annotated[str | None, Parameter(help="Put this special token before every text.")] = None,
     out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
-    json: Json = False,
+    json: arguments.Json = False,
 ) -> None:
     """Make a tokenizer from text.
 
     Without data, the text is the language reference inside Python.
     """
-    note(f"reading {describe_data(data)}")
+    note(f"reading {arguments.describe_data(data)}")
     from foretell.config import DataConfig, TokenizerConfig
     from foretell.pretraining.tokens import make_tokenizer
 
@@ -87,7 +75,7 @@ def train_tokenizer(
         raise OutputError(f"{target} exists; give another --out")
     everything = DataConfig(text_field=text_field, validation_fraction=0.0, special=tuple(special or ()))
     config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split, start_token=start_token)
-    tokenizer = make_tokenizer(text_source(data, everything), config, everything)
+    tokenizer = make_tokenizer(arguments.text_source(data, everything), config, everything)
     try:
         out.mkdir(parents=True, exist_ok=True)
         tokenizer.save(target)

@@ -9,23 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    MODEL_DEFAULTS,
-    AllowSpecial,
-    AsTask,
-    Device,
-    Dtype,
-    FileOption,
-    Ids,
-    Json,
-    ModelArgument,
-    Options,
-    Pair,
-    TextArgument,
-    Verify,
-    read_text,
-    task_input,
-)
+from foretell.cli import arguments
 from foretell.cli.explain import SourceText, Target, given_source
 from foretell.cli.terminal import note, print_json, results
 from foretell.cli.translate import open_translator
@@ -74,42 +58,42 @@ ALL_NAMES = TracedNames()
 
 
 def trace(
-    model: ModelArgument,
-    text: TextArgument = None,
+    model: arguments.Model,
+    text: arguments.Text = None,
     /,
     *,
-    file: FileOption = None,
+    file: arguments.File = None,
     names: Names = ALL_NAMES,
-    as_task: AsTask = False,
-    pair: Pair = None,
-    allow_special: AllowSpecial = False,
-    ids: Ids = False,
-    json: Json = False,
-    options: Options = MODEL_DEFAULTS,
+    as_task: arguments.AsTask = False,
+    pair: arguments.Pair = None,
+    allow_special: arguments.AllowSpecial = False,
+    ids: arguments.Ids = False,
+    json: arguments.Json = False,
+    options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Any value of a pass over a text, by name.
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
     names.check(text if file is None else file)
-    text = "" if names.list_ else read_text(text, file)
+    text = "" if names.list_ else arguments.read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, texts=[text])
     if as_task or pair:
-        loaded = task_input(loaded, pair)
+        loaded = arguments.task_input(loaded, pair)
     names.show(loaded, text, json)
 
 
 def trace_translation(
-    model: ModelArgument,
+    model: arguments.Model,
     text: SourceText = None,
     /,
     *,
     target: Target = None,
     names: Names = ALL_NAMES,
-    json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    verify: Verify = False,
+    json: arguments.Json = False,
+    device: arguments.Device = "auto",
+    dtype: arguments.Dtype = "auto",
+    verify: arguments.Verify = False,
 ) -> None:
     """Any value of a pass over a sentence and its translation, by name."""
     names.check(text)

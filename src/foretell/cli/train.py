@@ -15,16 +15,7 @@ from cyclopts import Parameter
 from rich.cells import cell_len
 from rich.text import Text
 
-from foretell.cli.arguments import (
-    STANDARD_INPUT,
-    DataArgument,
-    Json,
-    Special,
-    TextField,
-    Whole,
-    describe_data,
-    text_source,
-)
+from foretell.cli import arguments
 from foretell.cli.command_line import sections
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
@@ -48,7 +39,7 @@ INDENT, COLUMNS = 6, 80
 
 
 def train(
-    *data: DataArgument,
+    *data: arguments.Data,
     size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
     start_from: Annotated[
         str | None, Parameter(help="Continue from this MODEL: its weights, shape and tokenizer.")
@@ -58,16 +49,18 @@ def train(
     start_token: Annotated[
         str | None, Parameter(help="Put this special token before every text; it may be the end token.")
     ] = None,
-    special: Special = None,
+    special: arguments.Special = None,
     rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False,
     prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None,
     answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None,
     loss_on: Annotated[
         Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
     ] = None,
-    text_field: TextField = None,
+    text_field: arguments.TextField = None,
     workers: Annotated[
-        int | None, Whole, Parameter(help="Processes that turn text into tokens; the tokens are the same for any.")
+        int | None,
+        arguments.Whole,
+        Parameter(help="Processes that turn text into tokens; the tokens are the same for any."),
     ] = None,
     strict: Annotated[
         bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
@@ -80,9 +73,9 @@ def train(
     ] = None,
     options: Options = DEFAULTS,
     show_batch: Annotated[
-        int | None, Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
+        int | None, arguments.Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
     ] = None,
-    json: Json = False,
+    json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
     """Train a decoder on text; on series of numbers with --task forecast, which has other options.
@@ -129,8 +122,8 @@ def train(
         }
     )
     request = TextRequest(
-        source=text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
-        names=[describe_data(data)] if data or not options.is_resumed else [],
+        source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
+        names=[arguments.describe_data(data)] if data or not options.is_resumed else [],
         out=out,
         size=size,
         minutes=options.minutes,
@@ -154,7 +147,7 @@ def check_alone(*others: Any) -> None:
 
 def token_store(data: tuple[str, ...]) -> Path | None:
     """The folder of token shards, if the data is one."""
-    path = Path(data[0]) if len(data) == 1 and data[0] != STANDARD_INPUT else None
+    path = Path(data[0]) if len(data) == 1 and data[0] != arguments.STANDARD_INPUT else None
     # the tokenizer tells a token store from a folder of texts with an index.json
     return path if path is not None and all((path / name).exists() for name in STORE_FILES) else None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Whole, describe_data, parse_settings
+from foretell.cli import arguments
 from foretell.cli.terminal import messages, note, results
 from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError
@@ -28,21 +28,21 @@ class TrainingOptions:
     """Options of every training."""
 
     minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
-    steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.")] = None
+    steps: Annotated[int | None, arguments.Whole, Parameter(help="How many optimizer steps instead.")] = None
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )
     config: Annotated[Path | None, Parameter(help="A TOML file with sections of the configuration.")] = None
-    seed: Annotated[int | None, Whole, Parameter(help="The random seed.")] = None
-    checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None
+    seed: Annotated[int | None, arguments.Whole, Parameter(help="The random seed.")] = None
+    checkpoint_every: Annotated[int | None, arguments.Whole, Parameter(help="Steps between checkpoints.")] = None
     settings: Annotated[
         list[str] | None,
         Parameter(name="--set", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."),
     ] = None
     report: Annotated[list[Literal["tensorboard"]] | None, Parameter(help="Write OUT/tensorboard too.")] = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
+    device: arguments.Device = "auto"
+    dtype: arguments.Dtype = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_began", time.monotonic())  # not a field, which would be an option
@@ -65,7 +65,7 @@ class TrainingOptions:
         if is_open:
             note(f"opening     {out}")
         elif data or not self.is_resumed:
-            note(f"reading     {describe_data([str(path) for path in data])}")
+            note(f"reading     {arguments.describe_data([str(path) for path in data])}")
         return out
 
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -74,7 +74,7 @@ class TrainingOptions:
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
         check_tables(sections, str(self.config))
-        chosen = parse_settings(self.settings or [])
+        chosen = arguments.parse_settings(self.settings or [])
         check_tables(chosen, "--set")
         own = {"steps": self.steps, "seed": self.seed, "checkpoint_every": self.checkpoint_every}
         for path, value in {**options, **{f"training.{name}": value for name, value in own.items()}}.items():
@@ -101,7 +101,7 @@ def default_out(data: Sequence[str | Path], resume: bool) -> Path:
     """runs/NAME, named after the data; with a number if a new run's name is taken."""
     from foretell.finding import default_run_directory
 
-    if data and str(data[0]) == STANDARD_INPUT:
+    if data and str(data[0]) == arguments.STANDARD_INPUT:
         data = ["stdin"]
     return default_run_directory(data, resume)
 

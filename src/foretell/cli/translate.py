@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import (
-    LOADING_DEFAULTS,
-    STANDARD_INPUT,
-    FileOption,
-    Json,
-    Loading,
-    LoadKeywords,
-    ModelArgument,
-    Whole,
-    is_file,
-    read_text,
-)
+from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError
@@ -34,7 +23,7 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 512  # translated together and then printed
 
-Beam = Annotated[int | None, Whole, Parameter(help="Beams; 1 is greedy; default: 5.")]
+Beam = Annotated[int | None, arguments.Whole, Parameter(help="Beams; 1 is greedy; default: 5.")]
 LengthPenalty = Annotated[
     float | None, Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.")
 ]
@@ -43,21 +32,21 @@ Reverse = Annotated[bool, Parameter(help="Translate the second column, or file, 
 
 
 def translate(
-    model: ModelArgument,
+    model: arguments.Model,
     text: Annotated[
         str | None, Parameter(help="A sentence, a file with one sentence per line, or - for standard input.")
     ] = None,
     /,
     *,
-    file: FileOption = None,
+    file: arguments.File = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     temperature: Annotated[float | None, Parameter(help="Sample with this temperature, without a beam.")] = None,
-    top_k: Annotated[int | None, Whole, Parameter(help="Sample from the k most likely tokens.")] = None,
+    top_k: Annotated[int | None, arguments.Whole, Parameter(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[float | None, Parameter(help="Sample from this much probability; default: 0.95.")] = None,
-    seed: Annotated[int | None, Whole, Parameter(help="The seed of the samples; default: 1.")] = None,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    seed: Annotated[int | None, arguments.Whole, Parameter(help="The seed of the samples; default: 1.")] = None,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Translate sentences, one per line.
 
@@ -90,14 +79,14 @@ def translate(
 
 
 def evaluate_translation(
-    model: ModelArgument,
+    model: arguments.Model,
     *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     reverse: Reverse = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N pairs.")] = None,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    limit: Annotated[int | None, arguments.Whole, Parameter(help="Evaluate only the first N pairs.")] = None,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Loss per token, BLEU and chrF of a translation model on pairs.
 
@@ -136,9 +125,9 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
 
 def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
-    if file is None and text is not None and text != STANDARD_INPUT and is_file(Path(text)):
+    if file is None and text is not None and text != arguments.STANDARD_INPUT and arguments.is_file(Path(text)):
         text, file = None, Path(text)
-    content = read_text(text, file)
+    content = arguments.read_text(text, file)
     lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")
@@ -153,7 +142,7 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, group
 
 
-def open_translator(argument: str, **options: Unpack[LoadKeywords]) -> Translator:
+def open_translator(argument: str, **options: Unpack[arguments.LoadKeywords]) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     show_loading(argument)
     from foretell.translation.translator import load_translator
@@ -185,7 +174,7 @@ def train_translate(
         Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
     ] = None,
     batch_tokens: Annotated[
-        int | None, Whole, Parameter(help="Tokens per step, of both languages; default: 4096.")
+        int | None, arguments.Whole, Parameter(help="Tokens per step, of both languages; default: 4096.")
     ] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,

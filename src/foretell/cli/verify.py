@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import LOADING_DEFAULTS, STANDARD_INPUT, Json, Loading, Whole, read_named, read_text
+from foretell.cli import arguments
 from foretell.cli.terminal import open_model, print_json, write
 from foretell.errors import DataError, ForetellError
 
@@ -20,16 +20,20 @@ def verify(
     /,
     *,
     model: Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")],
-    positions: Annotated[int | None, Whole, Parameter(help="How many tokens to check; default: all.")] = None,
-    json: Json = False,
-    options: Loading = LOADING_DEFAULTS,
+    positions: Annotated[int | None, arguments.Whole, Parameter(help="How many tokens to check; default: all.")] = None,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Check receipts: compute answers again, and compare every digest.
 
     Receipts come from `generate --strict --receipt --json`, and from a server with --strict as
     "look": {"receipt": true}. The exit code is 1 if one is rejected.
     """
-    text = read_text(receipt) if receipt == STANDARD_INPUT else read_named(Path(receipt), "RECEIPT")
+    text = (
+        arguments.read_text(receipt)
+        if receipt == arguments.STANDARD_INPUT
+        else arguments.read_named(Path(receipt), "RECEIPT")
+    )
     found = list(receipts_in(parsed(text, receipt)))
     if not found:
         raise DataError(f"{receipt} has no receipt; generate with --strict --receipt --json writes one")
