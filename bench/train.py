@@ -33,13 +33,13 @@ from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, ti
 from rich.console import Console
 from rich.table import Table
 
+from foretell.allocator import freed_memory_kept
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
-from foretell.session.machine import freed_memory_kept
 from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step

@@ -17,12 +17,9 @@ from foretell.planning.estimate import DeviceMemory, saved_bytes, state_bytes
 from foretell.planning.speed import peak_flops
 from foretell.session import machine
 from foretell.session.machine import (
-    KEEPING,
-    RETURNING,
     Meter,
     check_disk_fits,
     check_model_fits,
-    freed_memory_kept,
 )
 
 FLOPS = 30_000  # per token
@@ -108,46 +105,3 @@ def test_checkpoints_that_fit_the_disk_with_sgd_are_not_refused(
     check_disk_fits(SHAPES, training(optimizer="sgd", keep_checkpoints=1), tmp_path)
     with pytest.raises(ConfigError, match="3 checkpoints need"):
         check_disk_fits(SHAPES, training(optimizer="adamw", keep_checkpoints=1), tmp_path)
-
-
-class Allocator:
-    """Records the calls of glibc's functions."""
-
-    def __init__(self) -> None:
-        self.options: list[tuple[int, int]] = []
-        self.trimmed = 0
-
-    def mallopt(self, option: int, size: int) -> None:
-        self.options.append((option, size))
-
-    def malloc_trim(self, size: int) -> None:
-        self.trimmed += 1
-
-
-@pytest.fixture
-def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
-    made = Allocator()
-    monkeypatch.setattr("foretell.session.machine.ctypes.CDLL", lambda name: made)
-    monkeypatch.setattr("foretell.session.machine.sys.platform", "linux")
-    monkeypatch.setattr("foretell.session.machine.platform.libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr("foretell.session.machine.os.environ", {})
-    return made
-
-
-def test_freed_memory_is_kept_in_the_block_and_returned_after_an_error(allocator: Allocator) -> None:
-    with pytest.raises(ValueError, match="a failure"), freed_memory_kept():
-        assert (allocator.options, allocator.trimmed) == (list(KEEPING.items()), 0)
-        raise ValueError("a failure")
-    assert (allocator.options[len(KEEPING) :], allocator.trimmed) == (list(RETURNING.items()), 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("os.environ", {"MALLOC_ARENA_MAX": "1"}), ("sys.platform", "darwin")], ids=["chosen", "other"]
-)
-def test_an_allocator_that_the_user_chose_or_another_one_stays_as_it_is(
-    allocator: Allocator, monkeypatch: pytest.MonkeyPatch, name: str, value: object
-) -> None:
-    monkeypatch.setattr(f"foretell.session.machine.{name}", value)
-    with freed_memory_kept():
-        pass
-    assert (allocator.options, allocator.trimmed) == ([], 0)

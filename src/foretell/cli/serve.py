@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from foretell.allocator import share_one_arena
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import note
@@ -49,6 +50,7 @@ def serve(
     check_numbers({"--memory": memory, "--look-budget": look_budget, "--grace": grace}, max_requests)
     named = [name_and_model(argument) for argument in models]
     check_names([name for name, _ in named])
+    share_one_arena()  # before threads start
     try:
         from foretell.serving.run import listen, run
     except ModuleNotFoundError as error:

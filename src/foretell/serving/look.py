@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from safetensors.torch import save as in_safetensors
 from torch import Tensor
 
 from foretell.errors import CheckpointError
@@ -24,6 +23,7 @@ from foretell.insight.attribution.direct_logit_attribution import direct_logit_a
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.recorded_values import BudgetError
 from foretell.paths import select
+from foretell.safetensors_files import in_safetensors
 from foretell.serving.changes import Patches
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.look_request import Look
@@ -115,9 +115,7 @@ class Watch:
         names = select(self.look.values, self.recorder.structure.names) if self.look.values else []
         calls = {name: self._kept(name) for name in names}
         if self.look.format == "safetensors":
-            tensors = {
-                f"{name}@{start}": value.contiguous().cpu() for name, parts in calls.items() for start, value in parts
-            }
+            tensors = {f"{name}@{start}": value for name, parts in calls.items() for start, value in parts}
             return base64.b64encode(in_safetensors(tensors)).decode()
         count = sum(value.numel() for parts in calls.values() for _, value in parts)
         if count > MOST_NUMBERS:

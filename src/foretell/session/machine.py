@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -10,8 +9,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,35 +180,6 @@ def seconds_per_step(
     optimizer = make_optimizer(model, training, dtype)
     seconds = time_steps(objective.train(), optimizer, batch, training, dtype, PROBE_SECONDS, FEWEST_PROBED)
     return sum(seconds) / len(seconds)
-
-
-# --- the allocator ---------------------------------------------------------------------------------------------------
-
-# Options of glibc's malloc by their numbers in malloc.h, in bytes: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD
-KEEPING = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}
-RETURNING = {-3: 2**25, -1: 2**26, -2: 2**17}
-
-
-@contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """In the block, memory that a step frees stays with the process for the next one; at its end it is returned.
-
-    By default glibc returns large blocks to the kernel, which clears every page of them again for the next step:
-    docs/performance.md has the measurements. Another allocator stays as it is, and so do a user's MALLOC_ variables.
-    """
-    is_chosen = any(name.startswith("MALLOC_") for name in os.environ)
-    if is_chosen or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        yield
-        return
-    library = ctypes.CDLL(None)
-    for option, size in KEEPING.items():
-        library.mallopt(option, size)
-    try:
-        yield
-    finally:
-        for option, size in RETURNING.items():
-            library.mallopt(option, size)
-        library.malloc_trim(0)
 
 
 # --- what training uses ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from foretell.allocator import freed_memory_kept
 from foretell.config import TrainingConfig, make_section
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world
@@ -25,7 +26,6 @@ from foretell.session.declaration import AnyTask, Machine, Training
 from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
     check_fits,
-    freed_memory_kept,
     log_other_machine,
     resumed_precision,
     resumed_training,
