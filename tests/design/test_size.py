@@ -88,9 +88,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         10,
-        1435,
+        1500,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
-        "that a live page fetches once; Shapley values",
+        "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
+        "Shapley values",
     ),
     ("lessons", 3, 460, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (

@@ -20,8 +20,9 @@ from foretell.generation.sequence import Sequence
 from foretell.inference.answer_receipt import make_receipt
 from foretell.inference.continuation import Continuation
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
-from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.attribution.logit_lens import likeliest, read_lens
 from foretell.insight.recorded_values import BudgetError
+from foretell.model.decoder import check_logits
 from foretell.paths import select
 from foretell.safetensors_files import in_safetensors
 from foretell.serving.changes import Patches
@@ -152,14 +153,13 @@ class Watch:
     @torch.inference_mode()
     def _lens(self, streams: dict[str, tuple[int, Tensor]], position: int) -> dict[str, Any]:
         """The tokens that the stream predicts at a position, after the embedding and every block."""
-        model, readings = self.served.model, []
-        for name, (start, stream) in streams.items():
-            logprobs = model.log_probabilities(lens_logits(self.recorder.decoder, stream[position - start]))
-            top = [
-                {"id": token.id, "token": token.text, "logprob": token.logprob}
-                for token in model.top_tokens(logprobs, self.look.lens)
-            ]
-            entropy = float(-(logprobs.exp() * logprobs).sum())
+        model, names = self.served.model, list(streams)
+        stream = torch.stack([values[position - start] for start, values in streams.values()])  # (P, D)
+        lens = read_lens(self.recorder.decoder, stream, model.tokenizer.vocab_size, self.look.lens)
+        check_logits(torch.from_numpy(lens.logits))
+        readings = []
+        for name, tokens, entropy in zip(names, likeliest(model, lens), lens.entropies.tolist(), strict=True):
+            top = [{"id": token.id, "token": token.text, "logprob": token.logprob} for token in tokens]
             readings.append({"name": name, "top": top, "entropy": entropy})
         return {"position": position, "readings": readings}
 

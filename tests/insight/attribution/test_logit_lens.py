@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.logit_lens import logit_lens
+from foretell.insight.attribution.logit_lens import lens_logits, logit_lens, read_lens, reduce_logits
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 
@@ -79,3 +81,32 @@ def test_json_has_every_reading(make_model: MakeModel, text: str) -> None:
 def test_a_position_outside_the_text_is_refused(make_model: MakeModel, text: str) -> None:
     with pytest.raises(UsageError, match="position -8 is outside"):
         logit_lens(make_model("gpt2"), text, at=-8)
+
+
+@pytest.mark.parametrize("vocab_size", [3, 700, 9_001])
+def test_a_lens_is_the_softmax_of_all_logits(make_model: MakeModel, vocab_size: int) -> None:
+    """9,001 logits: the top ones are looked for among the maxima of columns, whose last one is not whole."""
+    decoder = make_model("gpt2", vocab_size=vocab_size).decoder
+    generator = torch.Generator().manual_seed(0)
+    stream = 9 * torch.randn(300, decoder.config.width, generator=generator)
+    targets = torch.randint(vocab_size, (300,), generator=generator)
+    targets[7] = -1
+    with torch.no_grad():
+        logits = lens_logits(decoder, stream).double()
+    logprobs = logits.log_softmax(-1)
+    own = logprobs.gather(1, targets.clamp(min=0)[:, None])
+    lens = read_lens(decoder, stream, vocab_size, 5, targets.tolist())
+    top = logprobs.topk(min(5, vocab_size))
+    assert lens.ids.tolist() == top.indices.tolist()
+    np.testing.assert_allclose(lens.logprobs, top.values, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lens.entropies, -(logprobs.exp() * logprobs).sum(-1), rtol=1e-4, atol=1e-5)
+    ranks = (logprobs > own).sum(-1)
+    own[7], ranks[7] = -torch.inf, -1
+    np.testing.assert_allclose(lens.target_logprobs, own[:, 0], rtol=1e-5, atol=1e-5)
+    assert lens.ranks.tolist() == ranks.tolist()
+
+
+def test_a_token_that_is_ruled_out_has_no_share_of_the_entropy() -> None:
+    logits = torch.tensor([[1.0, -torch.inf, 1.0]])
+    *_, entropies = reduce_logits(logits, torch.tensor([0]), 2)
+    assert float(entropies) == pytest.approx(math.log(2))

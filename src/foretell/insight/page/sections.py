@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from foretell.insight.page.block_sections import CONTRIBUTIONS, STREAMS_AT, VALUES, VALUES_AT
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
@@ -77,8 +78,8 @@ def vector_family(name: str, attribute: str) -> Family:
 
 def norms(traced: TracedPass, _: int) -> np.ndarray:
     """The Euclidean norms (P, T) of the stream at all points."""
-    streams = np.stack([traced.stream(point) for point in range(len(traced.page.points))])
-    return np.linalg.norm(streams.astype(np.float64), axis=-1)
+    streams = (traced.trace[point.name][0] for point in traced.page.points)  # a copy of all takes 30 times as long
+    return np.stack([array(torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float64)) for stream in streams])
 
 
 def thumbs(traced: TracedPass, layer: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
-from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.attribution.logit_lens import LensArrays, read_lens
 from foretell.insight.page.block_values import (
     BlockPart,
     BlockValue,
@@ -35,44 +35,8 @@ from foretell.text import Tokenizer
 
 TOP = 5  # tokens per reading of the lens
 LENS_POSITIONS = 256
-LEAST_LOGPROB = -200.0  # below it, a probability is 0 in float32
 TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
 STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
-
-
-@dataclass(frozen=True)
-class LensArrays:
-    """The logit lens at one point of the stream and T positions.
-
-    ids, probabilities and logits (T, K) belong to the top tokens. following and ranks (T,) are probability and rank (0
-    is the most probable) of the text's next token; at the last position, which has none, they are 0 and -1. entropies
-    (T,) are in nats.
-    """
-
-    ids: np.ndarray
-    probabilities: np.ndarray
-    logits: np.ndarray
-    following: np.ndarray
-    ranks: np.ndarray
-    entropies: np.ndarray
-
-
-def read_lens(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: int) -> LensArrays:
-    """The lens of a stream (T, D); next_ids follow the positions; the last may have none."""
-    logits = lens_logits(decoder, stream)[:, :vocab_size].float()  # (T, V)
-    T, K, count = len(logits), min(TOP, vocab_size), len(next_ids)
-    top, shares = logits.topk(K), logits.softmax(-1)
-    following, ranks = torch.zeros(T), np.full(T, -1)
-    following[:count] = shares[:count].gather(1, next_ids[:, None])[:, 0].cpu()
-    larger = logits[:count] > logits[:count].gather(1, next_ids[:, None])
-    ranks[:count] = [np.count_nonzero(row) for row in larger.cpu().numpy()]  # torch's sum takes 30 times as long
-    below = logits.sub_(top.values[:, :1]).clamp_(min=LEAST_LOGPROB)  # in place: a copy takes longer than this
-    entropies = -shares.gather(1, top.indices[:, :1])[:, 0].log() - torch.linalg.vecdot(shares, below)
-    best = shares.gather(1, top.indices)
-    ids, probabilities, values, following, entropies = (
-        part.cpu().numpy() for part in (top.indices, best, top.values, following, entropies)
-    )
-    return LensArrays(ids, probabilities, values, following, ranks, entropies)
 
 
 @dataclass(frozen=True)
@@ -249,8 +213,7 @@ class TracedPass:
         """The lens of the last LENS_POSITIONS positions, at one of the lens points; computed once."""
         if point not in self._lens:
             stream = self.trace[self.page.points[self.page.lens_points[point]].name][0, self.lens_from :]
-            next_ids = torch.tensor(self.ids[self.lens_from + 1 :], device=stream.device)
-            self._lens[point] = read_lens(self.page.model.decoder, stream, next_ids, len(self.logits))
+            self._lens[point] = self._read_lens(stream, [*self.ids[self.lens_from + 1 :], -1])
         return self._lens[point]
 
     def check_position(self, position: int) -> None:
@@ -263,8 +226,10 @@ class TracedPass:
         """The lens of one position, at all P lens points."""
         points = [self.page.points[point].name for point in self.page.lens_points]
         stream = torch.stack([self.trace[name][0, position] for name in points])  # (P, D)
-        next_ids = torch.tensor(self.ids[position + 1 : position + 2] * len(points), device=stream.device)
-        return read_lens(self.page.model.decoder, stream, next_ids, len(self.logits))
+        return self._read_lens(stream, [*self.ids, -1][position + 1 : position + 2] * len(points))
+
+    def _read_lens(self, stream: Tensor, targets: list[int]) -> LensArrays:
+        return read_lens(self.page.model.decoder, stream, len(self.last_logits), TOP, targets)
 
     @torch.inference_mode()
     def losses(self) -> np.ndarray:
