@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.attribution_tables import LabelAttribution
-from foretell.finetuning.label_attribution import attribute_label
+from foretell.finetuning.label_attribution import LabelAttribution, attribute_label
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 

@@ -16,9 +16,8 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.predict import predict
-from foretell.finetuning.recipe import untrained
 from foretell.finetuning.report import REPORT, how_to_improve
-from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.request import FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
 from foretell.loading import Start, load
 from foretell.session.protocol import start_session

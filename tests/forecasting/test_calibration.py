@@ -13,15 +13,14 @@ from foretell.forecasting.calibration import (
     INTERVALS,
     LEVELS,
     Calibration,
+    HeldOut,
     calibrate,
     interval_of,
     load_calibration,
     scores_of,
 )
-from foretell.forecasting.combination import HeldOut
 from foretell.forecasting.forecaster import Forecast, load_forecaster
-from foretell.forecasting.series import Series
-from foretell.forecasting.timeline import numbered
+from foretell.forecasting.series import Series, numbered
 
 
 def made(windows: int, seed: int, too_wide: float = 1.0) -> list[HeldOut]:

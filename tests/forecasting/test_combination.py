@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretell.forecasting.combination import Combination, HeldOut, choose_combination
+from foretell.forecasting.calibration import Combination, HeldOut, choose_combination
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import seasonal_naive
 from foretell.forecasting.train import train_forecaster

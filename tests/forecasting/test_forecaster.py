@@ -11,8 +11,7 @@ import torch
 
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.forecaster import Forecast, forecast, load_forecaster
-from foretell.forecasting.series import Series
-from foretell.forecasting.timeline import numbered
+from foretell.forecasting.series import Series, numbered
 from foretell.model.cache import FreshKVView
 from foretell.model.quantized_linear import quantized_layers
 

@@ -19,9 +19,8 @@ from foretell.forecasting.output import (
     write_forecast_page,
     write_table,
 )
-from foretell.forecasting.series import Series
+from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.timeline import Timeline, numbered
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
 

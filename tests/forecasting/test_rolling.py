@@ -20,8 +20,7 @@ from foretell.forecasting.rolling import (
     score_others,
     series_rows,
 )
-from foretell.forecasting.series import Series
-from foretell.forecasting.timeline import numbered
+from foretell.forecasting.series import Series, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])

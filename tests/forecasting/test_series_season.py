@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from foretell.errors import UsageError
-from foretell.forecasting.series import Series, choose_season, find_season
-from foretell.forecasting.timeline import find_timeline, numbered
+from foretell.forecasting.series import Series, choose_season, find_season, find_timeline, numbered
 
 NOISE = np.random.default_rng(0)
 PERIOD = 6

@@ -7,7 +7,7 @@ import pytest
 
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.date_format import choose_date_format
-from foretell.forecasting.timeline import find_timeline
+from foretell.forecasting.series import find_timeline
 
 WEEKDAYS = [str(day) for day in np.arange("2024-01-01", "2024-01-20", dtype="datetime64[D]") if np.is_busday(day)]
 # times, frequency, season, the time after the last

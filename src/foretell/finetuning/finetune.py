@@ -13,18 +13,16 @@ from foretell.config import make_section
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
 from foretell.files import remove_directory
-from foretell.finetuning.baseline import check_ensemble, fit_tfidf, tuned_baseline
-from foretell.finetuning.ensemble import TfidfModel, tfidf_of, with_tfidf
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
-from foretell.finetuning.recipe import untrained
 from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
-from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.request import FinetuneRequest, untrained
 from foretell.finetuning.settings import FinetuneConfig
 from foretell.finetuning.split import split_folds
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
+from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, find_start

@@ -15,10 +15,10 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.table import FORMATS, LINES, TEXT, Delimited, Row, Table, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
-from foretell.finetuning.ensemble import task_outputs
 from foretell.finetuning.head import head_of, input_format
 from foretell.finetuning.kind import Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
+from foretell.finetuning.tfidf import task_outputs
 from foretell.language_model import LanguageModel
 from foretell.typesetting.html import ShownList
 

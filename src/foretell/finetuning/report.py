@@ -15,13 +15,13 @@ import numpy as np
 from foretell.data.table import Table
 from foretell.errors import OutputError
 from foretell.files import write_json
-from foretell.finetuning.ensemble import task_outputs, tfidf_of
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Kind
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
+from foretell.finetuning.tfidf import task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
 from foretell.session.failures import command_name
 from foretell.session.plots import has_matplotlib, import_figure, points_of, save_figure

@@ -14,7 +14,6 @@ import torch
 
 from foretell.config import make_section
 from foretell.data.table import open_table
-from foretell.finetuning.ensemble import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -28,6 +27,7 @@ from foretell.finetuning.inputs import (
 from foretell.finetuning.kind import Example, check_there, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, split_off_dev
+from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.language_model import LanguageModel
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.randomness import stream_key

@@ -15,9 +15,8 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
-from foretell.forecasting.calibration import Bounds, Calibration, interval_of
+from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.combination import Combination
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat

@@ -16,7 +16,7 @@ from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.codec import Scale
 from foretell.forecasting.forecaster import Forecast, Forecaster
-from foretell.forecasting.timeline import Timeline
+from foretell.forecasting.series import Timeline
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.language_model import LanguageModel
 from foretell.session.plots import check_can_draw, import_figure, save_figure

@@ -1,16 +1,168 @@
-"""A series: its name, its values, their times and their season, which is given, usual for the frequency, or found in
-the values."""
+"""Series: equally spaced times, whose frequency is found from the times of a file; names and values; their season."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from foretell.errors import UsageError
-from foretell.forecasting.timeline import Timeline
+from foretell.errors import DataError, UsageError
+from foretell.forecasting.date_format import DAY, NUMBER, choose_date_format, has_clock, read_times, write_time
+
+Unit = Literal["number", "second", "month", "month end", "weekday"]
+SECONDS = {60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
+SEASONS: dict[tuple[str, int], int] = {  # values per cycle that is usual for a frequency
+    **{("second", step): 86400 // step for step in (300, 600, 900, 1200, 1800, 3600)},  # a day
+    ("second", 86400): 7,
+    ("second", 604800): 52,
+    ("second", 60): 60,
+    ("weekday", 1): 5,
+    **{(unit, step): 12 // step for unit in ("month", "month end") for step in (1, 3, 4, 6)},
+}
+FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may be daily
+COMMON_DAYS = 28  # the days that every month has
+MOST_ABSENT = 0.5  # share of the times of a regular grid that may be absent
+CLOCK_CHANGE = 3600  # seconds
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Equally spaced times: value i is at `first + i * step` units, and `offset` seconds, since 1970-01-01.
+
+    date_format: in which times are written; local: the offset from UTC that it ends with, as text.
+    """
+
+    unit: Unit
+    step: int
+    first: int
+    date_format: str = NUMBER
+    offset: int = 0
+    local: str = ""
+
+    def text(self, index: int) -> str:
+        """The time of a value, written as in the file; beyond the last one the times continue."""
+        at = self.first + index * self.step
+        if self.unit == "number":
+            return str(at)
+        seconds = int(start_of(at, self.unit).astype("datetime64[s]").astype(np.int64)) + self.offset
+        return write_time(seconds, self.date_format, self.local)
+
+    @property
+    def season(self) -> int | None:
+        """The number of values in the usual cycle of this frequency; None for numbers, which do not tell."""
+        return SEASONS.get((self.unit, self.step))
+
+    @property
+    def frequency(self) -> str:
+        """`1 hour`, `3 months`, `1 weekday`."""
+        count, unit = self.step, self.unit
+        if unit == "second":
+            size = max((size for size in SECONDS if count % size == 0), default=1)
+            count, unit = count // size, SECONDS.get(size, "second")
+        return f"{count} {unit}{'' if count == 1 else 's'}"
+
+    def moved(self, steps: int) -> Timeline:
+        """The timeline that begins `steps` later."""
+        return replace(self, first=self.first + steps * self.step)
+
+
+def numbered(first: int = 1) -> Timeline:
+    """1, 2, 3, ...: of values without times."""
+    return Timeline("number", 1, first)
+
+
+# --- equal spacing ---------------------------------------------------------------------------------------------------
+
+
+def find_timeline(texts: Sequence[str], name: str, date_format: str | None = None) -> tuple[Timeline, np.ndarray]:
+    """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
+    date_format = date_format or choose_date_format(dict.fromkeys(texts, name))
+    seconds, local = read_times(texts, date_format, name)
+    unit, ordinals = ("number", seconds) if date_format == NUMBER else count_units(seconds)
+    order = np.argsort(ordinals, kind="stable")
+    gaps = np.diff(ordinals[order])
+    if (gaps == 0).any():
+        first, second = (texts[order[int(np.argmin(gaps)) + index]] for index in (0, 1))
+        times = first if first == second else f"{first} (also written {second})"
+        advice = (
+            "; where clocks were set back, write times with their offset, as in +01:00"
+            if has_clock(date_format)
+            else ""
+        )
+        raise DataError(f"{name}: the time {times} occurs twice; keep one row of each time{advice}")
+    step = Counter(gaps.tolist()).most_common(1)[0][0]
+    # Days by local time are an hour longer or shorter where clocks change, if the file has them in UTC
+    slack = CLOCK_CHANGE if unit == "second" and step % DAY == 0 else 0
+    odd = np.flatnonzero(np.abs(gaps - np.rint(gaps / step) * step) > slack)
+    if len(odd):
+        before, after = texts[order[odd[0]]], texts[order[odd[0] + 1]]
+        raise DataError(
+            f"{name}: irregular times, {after} follows {before} where a step is {Timeline(unit, step, 0).frequency}; "
+            "give equally spaced values"
+        )
+    first = int(ordinals[order[0]])
+    indices = np.rint((ordinals - first) / step).astype(np.int64)
+    if len(texts) < (1 - MOST_ABSENT) * (int(indices.max()) + 1):
+        raise DataError(
+            f"{name}: irregular times, {int(indices.max()) + 1 - len(texts):,} of {int(indices.max()) + 1:,} are absent"
+        )
+    return Timeline(unit, int(step), first, date_format, offset_of(seconds, unit), local), indices
+
+
+def lone_timeline(text: str, shared: Timeline | None, name: str) -> Timeline:
+    """The timeline of a series with a single time, with the frequency of another."""
+    if shared is None:
+        raise DataError(f"{name}: a single value does not tell how far times are apart; give at least two")
+    seconds, local = read_times([text], shared.date_format, name)
+    first = int(seconds[0]) if shared.unit == "number" else int(ordinals_of(seconds, shared.unit)[0])
+    return replace(shared, first=first, offset=offset_of(seconds, shared.unit), local=local)
+
+
+def count_units(seconds: np.ndarray) -> tuple[Unit, np.ndarray]:
+    """Times in seconds, in the unit in which they may be equally spaced: months, month ends, weekdays, or seconds."""
+    unit = unit_of(seconds.astype("datetime64[s]"))
+    return unit, ordinals_of(seconds, unit)
+
+
+def unit_of(times: np.ndarray) -> Unit:
+    days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
+    if (days + 1 == (months + 1).astype("datetime64[D]")).all() and (times == days).all():
+        return "month end"
+    offsets = set((times - months).astype(np.int64).tolist())
+    if len(offsets) == 1 and max(offsets) < COMMON_DAYS * DAY and len(set(months.tolist())) > 1:
+        return "month"
+    is_weekday = len(times) >= FEWEST_WEEKDAYS and (times == days).all() and np.is_busday(days).all()
+    return "weekday" if is_weekday and (np.diff(np.sort(days)).astype(int) == 3).any() else "second"
+
+
+def ordinals_of(seconds: np.ndarray, unit: Unit) -> np.ndarray:
+    """The times in units since 1970-01-01."""
+    times = seconds.astype("datetime64[s]")
+    if unit == "weekday":
+        return np.busday_count(np.datetime64("1970-01-01"), times.astype("datetime64[D]"))
+    return seconds if unit == "second" else times.astype("datetime64[M]").astype(np.int64)
+
+
+def start_of(ordinal: int, unit: Unit) -> np.datetime64:
+    """The inverse of `ordinals_of`, without the offset."""
+    if unit == "month":
+        return np.datetime64(ordinal, "M")
+    if unit == "month end":
+        return (np.datetime64(ordinal, "M") + 1).astype("datetime64[D]") - 1
+    return np.busday_offset(np.datetime64("1970-01-01"), ordinal) if unit == "weekday" else np.datetime64(ordinal, "s")
+
+
+def offset_of(seconds: np.ndarray, unit: Unit) -> int:
+    """The seconds from the start of a month to the time."""
+    times = seconds[:1].astype("datetime64[s]")
+    return int((times - times.astype("datetime64[M]")).astype(np.int64)[0]) if unit == "month" else 0
+
+
+# --- series ----------------------------------------------------------------------------------------------------------
 
 MOST_SERIES = 200  # that are looked at
 LONGEST = 400  # values per season that is looked for

@@ -16,9 +16,8 @@ from torch import Tensor
 from foretell.data.batch import Batch
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import evaluate
-from foretell.forecasting.calibration import Calibration, calibrate
+from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
-from foretell.forecasting.combination import HeldOut, choose_combination
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Advance, Forecaster, ignore_progress
 from foretell.forecasting.series import Series, fingerprint

@@ -68,7 +68,7 @@ KIND_MODULES: dict[str, str] = {
     "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
-    "tfidf": "foretell.finetuning.ensemble",
+    "tfidf": "foretell.finetuning.tfidf",
 }
 
 

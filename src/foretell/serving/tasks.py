@@ -124,8 +124,7 @@ def forecast_task(name: str, model: LanguageModel) -> ServedTask:
     """A forecaster."""
     from foretell.forecasting.forecaster import as_forecaster, forecast
     from foretell.forecasting.output import forecast_json
-    from foretell.forecasting.series import Series
-    from foretell.forecasting.timeline import numbered
+    from foretell.forecasting.series import Series, numbered
 
     forecaster = as_forecaster(model)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretell.finetuning import baseline
-from foretell.finetuning.baseline import tuned_baseline
+from foretell.finetuning import tfidf as fitting
 from foretell.finetuning.kind import Example, Kind, find_kind, kind_of
 from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.finetuning.tfidf import tuned_baseline
 
 RULES = {"classify": "logistic regression, C", "regress": "ridge regression, alpha"}
 
@@ -48,21 +48,21 @@ def test_pairs_of_words_count(task: str) -> None:
 def test_the_strength_is_the_best_of_the_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = reviews("classify")
     for best in (1.0, 10.0, 100.0):
-        monkeypatch.setattr(baseline, "cross_validated", lambda linear, strength, *_: strength)
-        monkeypatch.setattr(baseline, "quality", lambda kind, strength, *_, best=best: -abs(strength - best))
+        monkeypatch.setattr(fitting, "cross_validated", lambda linear, strength, *_: strength)
+        monkeypatch.setattr(fitting, "quality", lambda kind, strength, *_, best=best: -abs(strength - best))
         figures = tuned_baseline(kind_for("classify", examples), examples, examples)
         assert figures["rule"].endswith(f"C {best:g}")
 
 
 def test_the_cross_validation_keeps_equal_texts_together(monkeypatch: pytest.MonkeyPatch) -> None:
     folds: list[list[list[int]]] = []
-    real = baseline.cross_validated
+    real = fitting.cross_validated
 
     def spy(*arguments: Any) -> np.ndarray:
         folds.append(arguments[-1])
         return real(*arguments)
 
-    monkeypatch.setattr(baseline, "cross_validated", spy)
+    monkeypatch.setattr(fitting, "cross_validated", spy)
     examples = labelled([(f"text {number % 12}", number % 2) for number in range(60)])
     tuned_baseline(kind_for("classify", examples), examples, examples)
     assert all(len(fold) % 5 == 0 for fold in folds[0]) and sum(map(len, folds[0])) == 60
@@ -75,11 +75,11 @@ def test_few_rows_and_rare_labels_have_a_baseline() -> None:
 
 
 def test_large_data_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline, "MOST_EXAMPLES", 30)
+    monkeypatch.setattr(fitting, "MOST_EXAMPLES", 30)
     examples = reviews("classify")
     figures = tuned_baseline(kind_for("classify", examples), examples, examples)
     assert figures["rule"].endswith(", on 30 of 60 examples")
-    monkeypatch.setattr(baseline, "MOST_LABELS", 1)
+    monkeypatch.setattr(fitting, "MOST_LABELS", 1)
     assert tuned_baseline(kind_for("classify", examples), examples, examples)["rule"] == "the most frequent label"
 
 

@@ -16,9 +16,7 @@ from foretell.cli.main import run as foretell
 from foretell.data.table import open_table
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import read_json, write_json
-from foretell.finetuning import baseline
-from foretell.finetuning.baseline import fit_tfidf
-from foretell.finetuning.ensemble import TERMS_FILE, TfidfModel, mixed, task_outputs, tfidf_of
+from foretell.finetuning import tfidf as fitting
 from foretell.finetuning.head import head_of, head_outputs, input_format
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.label_attribution import DECODER_ALONE, attribute_label
@@ -26,6 +24,7 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, TrainingReport, evaluate_file
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.finetuning.tfidf import TERMS_FILE, TfidfModel, fit_tfidf, mixed, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load, load_start
 from foretell.session.reporter import Reporter
@@ -72,16 +71,16 @@ def test_the_probabilities_are_those_of_scikit_learn(labels: int, monkeypatch: p
     examples = [Example((text,), (label,), "row") for text, label in rows]
     kind = kind_of(find_kind("classify").fit(HeadSettings(task="classify", columns=Columns(texts=("t",))), examples))
     fitted = []
-    real = baseline.vectorizer
-    monkeypatch.setattr(baseline, "vectorizer", lambda: fitted.append(real()) or fitted[-1])
+    real = fitting.vectorizer
+    monkeypatch.setattr(fitting, "vectorizer", lambda: fitted.append(real()) or fitted[-1])
     ours = fit_tfidf(kind, examples)
     assert ours is not None
 
     from sklearn.linear_model import LogisticRegression
 
     strength = float(ours.rule.rpartition("C ")[2])
-    theirs = LogisticRegression(C=strength, max_iter=baseline.ITERATIONS, tol=baseline.TOLERANCE)
-    order = baseline.permutation(baseline.stream_key("baseline", 0), len(rows)).numpy()
+    theirs = LogisticRegression(C=strength, max_iter=fitting.ITERATIONS, tol=fitting.TOLERANCE)
+    order = fitting.permutation(fitting.stream_key("baseline", 0), len(rows)).numpy()
     targets = np.array([int(label) for _, label in rows])[order]
     theirs.fit(fitted[-1].transform([rows[index][0] for index in order]), targets)
     texts = [*TEXTS, *(text for text, _ in rows)]
@@ -135,8 +134,8 @@ def test_the_linear_model_is_fitted_once_on_the_training_part(
     review_file: Path, tmp_path: Path, finetune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits: list[int] = []
-    real = baseline.tune_tfidf
-    monkeypatch.setattr(baseline, "tune_tfidf", lambda *given: fits.append(len(given[-1])) or real(*given))
+    real = fitting.tune_tfidf
+    monkeypatch.setattr(fitting, "tune_tfidf", lambda *given: fits.append(len(given[-1])) or real(*given))
     # with a time, the steps are chosen after a first model that is measured
     out, batch = tmp_path / "run", {"training": {"batch_size": 6}}
     request = FinetuneRequest(
@@ -222,11 +221,11 @@ def test_options_that_contradict_are_refused(
         settings = HeadSettings(task="entailment", labels=("a", "b"), columns=Columns(texts=("a", "b")))
         kind_of(settings).check(FinetuneRequest(out=tmp_path, overrides=ENSEMBLE).tuning())
     request = tiny_request(review_file, tmp_path / "run", overrides=ENSEMBLE, start=start)
-    monkeypatch.setattr(baseline, "has_scikit_learn", lambda: False)
+    monkeypatch.setattr(fitting, "has_scikit_learn", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'foretell\[baseline\]'"):
         finetune(request)
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(baseline, "MOST_LABELS", 1)
+    monkeypatch.setattr(fitting, "MOST_LABELS", 1)
     with pytest.raises(UsageError, match="at most 1 labels"):
         finetune(request)
 
