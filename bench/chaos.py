@@ -34,7 +34,7 @@ from rich.console import Console
 
 from foretell.errors import CheckpointError
 from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.line_files import MEASURED
+from foretell.runs.record import MEASURED
 from foretell.runs.run import Run, is_run
 from foretell.session import session
 from foretell.session.protocol import run_training

@@ -15,22 +15,22 @@ memory the two bounds of `foretell plan`. Weak scaling is explained in weak_scal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import note
-from power_law import PowerLaw, fit_power_law
 from processes import Child, peak_memory_in_child
 from rich.console import Console
-from scale_plot import write_plot
 from scale_points import ROWS, Effort, Point, formulas, make_point, measure, measured, model
 from weak_scaling import measure_weak_scaling, print_weak_scaling
 
 from foretell.errors import UsageError
-from foretell.session.plots import check_can_draw
+from foretell.session.plots import check_can_draw, import_figure
 
 BASE = {"context_length": 256, "width": 256, "num_layers": 4, "vocab_size": 1024}
 Sizes = dict[str, tuple[int, ...]]
@@ -164,3 +164,81 @@ def to_range(exponents: Iterable[float]) -> str:
 
 if __name__ == "__main__":
     main()
+
+
+# --- the power laws, and their curves as a PNG -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """y = factor * x^exponent, and how well it describes the points it was fitted to.
+
+    r_squared: the share of the variance of log y that the law explains; 1 where all y are equal and the fit is exact.
+    largest_error: the largest relative difference of a point from the law.
+    last: the exponent between the last two points, which differs from `exponent` where the curve is not a power law.
+    """
+
+    exponent: float
+    factor: float
+    r_squared: float
+    largest_error: float
+    last: float
+
+    def at(self, x: float) -> float:
+        """The law's value."""
+        return self.factor * x**self.exponent
+
+
+def fit_power_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw:
+    """The law with the least squared error in log y. At least two different x, all x and y above 0."""
+    if len(xs) != len(ys) or len(set(xs)) < 2 or min(*xs, *ys) <= 0:
+        raise ValueError("a power law needs two different x or more, as many y, and all of them above 0")
+    log_xs, log_ys = [math.log(x) for x in xs], [math.log(y) for y in ys]
+    line = statistics.linear_regression(log_xs, log_ys)
+    errors = [log_y - (line.intercept + line.slope * log_x) for log_x, log_y in zip(log_xs, log_ys, strict=True)]
+    unexplained, variation = sum(error**2 for error in errors), len(ys) * statistics.pvariance(log_ys)
+    return PowerLaw(
+        exponent=line.slope,
+        factor=math.exp(line.intercept),
+        r_squared=1 - unexplained / variation if variation > 0 else 1.0,
+        largest_error=max(abs(math.expm1(error)) for error in errors),
+        last=(log_ys[-1] - log_ys[-2]) / (log_xs[-1] - log_xs[-2]),
+    )
+
+
+PANELS = {"step": "training step, s", "reading": "reading the batch, s", "memory": "memory of the process, MB"}
+UNITS = {"step": 1.0, "reading": 1.0, "memory": 1e6}
+
+
+def write_plot(path: Path, dimensions: dict[str, dict[str, Any]], names: dict[str, str]) -> None:
+    """Draw a row of panels per quantity and a column per dimension, all axes logarithmic."""
+    figure = import_figure(path)(figsize=(3.2 * len(dimensions), 8), dpi=110, layout="constrained")
+    grid = figure.subplots(len(PANELS), len(dimensions), sharey="row", squeeze=False)
+    for row, quantity in zip(grid, PANELS, strict=True):
+        for axes, (name, dimension) in zip(row, dimensions.items(), strict=True):
+            draw_panel(axes, quantity, dimension)
+            axes.set_xlabel(names[name])
+        row[0].set_ylabel(PANELS[quantity])
+    figure.savefig(path, format="png")
+
+
+def draw_panel(axes: Any, quantity: str, dimension: dict[str, Any]) -> None:
+    """Measured points and their law; the bounds of the plan, or the operations at the rate of the largest size."""
+    points, laws, unit = dimension["points"], dimension["laws"][quantity], UNITS[quantity]
+    values, figures = [point["value"] for point in points], [measured(point, quantity) / unit for point in points]
+    law = PowerLaw(**laws["measured"])
+    axes.plot(values, figures, "o", color="C0", ms=5)
+    axes.plot(values, [law.at(value) / unit for value in values], "-", color="C0", label=f"fit {law.exponent:.2f}")
+    columns = list(zip(*(formulas(point, quantity) for point in points), strict=True))
+    if quantity == "memory":
+        low, high = ([value / unit for value in column] for column in columns)
+        axes.fill_between(values, low, high, color="C1", alpha=0.25, label="plan")
+    else:
+        operations, exponent = columns[0], laws["formula"][0]["exponent"]
+        scaled = [figures[-1] * value / operations[-1] for value in operations]
+        axes.plot(values, scaled, "--", color="C1", label=f"formula {exponent:.2f}")
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(values, [f"{value:,}" for value in values], rotation=30)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)

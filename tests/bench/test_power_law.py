@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from power_law import fit_power_law
+from scale import fit_power_law
 
 SIZES = [64, 128, 256, 512, 1024]
 

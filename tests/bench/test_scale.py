@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import scale
 from arguments import print_report
-from scale_plot import write_plot
+from scale import write_plot
 from scale_points import ROWS, Effort, flops_of, measure, model
 from weak_scaling import covered, with_parts
 

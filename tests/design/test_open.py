@@ -45,7 +45,7 @@ ALLOWED = {
     "data/shards.py": ["self.path.open", "path.open"],
     # writing
     "data/shard_writer.py": ["path.open", "path.open", "_temporary(path).open"],
-    "runs/line_files.py": ["self.path.open"],
+    "runs/record.py": ["self.path.open"],
     "finetuning/predict.py": ["temporary.open"],
     "cli/generate.py": ["target.open"],
 }

@@ -25,7 +25,7 @@ from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import TextRequest
-from foretell.runs.line_files import MEASURED
+from foretell.runs.record import MEASURED
 from foretell.session import session
 from foretell.session.reporter import Reporter
 

@@ -34,7 +34,7 @@ from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.runs.line_files import MEASURED
+from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import Choice, Machine, Training, kept_data
 from foretell.session.machine import Footprint
@@ -43,8 +43,8 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.task import Task
 from foretell.text import train_tokenizer
+from foretell.training.loop import TimeBudget
 from foretell.training.objective import Loss
-from foretell.training.pace import TimeBudget
 from foretell.translation.pairs import Pair
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, TranslationTraining

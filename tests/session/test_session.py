@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import foretell.session
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
-from foretell.runs.line_files import MEASURED
+from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.session import Session

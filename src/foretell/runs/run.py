@@ -21,8 +21,20 @@ from foretell.files import (
     write_text,
 )
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
-from foretell.runs.line_files import FollowedLineFile, LineFile, metrics_line, pace_line, parse_metrics, parse_pace
-from foretell.runs.record import RUN, advice_without_record, and_advice, configuration_digest, read_record, write_record
+from foretell.runs.record import (
+    RUN,
+    FollowedLineFile,
+    LineFile,
+    advice_without_record,
+    and_advice,
+    configuration_digest,
+    metrics_line,
+    pace_line,
+    parse_metrics,
+    parse_pace,
+    read_record,
+    write_record,
+)
 
 RUNS = Path("runs")
 FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures

@@ -17,8 +17,7 @@ from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
-from foretell.runs.line_files import MetricsDigest
-from foretell.runs.record import RUN
+from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown

@@ -21,8 +21,7 @@ from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingE
 from foretell.files import check_not_removed
 from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
-from foretell.runs.line_files import MetricsDigest
-from foretell.runs.record import RUN
+from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.failures import StopSignal, explain_failures, resume_command
@@ -31,9 +30,8 @@ from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
 from foretell.training.execution import Recomputing, compile_units
-from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
+from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
-from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import iter_micro_batches, own_rows
 
 OWN_STATE = {  # entries of training.json
