@@ -15,24 +15,18 @@ import asyncio
 import os
 import random
 import time
-from pathlib import Path
 
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from explorer import post, serving
 from measure import note
+from processes import cpu_seconds
 from rich.console import Console
 
 WORDS = ["the", "value", "of", "a", "function", "is", "called", "when", "an", "object", "has", "no", "name", "class"]
 FIRST = ["logits", "stream.sizes", "attention.0"]  # with the pass
 SECONDS = {False: 60, True: 10}
 LEAST_WORDS, MOST_WORDS = 6, 16
-
-
-def cpu_seconds(process: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def edit(address: tuple[str, int], text: str) -> tuple[float, float]:

@@ -27,8 +27,8 @@ import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import note
 from page import LENGTH, make_model, words
+from processes import free_port
 from rich.console import Console
-from serve import free_port
 
 from foretell.language_model import LanguageModel
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import Spread, note
+from processes import cpu_seconds
 from rich.console import Console
 
 from foretell.convert.export import export_huggingface
@@ -70,12 +71,6 @@ class Program:
         if cache:
             finish_compiling(Path(cache), environment)
         return elapsed, working
-
-
-def cpu_seconds(process_id: int) -> float:
-    """CPU seconds of all threads of a process so far, from /proc."""
-    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_past(descriptor: int, shown: str | None) -> bool:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Spread, describe_machine, describe_versions, heading, note
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
+from measure import Spread, note
 from rich.console import Console
-from rich.table import Table
 
 from foretell.config import ModelConfig
 from foretell.convert.export import write_huggingface
@@ -45,29 +45,15 @@ PAGE_ELEMENTS = 1024  # a stride that touches every page of 4,096 bytes
 
 def main() -> None:
     """Measure and print a table or one JSON object."""
-    arguments = parse_arguments()
+    parser = make_parser("Time and memory to load a Hugging Face directory, on the CPU.", "fewer precisions and loads")
+    parser.add_argument("--one", nargs=2, metavar=("DIRECTORY", "DTYPE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     if arguments.one:
         directory, dtype = arguments.one
         print(json.dumps(load_once(Path(directory), DTYPES[dtype])))
         return
-    report = {
-        "benchmark": "load",
-        "machine": describe_machine(),
-        "versions": describe_versions("safetensors"),
-        "quick": arguments.quick,
-        "limits": LIMITS,
-        "rows": measure(arguments.quick),
-    }
-    print(json.dumps(report)) if arguments.json else print_report(report)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Time and memory to load a Hugging Face directory, on the CPU.")
-    parser.add_argument("--quick", action="store_true", help="fewer precisions and fewer loads")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--one", nargs=2, metavar=("DIRECTORY", "DTYPE"), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    report = {**start_report("load", "safetensors"), "quick": arguments.quick, "limits": LIMITS}
+    print_report({**report, "rows": measure(arguments.quick)}, print_tables, as_json=arguments.json)
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
@@ -131,16 +117,9 @@ def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dic
     }
 
 
-def print_report(report: dict[str, Any]) -> None:
-    console = Console(highlight=False, width=80)
-    console.print(heading(report["machine"], report["versions"]))
-    console.print()
-    title = "GPT-2 124M: under 2 s, memory under 1.3 times the weights"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("on disk", "in memory"):
-        table.add_column(column)
-    for column in ("MB", "seconds", "CPU seconds", "memory", "met"):
-        table.add_column(column, justify="right", no_wrap=True)
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    columns = ("on disk", "in memory", "MB", "seconds", "CPU seconds", "memory", "met")
+    table = make_table(columns, words=columns[:2], title="GPT-2 124M: under 2 s, memory under 1.3 times the weights")
     for row in report["rows"]:
         seconds, cpu_seconds, memory = (Spread(**row[name]) for name in FIGURES)
         figures = str(seconds), f"{cpu_seconds.median:.2f}", f"{memory.median:.2f}"

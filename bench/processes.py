@@ -1,14 +1,16 @@
-"""Forked child processes for work that is killed or whose memory is measured. A fork need not import torch again."""
+"""Child processes, forked so that they need not import torch again; what other programs use of the machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 Work = Callable[[], object]
@@ -56,6 +58,19 @@ def peak_of(child_id: int) -> int:
     if code := os.waitstatus_to_exitcode(status):
         raise SystemExit(code)
     return usage.ru_maxrss * 1024
+
+
+def cpu_seconds(process_id: int) -> float:
+    """User and system time of all threads of a process so far; not a number where there is no /proc."""
+    file = Path(f"/proc/{process_id}/stat")
+    fields = file.read_text(encoding="utf-8").rpartition(")")[2].split() if file.exists() else []
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else float("nan")
+
+
+def free_port() -> int:
+    """A port of this machine that nothing uses."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @dataclass(frozen=True)

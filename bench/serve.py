@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +34,7 @@ from typing import Any
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import Spread, note
+from processes import cpu_seconds, free_port
 from rich.console import Console
 
 import foretell
@@ -100,12 +99,6 @@ class Program:
     fields: dict[str, Any]
     decode: Callable[[list[int]], str] | None = None
 
-    def cpu_seconds(self) -> float:
-        """Processor time since the start; not a number where there is no /proc."""
-        file = Path(f"/proc/{self.process.pid}/stat")
-        fields = file.read_text(encoding="utf-8").rpartition(")")[2].split() if file.exists() else []
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else float("nan")
-
 
 async def stream(port: int, body: dict[str, Any]) -> list[float]:
     """The time of sending a request, then of each token of its answer."""
@@ -130,13 +123,13 @@ async def send(program: Program, load: Load, prompts: list[list[int]], watching:
         asked = [program.decode(ids) if program.decode else ids for ids in prompts[index :: load.clients]]
         return [await stream(program.port, {**body, "prompt": prompt}) for prompt in asked]
 
-    started, cpu = time.perf_counter(), program.cpu_seconds()
+    started, cpu = time.perf_counter(), cpu_seconds(program.process.pid)
     answers = [times for found in await asyncio.gather(*map(client, range(load.clients))) for times in found]
     seconds = time.perf_counter() - started
     gaps = [after - before for times in answers for before, after in pairwise(times[1:])]
     whole, first = [times[-1] - times[0] for times in answers], [times[1] - times[0] for times in answers]
     num_tokens = len(answers) * NEW_TOKENS
-    return Times(whole, first, gaps, num_tokens / seconds, (program.cpu_seconds() - cpu) / num_tokens)
+    return Times(whole, first, gaps, num_tokens / seconds, (cpu_seconds(program.process.pid) - cpu) / num_tokens)
 
 
 def alone(scheduler: Scheduler, load: Load, prompts: list[list[int]]) -> Times:
@@ -170,11 +163,6 @@ def running(command: list[str], port: int, ready: str) -> Iterator[subprocess.Po
     finally:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def save_model(folder: Path) -> Path:

@@ -13,7 +13,6 @@ only.
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
@@ -24,7 +23,7 @@ from typing import Any
 
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import note
-from processes import peak_memory_in_child
+from processes import Child, peak_memory_in_child
 from rich.console import Console
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
@@ -93,28 +92,26 @@ def iter_paragraphs(files: list[Path]) -> Iterator[str]:
 def measure(text: Path, kind: str, megabytes: int, workers: int, base: int) -> dict[str, Any]:
     """Prepare one text in a child process; returns a row of the report."""
     note(f"{kind}, {megabytes} MB, encoded by {workers}")
-    result = text.with_suffix(".json")
-    peak = peak_memory_in_child(lambda: prepare(text, kind, workers, result))
+    figures, peak = Child.start(lambda: prepare(text, kind, workers)).result()
     return {
         "kind": kind,
         "megabytes": megabytes,
         "workers": workers,
-        **json.loads(result.read_text()),
+        **figures,
         "peak_mb": round(peak / 1e6),
         "grown_mb": round((peak - base) / 1e6),
     }
 
 
-def prepare(text: Path, kind: str, workers: int, result: Path) -> None:
-    """Do what `foretell train` does before training; writes the figures to `result`."""
+def prepare(text: Path, kind: str, workers: int) -> dict[str, float]:
+    """Do what `foretell train` does before training; returns its figures."""
     clock, started = Clock(), time.perf_counter()
     config = make_section(TokenizerConfig, {"kind": kind})
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
         source, where = make_source([text], DataConfig()), Path(folder)
         made = tokenize_text(source, config, DataConfig(), where, clock, workers=workers)
         tokens = sum(record.tokens for record in made.store.splits.values())
-    seconds = time.perf_counter() - started
-    result.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))
+    return {"tokens": tokens, "seconds": time.perf_counter() - started, "mb_per_second": clock.rate}
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:

@@ -13,7 +13,6 @@ Two processes are slower than one for reasons that are measured apart:
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 from arguments import make_table
 from measure import Spread, note
-from processes import Child
+from processes import Child, free_port
 from rich.console import Console
 from scale_points import CPU, TRAINING, random_batch
 from torch import nn
@@ -73,13 +72,6 @@ def run_together(count: int, work: Work) -> list[Any]:
     together = get_context("fork").Barrier(count)
     children = [Child.start(lambda rank=rank: work(rank, together.wait)) for rank in range(count)]
     return [child.result()[0] for child in children]
-
-
-def free_port() -> int:
-    """A port of this machine that nothing uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def figures_of(rounds: list[list[Result]], nothing: int) -> Result:
