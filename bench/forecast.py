@@ -37,8 +37,9 @@ from foretell.forecasting.output import write_table
 from foretell.forecasting.rolling import Origin, Plan, Score, evaluate_origins, rolling_origins, score
 from foretell.forecasting.series import Series, choose_season
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.train import ForecastRequest, train_forecaster
+from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.session.display import PlainReporter
+from foretell.session.protocol import run_training
 
 NAIVE2 = {"mase": 2.395, "smape": 18.383}  # of M4 hourly (Makridakis et al. 2020)
 WEEK = 7  # days
@@ -76,7 +77,7 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
         data=file, out=out, minutes=None if quick else arguments.minutes, overrides={"training": training}
     )
     started = time.perf_counter()
-    session = train_forecaster(request, PlainReporter())
+    session = run_training(ForecastTraining(request), PlainReporter())
     minutes = (time.perf_counter() - started) / 60
     forecaster = load_forecaster(out, "cpu")
     windows = max(1, min(MOST_WINDOWS, data.test // forecaster.horizon))

@@ -23,10 +23,11 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.translation.pairs import Pair, read_pairs, split_pairs
 from foretell.translation.task import PairData
-from foretell.translation.train import PairRequest, train_translation
+from foretell.translation.train import PairRequest, TranslationTraining
 from foretell.translation.translate import Decoding, evaluate_pairs, measure_quality, translate
 from foretell.translation.translator import Translator, load_translator
 
@@ -80,7 +81,7 @@ def measure(request: PairRequest, split: Split, is_quick: bool) -> BenchmarkRepo
     """One run from nothing, and its quality on the held-out pairs."""
     report = start_report("translate", "sacrebleu")
     begun = time.perf_counter()
-    session = train_translation(request, Notes())
+    session = run_training(TranslationTraining(request), Notes())
     best = session.run.best()
     translator = load_translator(best.directory, "cpu", "float32")
     test = split.test[:: len(split.test) // 50] if is_quick else split.test

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from foretell.forecasting.forecaster import Forecaster, load_forecaster
-from foretell.forecasting.train import ForecastRequest, train_forecaster
+from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 
@@ -53,7 +54,9 @@ def request_for(series_file) -> Callable[..., ForecastRequest]:
 @pytest.fixture(scope="session")
 def session(series_file, tmp_path_factory) -> Session:
     """A session that has trained a tiny forecaster."""
-    return train_forecaster(make_request(series_file, tmp_path_factory.mktemp("runs") / "waves"), Reporter())
+    return run_training(
+        ForecastTraining(make_request(series_file, tmp_path_factory.mktemp("runs") / "waves")), Reporter()
+    )
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ import pytest
 from foretell.forecasting.calibration import Combination, HeldOut, choose_combination
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import seasonal_naive
-from foretell.forecasting.train import train_forecaster
+from foretell.forecasting.train import ForecastTraining
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
 SEASON = 6
@@ -68,7 +69,9 @@ def test_an_untrained_forecaster_of_waves_repeats_them(forecaster, session):
 
 
 def test_a_run_without_combination_has_the_models_forecasts(request_for, tmp_path):
-    run = train_forecaster(request_for(tmp_path / "alone", 2, overrides={"series": {"combine": False}}), Reporter()).run
+    run = run_training(
+        ForecastTraining(request_for(tmp_path / "alone", 2, overrides={"series": {"combine": False}})), Reporter()
+    ).run
     forecaster = load_forecaster(run.directory)
     assert forecaster.calibration is not None
     assert forecaster.combination is None

@@ -14,11 +14,12 @@ from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
-from foretell.forecasting.train import ForecastRequest, ForecastTraining, train_forecaster
+from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.forecasting.windows import Window
 from foretell.loading import load
 from foretell.planning.estimate import device_memory
 from foretell.session.declaration import Machine
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
 
@@ -46,7 +47,7 @@ def test_a_training_leaves_time_for_the_losses_by_context_and_the_calibration(se
     """Six contexts; two windows of four values in 50 paths each; an evaluation reads two windows of 32 values."""
     assert session.task.closing_evaluations == 6 + SAMPLING_COST * 2 * 4 * CALIBRATION_PATHS / (2 * 32)
     request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
-    assert train_forecaster(request, Reporter()).task.closing_evaluations == 0
+    assert run_training(ForecastTraining(request), Reporter()).task.closing_evaluations == 0
 
 
 def test_samples_show_numbers(session):
@@ -62,7 +63,7 @@ def test_held_out_values_are_not_learned_from(session):
 
 def test_all_values_can_be_learned_from(request_for, tmp_path):
     request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
-    trained = train_forecaster(request, Reporter())
+    trained = run_training(ForecastTraining(request), Reporter())
     assert trained.task.source.values == sum(len(each) for each in trained.task.series)
     assert trained.run.best().training()["validation_loss"] is None
 
@@ -70,13 +71,13 @@ def test_all_values_can_be_learned_from(request_for, tmp_path):
 def test_training_with_scales_that_look_ahead_is_refused(request_for, tmp_path, monkeypatch):
     monkeypatch.setattr(Window, "scale", lambda window, rule=None: scale_of(window.values))
     with pytest.raises(TrainingError, match="looks ahead"):
-        train_forecaster(request_for(tmp_path / "run"), Reporter())
+        run_training(ForecastTraining(request_for(tmp_path / "run")), Reporter())
     assert not (tmp_path / "run").exists()
 
 
 def test_resuming_is_bit_identical_to_never_stopping(request_for, tmp_path, monkeypatch):
     steps = {"steps": 4, "batch_size": 4, "evaluate_every": 2, "checkpoint_every": 2}
-    whole = train_forecaster(request_for(tmp_path / "whole", overrides={"training": steps}), Reporter())
+    whole = run_training(ForecastTraining(request_for(tmp_path / "whole", overrides={"training": steps})), Reporter())
     batch = ForecastTask.batch
 
     def fail_at_3(task, step):
@@ -88,8 +89,8 @@ def test_resuming_is_bit_identical_to_never_stopping(request_for, tmp_path, monk
     with monkeypatch.context() as patched:
         patched.setattr(ForecastTask, "batch", fail_at_3)
         with pytest.raises(KeyboardInterrupt):
-            train_forecaster(request, Reporter())
-    resumed = train_forecaster(request, Reporter(), resume=True)
+            run_training(ForecastTraining(request), Reporter())
+    resumed = run_training(ForecastTraining(request), Reporter(), resume=True)
     expected = weights(whole.run.directory)
     assert all(torch.equal(weight, expected[path]) for path, weight in weights(resumed.run.directory).items())
 
@@ -116,16 +117,16 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_a_run_is_not_resumed_with_other_settings(change, error, words, request_for, run_directory):
     with pytest.raises(error, match=words):
-        train_forecaster(change(request_for(run_directory)), Reporter(), resume=True)
+        run_training(ForecastTraining(change(request_for(run_directory))), Reporter(), resume=True)
 
 
 def test_a_run_is_not_resumed_on_other_values(request_for, tmp_path):
     request = request_for(tmp_path / "run", steps=1)
-    train_forecaster(request, Reporter())
+    run_training(ForecastTraining(request), Reporter())
     kept = next((tmp_path / "run" / "tokens" / "data").iterdir())
     kept.write_text(kept.read_text().replace(",100.000", ",101.000"))
     with pytest.raises(CheckpointError, match="series"):
-        train_forecaster(request, Reporter(), resume=True)
+        run_training(ForecastTraining(request), Reporter(), resume=True)
 
 
 WRONG = {
@@ -143,13 +144,13 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "words"), WRONG.values(), ids=WRONG)
 def test_wrong_settings_are_refused_and_leave_nothing(changes, words, series_file, tmp_path):
     with pytest.raises(ConfigError, match=words):
-        train_forecaster(ForecastRequest(data=series_file, out=tmp_path / "run", **changes), Reporter())
+        run_training(ForecastTraining(ForecastRequest(data=series_file, out=tmp_path / "run", **changes)), Reporter())
     assert not (tmp_path / "run").exists()
 
 
 def test_too_short_series_are_refused(series_file, tmp_path):
     with pytest.raises(DataError, match="too few to hold out 59"):
-        train_forecaster(ForecastRequest(data=series_file, out=tmp_path / "run", horizon=59), Reporter())
+        run_training(ForecastTraining(ForecastRequest(data=series_file, out=tmp_path / "run", horizon=59)), Reporter())
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny"), (1e-6, "small")])
@@ -173,13 +174,13 @@ def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: 0.01)
     caplog.set_level(logging.INFO, logger="foretell")
     request = ForecastRequest(data=series_file, out=tmp_path / "run", size="toy", horizon=4, minutes=2.0)
-    trained = train_forecaster(request, Reporter())
+    trained = run_training(ForecastTraining(request), Reporter())
     assert trained.progress.step == trained.training.steps == 3
     assert (trained.progress.learning_rate or 1.0) < 0.4 * trained.training.learning_rate
     assert "steps       3: the time would allow 12,000, but more would mostly memorise the data" in caplog.text
     assert "ended       after 3 steps, the most for this data; 1" in caplog.text
     caplog.clear()
-    again = train_forecaster(request, Reporter(), resume=True)
+    again = run_training(ForecastTraining(request), Reporter(), resume=True)
     assert again.progress.step == 3
     assert f"finished    {tmp_path / 'run'} has all its 3 steps" in caplog.text
     assert "ended" not in caplog.text

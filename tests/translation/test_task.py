@@ -19,12 +19,13 @@ from foretell.planning.estimate import device_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
 from foretell.session.declaration import Machine
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.translation.language_check import count_sides
 from foretell.translation.pairs import Pair, train_vocabulary
 from foretell.translation.task import BEAM_COST, PairData
-from foretell.translation.train import PairRequest, PairText, TranslationTraining, train_translation
+from foretell.translation.train import PairRequest, PairText, TranslationTraining
 from foretell.translation.translate import (
     LENGTH_PENALTIES,
     Decoding,
@@ -60,7 +61,7 @@ def request(out: Path, **changes) -> PairRequest:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory) -> Session:
-    return train_translation(request(tmp_path_factory.mktemp("runs") / "colours"), Reporter())
+    return run_training(TranslationTraining(request(tmp_path_factory.mktemp("runs") / "colours")), Reporter())
 
 
 def test_it_learns_to_translate_pairs_that_it_has_not_seen(session):
@@ -111,14 +112,14 @@ def test_runs_can_be_listed_and_compared(session):
 
 
 def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path):
-    train_translation(request(tmp_path / "run"), Reporter())
+    run_training(TranslationTraining(request(tmp_path / "run")), Reporter())
     run = Run(tmp_path / "run")
     last = run.at("last").directory
     whole = {path: weight.clone() for path, weight in session.task.model.state_dict().items()}
     for file in last.iterdir():
         file.unlink()
     last.rmdir()
-    resumed = train_translation(PairRequest(out=tmp_path / "run", size="toy"), Reporter(), resume=True)
+    resumed = run_training(TranslationTraining(PairRequest(out=tmp_path / "run", size="toy")), Reporter(), resume=True)
     assert resumed.progress.step == 60
     assert all(torch.equal(weight, whole[path]) for path, weight in resumed.task.model.state_dict().items())
 
@@ -172,7 +173,9 @@ def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_ch
 
 def test_two_vocabularies_are_saved_in_two_files(tmp_path):
     overrides = OVERRIDES | {"training": {"steps": 1}}
-    run = train_translation(request(tmp_path / "run", overrides=overrides, is_shared=False), Reporter()).run
+    run = run_training(
+        TranslationTraining(request(tmp_path / "run", overrides=overrides, is_shared=False)), Reporter()
+    ).run
     translator = load_translator(run.directory, "cpu")
     assert (run.best().directory / "source_tokenizer.json").is_file()
     assert translator.vocabulary.source.fingerprint != translator.vocabulary.target.fingerprint
@@ -206,8 +209,10 @@ def test_wrong_settings_are_refused(tmp_path, overrides, message):
 
 def test_other_settings_than_those_of_the_run_are_refused(session):
     with pytest.raises(ConfigError, match="was started with training.seed = 1, not 2"):
-        train_translation(
-            PairRequest(out=session.run.directory, overrides={"training": {"seed": 2}}), Reporter(), resume=True
+        run_training(
+            TranslationTraining(PairRequest(out=session.run.directory, overrides={"training": {"seed": 2}})),
+            Reporter(),
+            resume=True,
         )
 
 
@@ -237,5 +242,5 @@ def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="foretell")
     overrides = OVERRIDES | {"training": {"steps": 1}, "pairs": {"longest": 8}}
     data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
-    train_translation(request(tmp_path / "run", overrides=overrides, pairs=data), Reporter())
+    run_training(TranslationTraining(request(tmp_path / "run", overrides=overrides, pairs=data)), Reporter())
     assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -32,10 +31,9 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
-from foretell.session.budget import Budget, SizeCost
+from foretell.session.budget import SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
 from foretell.session.machine import check_model_fits
-from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -45,13 +43,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
-DEFAULT_MINUTES = 5.0
 MOST_PASSES = 100  # over the values, unless the number of steps is given
 FEWEST_STEPS = 300  # are always allowed, for short series
 EVALUATIONS = 10  # per training
 SEASONS_AHEAD = 2  # the default horizon
 HELD_OUT_SHARE = 10  # a series holds out at most a tenth, or one horizon
-PROBED = "tiny"  # the size whose speed is measured
 PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
 
@@ -90,6 +86,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     """Training on series of numbers. The run keeps a copy of the file."""
 
     verb = "train --task forecast"
+    default_minutes = 5.0
     format = DETECT  # of the file, once it is read
 
     def read(self, run: Run, reporter: Reporter) -> list[Series]:
@@ -123,15 +120,18 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             for name in ((self.request.size,) if self.request.size else SIZES)
         }
         check_series_fit(data, next(iter(configs.values())))
-        size = self.request.size
+        size, values = self.request.size, sum(map(len, data))
         if size is None:
-            size, reason = self.open_size(configs, data, machine)
+            costs = {name: cost_of(config) for name, config in configs.items()}
+            size, reason = self.timed_size(
+                configs, costs, data, machine, most_tokens=MOST_PASSES * values, source="the series"
+            )
             reasons.append(reason)
         config = configs[size]
         check_model_fits(weight_shapes(config.model), config.training, machine.memory)
-        values, values_per_step = sum(map(len, data)), config.training.batch_size * config.model.context_length
+        values_per_step = config.training.batch_size * config.model.context_length
         most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
-        steps, reason = self.timed_steps(config, data, machine, DEFAULT_MINUTES, most)
+        steps, reason = self.timed_steps(config, data, machine, most)
         if self.request.minutes is not None and steps > most:
             steps, reason = most, f"the time would allow {steps:,}, but more would mostly memorise the data"
         if self.request.section("training").get("steps") is None:
@@ -142,25 +142,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
         record |= {} if self.request.minutes is None else {"most_steps": most}
         return Choice(config, size, reasons, record)
-
-    def open_size(
-        self, configs: Mapping[str, ForecastConfig], data: Sequence[Series], machine: Machine
-    ) -> tuple[str, str]:
-        """The size for the time and the values, and the reason."""
-        check_model_fits(weight_shapes(configs[PROBED].model), configs[PROBED].training, machine.memory)
-        most = MOST_PASSES * sum(map(len, data))
-        minutes = self.request.minutes or DEFAULT_MINUTES
-        costs = {
-            name: SizeCost.of(
-                weight_shapes(config.model),
-                config.training,
-                config.training.batch_size * config.model.context_length,
-                training_flops_per_token(config.model),
-            )
-            for name, config in configs.items()
-        }
-        budget = partial(Budget, minutes, most_tokens=most, data="the series")
-        return self.timed_size(costs, (PROBED, configs[PROBED]), data, machine, budget)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""
@@ -265,9 +246,10 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
     )
 
 
-def train_forecaster(request: ForecastRequest, reporter: Reporter, *, resume: bool = False) -> Session[ForecastTask]:
-    """Train as requested; with `resume`, continue the run if it exists."""
-    return run_training(ForecastTraining(request), reporter, resume=resume)
+def cost_of(config: ForecastConfig) -> SizeCost:
+    model, training = config.model, config.training
+    tokens_per_step = training.batch_size * model.context_length
+    return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:

@@ -44,7 +44,7 @@ class Budget:
     minutes: float
     flops_per_second: float
     most_tokens: float
-    data: str = "the text"
+    source: str = "the text"
     tokens_per_parameter: float = TOKENS_PER_PARAMETER
 
     def tokens(self, cost: SizeCost) -> float:
@@ -61,7 +61,7 @@ class Budget:
         """
         by_time = math.sqrt(self.tokens(cost) * cost.parameters / self.tokens_per_parameter)
         by_data = self.most_tokens / self.tokens_per_parameter
-        return (by_time, "the time") if by_time < by_data else (by_data, self.data)
+        return (by_time, "the time") if by_time < by_data else (by_data, self.source)
 
 
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:

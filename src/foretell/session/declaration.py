@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -20,11 +20,13 @@ from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
-from foretell.session.machine import Footprint, seconds_per_step
+from foretell.session.machine import Footprint, check_model_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
+
+PROBED = "tiny"  # the size whose speed is measured
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -73,6 +75,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     """
 
     verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
+    default_minutes: ClassVar[float] = 10.0
 
     def __init__(self, request: AnyRequest):
         self.request = request
@@ -125,29 +128,23 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return self.probed[1]
 
     def timed_size(
-        self,
-        costs: Mapping[str, SizeCost],
-        probed: tuple[str, Any],
-        data: Any,
-        machine: Machine,
-        budget: Callable[[float], Budget],
+        self, configs: Mapping[str, Any], costs: Mapping[str, SizeCost], data: Any, machine: Machine, **budget: Any
     ) -> tuple[str, str]:
-        """The size for time and data (`choose_size`), and the reason.
+        """The size for time and data (`choose_size`), and the reason; the speed of PROBED is measured.
 
-        probed: the size to measure, and its configuration. budget: from the measured operations per second.
+        configs, costs: of each size. budget: fields of `Budget`.
         """
-        name, config = probed
-        rate = costs[name].flops_per_step / self.seconds_per_step(config, data, machine)
-        return choose_size(costs, budget(rate))
+        config, cost = configs[PROBED], costs[PROBED]
+        check_model_fits(self.footprint(config, data).shapes, config.training, machine.memory)
+        rate = cost.flops_per_step / self.seconds_per_step(config, data, machine)
+        return choose_size(costs, Budget(self.request.minutes or self.default_minutes, rate, **budget))
 
-    def timed_steps(
-        self, config: Any, data: Any, machine: Machine, default_minutes: float = 1.0, most: int | None = None
-    ) -> tuple[int, str]:
+    def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
         if self.request.section("training").get("steps") is not None:
             return config.training.steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
-        return choose_steps(self.request.minutes, default_minutes, seconds, f"{seconds:.2f} s per step", most)
+        return choose_steps(self.request.minutes, self.default_minutes, seconds, f"{seconds:.2f} s per step", most)
 
     def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
         """Refuse options that `TrainingRequest.check_same_run` cannot compare."""

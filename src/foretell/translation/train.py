@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +18,9 @@ from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
-from foretell.session.budget import Budget, SizeCost
+from foretell.session.budget import SizeCost
 from foretell.session.declaration import Choice, Machine, Training
 from foretell.session.machine import Footprint, check_model_fits
-from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -52,8 +50,6 @@ from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
-DEFAULT_MINUTES = 10.0
-PROBED = "tiny"  # the size whose speed is measured
 TOKENS_PER_PARAMETER = 1  # of both languages: tiny for 3 minutes and small for 10 on two cores, docs/translation.md
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
 TOKENIZER_FILE = "tokenizer.json"
@@ -142,7 +138,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         check_model_fits(weight_shapes(model), probed.training, machine.memory)
         loader = self.loader(data, probed)
         per_epoch = loader.batches_per_epoch
-        steps, reason = self.timed_steps(probed, data, machine, DEFAULT_MINUTES, MOST_EPOCHS * per_epoch)
+        steps, reason = self.timed_steps(probed, data, machine, MOST_EPOCHS * per_epoch)
         config = self.config(model, dropout_for(steps / per_epoch), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
         return Choice(config, size, reasons)
@@ -152,25 +148,16 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     ) -> tuple[str, str]:
         """The size for the time and the pairs, and the reason."""
         configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
-        probed = configs[PROBED]
-        check_model_fits(weight_shapes(probed.model), probed.training, machine.memory)
-        loader = self.loader(data, probed)
+        loader = self.loader(data, next(iter(configs.values())))
         tokens = int(loader.lengths.sum())
         costs = {}
         for name, config in configs.items():
             weights = weight_shapes(config.model)
-            flops = 3 * sum(
-                map(math.prod, weights.values())
-            )  # a token of either language passes half of the parameters
+            flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
             costs[name] = SizeCost.of(weights, config.training, tokens / loader.batches_per_epoch, flops)
-        budget = partial(
-            Budget,
-            self.request.minutes or DEFAULT_MINUTES,
-            most_tokens=MOST_EPOCHS * tokens,
-            data="the pairs",
-            tokens_per_parameter=TOKENS_PER_PARAMETER,
-        )
-        return self.timed_size(costs, (PROBED, probed), data, machine, budget)
+        most = MOST_EPOCHS * tokens
+        budget = {"most_tokens": most, "source": "the pairs", "tokens_per_parameter": TOKENS_PER_PARAMETER}
+        return self.timed_size(configs, costs, data, machine, **budget)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
@@ -249,11 +236,6 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             *([left_out] if task.left_out else []),
             *task.about["reasons"],
         ]
-
-
-def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool = False) -> Session[TranslationTask]:
-    """Train as requested; with `resume`, continue the run if it exists."""
-    return run_training(TranslationTraining(request), reporter, resume=resume)
 
 
 def read_data(request: PairRequest) -> PairData:
