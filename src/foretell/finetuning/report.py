@@ -39,26 +39,36 @@ logger = logging.getLogger(__name__)
 
 def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> dict[str, Any]:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
-    task, run = session.task, session.run
-    best, kind = run.best(), task.head.task
+    best, dev = session.run.best(), session.task.data.dev
     model = load_model(best.directory, session.device)
-    outputs = task_outputs(model, task.data.dev, session.dtype)
-    targets = [example.target for example in task.data.dev]
-    report: dict[str, Any] = {
-        "task": kind.name,
-        "examples": {"train": len(task.data.train), "dev": len(task.data.dev)},
-        "split": task.data.files.split_rule,
-        "best_step": best.step,
-        "minutes": round(session.progress.seconds / 60, 3),
-        "dev": kind.report(outputs, targets),
-        "baseline": baseline,
-        **ensemble_entry(model),
-    }
+    entries = {"best_step": best.step, "baseline": baseline, **ensemble_entry(model)}
     if longer := how_to_improve(session):
-        report["longer"] = longer
+        entries["longer"] = longer
         logger.info(f"longer      {longer}")
-    write_json(run.directory / REPORT, report)
-    draw_report(run.directory, partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets))
+    outputs = task_outputs(model, dev, session.dtype)
+    return write_figures(session, outputs, [example.target for example in dev], {}, entries)
+
+
+def write_figures(
+    session: Session[FinetuneTask],
+    outputs: Sequence[np.ndarray],
+    targets: Sequence[Target],
+    figures: Mapping[str, float],
+    entries: dict[str, Any],
+) -> dict[str, Any]:
+    """Write report.json and its picture. figures: in the place of the kind's own; entries: further ones."""
+    task, kind = session.task, session.task.head.task
+    report = {
+        "task": kind.name,
+        "examples": {"train": len(task.data.train), "dev": len(targets)},
+        "split": task.data.files.split_rule,
+        "minutes": round(session.progress.seconds / 60, 3),
+        "dev": {**kind.report(outputs, targets), **figures},
+        **entries,
+    }
+    write_json(session.run.directory / REPORT, report)
+    draw = partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets)
+    draw_report(session.run.directory, draw)
     return report
 
 
@@ -102,21 +112,13 @@ def standard_errors(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def write_cross_validation(session: Session[FinetuneTask], result: CrossValidation) -> None:
     """Write report.json and its picture: all figures are of examples that their model had not seen."""
-    task, kind = session.task, result.kind
-    report = {
-        "task": kind.name,
-        "examples": {"train": len(task.data.train), "dev": len(result.targets)},
-        "split": task.data.files.split_rule,
+    entries = {
         "best_step": session.progress.step,
-        "minutes": round(session.progress.seconds / 60, 3),
-        "dev": {**kind.report(result.outputs, result.targets), **means(result.figures)},
         "folds": result.figures,
         "standard_error": standard_errors(result.figures),
         "baseline": result.baseline(),
     }
-    write_json(session.run.directory / REPORT, report)
-    draw = partial(kind.draw, report=report["dev"], outputs=result.outputs, targets=result.targets)
-    draw_report(session.run.directory, draw)
+    write_figures(session, result.outputs, result.targets, means(result.figures), entries)
 
 
 def how_to_improve(session: Session[FinetuneTask]) -> str:

@@ -181,12 +181,7 @@ class FinetuneTask(Task):
         return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.digest}
 
     def record(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            **self.about,
-            "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "split": self.data.files.split_rule,
-        }
+        return {**super().record(), "split": self.data.files.split_rule}
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""
