@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -28,6 +29,60 @@ Epochs = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class HeadOptions:
+    """The options of a tuning with a head, under the names that `make_request` has for them."""
+
+    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None
+    dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None
+    dev_fraction: Annotated[float | None, Parameter(help="The share of DATA that is held out; default: 0.1.")] = None
+    folds: Annotated[
+        int | None, Parameter(help="Cross-validate: hold out each of K folds, then train the model on all of DATA.")
+    ] = None
+    group_column: Annotated[
+        str | None, Parameter(help="A column of groups; the rows of a group are held out together.")
+    ] = None
+    text_column: Annotated[list[str] | None, Parameter(help="The column with the text; twice for a pair of texts.")] = (
+        None
+    )
+    label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None
+    choice_column: arguments.ChoiceColumn = None
+    columns: arguments.ColumnNames = None
+    encoding: arguments.Encoding | None = None
+    truncate: arguments.Truncate = None
+    pool: Annotated[
+        Literal["extract", "last", "mean"] | None,
+        Parameter(
+            help="The vector of a text: the mean (default of classify), at an extract token, or at its last.",
+            show_choices=False,
+        ),
+    ] = None
+    lm_weight: Annotated[
+        float | None, Parameter(help="The weight of language modelling in the loss; default: 0.5.")
+    ] = None
+    class_weights: Annotated[
+        Literal["balanced", "none"] | None,
+        Parameter(help="balanced: all labels weigh the same; default: none.", show_choices=False),
+    ] = None
+    best_by: Annotated[
+        str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
+    ] = None
+    ensemble: Annotated[
+        bool, Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn).")
+    ] = False
+    size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None
+    epochs: Epochs = None
+    dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None
+    head_dropout: Annotated[float | None, Parameter(help="Dropout before the new layer; default: 0.1.")] = None
+    word_dropout: Annotated[
+        float | None, Parameter(help="The share of a text's tokens that each step leaves out; default: 0.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        given = {name: value for name, value in vars(self).items() if value is not None and value is not False}
+        return {**given, "columns": arguments.names_of(self.columns)}
+
+
 def finetune(
     model: Start = None,
     data: Annotated[
@@ -35,53 +90,10 @@ def finetune(
     ] = None,
     /,
     *,
-    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,
-    dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None,
-    dev_fraction: Annotated[float | None, Parameter(help="The share of DATA that is held out; default: 0.1.")] = None,
-    folds: Annotated[
-        int | None, Parameter(help="Cross-validate: hold out each of K folds, then train the model on all of DATA.")
-    ] = None,
-    group_column: Annotated[
-        str | None, Parameter(help="A column of groups; the rows of a group are held out together.")
-    ] = None,
-    text_column: Annotated[
-        list[str] | None, Parameter(help="The column with the text; twice for a pair of texts.")
-    ] = None,
-    label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None,
-    choice_column: arguments.ChoiceColumn = None,
-    columns: arguments.ColumnNames = None,
-    encoding: arguments.Encoding | None = None,
-    truncate: arguments.Truncate = None,
-    pool: Annotated[
-        Literal["extract", "last", "mean"] | None,
-        Parameter(
-            help="The vector of a text: the mean (default of classify), at an extract token, or at its last.",
-            show_choices=False,
-        ),
-    ] = None,
-    lm_weight: Annotated[
-        float | None, Parameter(help="The weight of language modelling in the loss; default: 0.5.")
-    ] = None,
-    class_weights: Annotated[
-        Literal["balanced", "none"] | None,
-        Parameter(help="balanced: all labels weigh the same; default: none.", show_choices=False),
-    ] = None,
-    best_by: Annotated[
-        str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
-    ] = None,
+    head: Annotated[HeadOptions, Parameter(name="*")] = HeadOptions(),
     from_scratch: Annotated[
         bool, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
     ] = False,
-    ensemble: Annotated[
-        bool, Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn).")
-    ] = False,
-    size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None,
-    epochs: Epochs = None,
-    dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
-    head_dropout: Annotated[float | None, Parameter(help="Dropout before the new layer; default: 0.1.")] = None,
-    word_dropout: Annotated[
-        float | None, Parameter(help="The share of a text's tokens that each step leaves out; default: 0.")
-    ] = None,
     lora: Annotated[
         bool, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
     ] = False,
@@ -112,34 +124,14 @@ def finetune(
     request = make_request(
         data,
         out=out,
-        task=task,
         start=load_start(model) if model else None,
-        text_column=text_column or (),
-        label_column=label_column,
-        choice_column=choice_column or (),
-        columns=arguments.names_of(columns),
         is_from_scratch=from_scratch,
-        size=size,
-        dev=dev,
-        epochs=epochs,
         minutes=options.minutes,
-        dropout=dropout,
-        pool=pool,
-        truncate=truncate,
         training=sections.get("training", {}),
         lora=sections.get("lora", {} if lora else None),
         device=options.device,
         dtype=options.dtype,
-        lm_weight=lm_weight,
-        head_dropout=head_dropout,
-        word_dropout=word_dropout,
-        class_weights=class_weights,
-        dev_fraction=dev_fraction,
-        folds=folds,
-        ensemble=ensemble or None,
-        group_column=group_column,
-        best_by=best_by,
-        encoding=encoding,
+        **head.given(),
     )
     train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
 

@@ -58,7 +58,7 @@ def write_figures(
 ) -> dict[str, Any]:
     """Write report.json and its picture. figures: in the place of the kind's own; entries: further ones."""
     task, kind = session.task, session.task.head.task
-    report = {
+    report: dict[str, Any] = {
         "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(targets)},
         "split": task.data.files.split_rule,
