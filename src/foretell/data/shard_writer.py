@@ -13,18 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from foretell.data.shards import (
-    DOCUMENT_DTYPE,
-    FORMAT,
-    INDEX,
-    SPLIT_NAME,
-    ShardRecord,
-    SplitRecord,
-    documents_name,
-    npy_header,
-    shard_name,
-    token_dtype,
-)
+from foretell.data import shards
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import sha256, sync
 
@@ -41,7 +30,7 @@ class TokenWriter:
     """
 
     def __init__(self, directory: str | Path, split_name: str, vocab_size: int, shard_tokens: int = 2**26):
-        if not SPLIT_NAME.fullmatch(split_name):
+        if not shards.SPLIT_NAME.fullmatch(split_name):
             raise UsageError(f"split name {split_name!r}: use small letters, digits and _, a letter first")
         if not 1 <= vocab_size <= 2**32 or shard_tokens < 1:
             raise UsageError(f"vocab_size {vocab_size}, shard_tokens {shard_tokens}: give 1 to 2**32, and 1 or more")
@@ -49,14 +38,14 @@ class TokenWriter:
         self.split_name = split_name
         self.vocab_size = vocab_size
         self.shard_tokens = shard_tokens
-        self.dtype = token_dtype(vocab_size)
+        self.dtype = shards.token_dtype(vocab_size)
         self._starts = array("q")
         self._tokens = 0
         self._text_bytes = 0
-        self._shards: list[ShardRecord] = []
+        self._shards: list[shards.ShardRecord] = []
         self._file: BinaryIO | None = None
         self._file_tokens = 0
-        self._record: SplitRecord | None = None
+        self._record: shards.SplitRecord | None = None
         _make_store_directory(self.directory)
 
     def __enter__(self) -> Self:
@@ -73,7 +62,7 @@ class TokenWriter:
             raise
 
     @property
-    def record(self) -> SplitRecord:
+    def record(self) -> shards.SplitRecord:
         """The record for `write_index`; it exists once the `with` block has ended."""
         if self._record is None:
             raise UsageError(f"split {self.split_name!r} is not written yet: its record exists after the with block")
@@ -111,7 +100,7 @@ class TokenWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
-        for name in (*self._names(), documents_name(self.split_name)):
+        for name in (*self._names(), shards.documents_name(self.split_name)):
             _temporary(self.directory / name).unlink(missing_ok=True)
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
@@ -128,11 +117,11 @@ class TokenWriter:
 
     def _append(self, ids: np.ndarray) -> int:
         """Write the ids that fit into the current shard, and return their number."""
-        path = _temporary(self.directory / shard_name(self.split_name, len(self._shards)))
+        path = _temporary(self.directory / shards.shard_name(self.split_name, len(self._shards)))
         with _writing(path):
             if self._file is None:
                 self._file = path.open("wb")
-                self._file.write(npy_header(self.dtype, 0))
+                self._file.write(shards.npy_header(self.dtype, 0))
             count = min(len(ids), self.shard_tokens - self._file_tokens)
             self._file.write(ids[:count].data)
         self._file_tokens += count
@@ -141,55 +130,57 @@ class TokenWriter:
         return count
 
     def _finish_shard(self) -> None:
-        name = shard_name(self.split_name, len(self._shards))
+        name = shards.shard_name(self.split_name, len(self._shards))
         path = _temporary(self.directory / name)
         assert self._file is not None
         with _writing(path):
             self._file.seek(0)
-            self._file.write(npy_header(self.dtype, self._file_tokens))
+            self._file.write(shards.npy_header(self.dtype, self._file_tokens))
             _flush(self._file)
             self._file.close()
-            self._shards.append(ShardRecord(name, self._file_tokens, sha256(path)))
+            self._shards.append(shards.ShardRecord(name, self._file_tokens, sha256(path)))
         self._file, self._file_tokens = None, 0
 
     def _finish(self) -> None:
         if self._file is not None:
             self._finish_shard()
-        name = documents_name(self.split_name)
+        name = shards.documents_name(self.split_name)
         path = _temporary(self.directory / name)
         with _writing(path), path.open("wb") as file:
-            starts = np.array(self._starts, dtype=DOCUMENT_DTYPE)
-            file.write(npy_header(DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
+            starts = np.array(self._starts, dtype=shards.DOCUMENT_DTYPE)
+            file.write(shards.npy_header(shards.DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
             _flush(file)
         with _writing(self.directory):
             digest = sha256(path)
             for finished in (*(shard.file for shard in self._shards), name):
                 _temporary(self.directory / finished).replace(self.directory / finished)
             sync(self.directory)
-        self._record = SplitRecord(self._tokens, len(self._starts), self._text_bytes, digest, tuple(self._shards))
+        self._record = shards.SplitRecord(
+            self._tokens, len(self._starts), self._text_bytes, digest, tuple(self._shards)
+        )
 
     def _names(self) -> Iterator[str]:
         """The names of all shards begun so far."""
-        return (shard_name(self.split_name, index) for index in range(len(self._shards) + 1))
+        return (shards.shard_name(self.split_name, index) for index in range(len(self._shards) + 1))
 
 
 def write_index(
     directory: str | Path,
     tokenizer_fingerprint: str,
     vocab_size: int,
-    splits: Mapping[str, SplitRecord],
+    splits: Mapping[str, shards.SplitRecord],
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Turn the written splits into a store by writing its index, in one step.
 
     `extra` is any JSON for readers of the store. Raises OutputError.
     """
-    path = Path(directory) / INDEX
+    path = Path(directory) / shards.INDEX
     index = {
-        "format": FORMAT,
+        "format": shards.FORMAT,
         "tokenizer": tokenizer_fingerprint,
         "vocab_size": vocab_size,
-        "dtype": token_dtype(vocab_size).name,
+        "dtype": shards.token_dtype(vocab_size).name,
         "splits": {name: asdict(record) for name, record in splits.items()},
         "extra": dict(extra or {}),
     }
@@ -208,7 +199,7 @@ def write_index(
 def _make_store_directory(directory: Path) -> None:
     with _writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        if (directory / INDEX).exists():
+        if (directory / shards.INDEX).exists():
             raise OutputError(f"{directory}: already holds a token store; remove it or choose another folder")
 
 

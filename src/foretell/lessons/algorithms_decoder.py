@@ -12,58 +12,48 @@ from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.model.decoder import Decoder
+from foretell.textbook import transformer
 from foretell.textbook.attention import Vector, layer_norm_per_column
 from foretell.textbook.training import sgd_step
-from foretell.textbook.transformer import (
-    DTransformerParameters,
-    Hyperparameters,
-    combine,
-    embed,
-    encoder_layer_states,
-    masked_self_attention,
-    mlp,
-    random_parameters,
-    unembedding_per_column,
-)
 
-SIZES = Hyperparameters(N_V=5, l_max=8, L=2, H=2, d_e=4, d_mlp=8)
+SIZES = transformer.Hyperparameters(N_V=5, l_max=8, L=2, H=2, d_e=4, d_mlp=8)
 SEED = 3
 x = [3, 0, 4, 1]
 ETA, STEPS = 0.1, 40
 TEMPERATURES = (0.5, 1.0, 2.0)
 
 
-def draw_parameters() -> DTransformerParameters:
+def draw_parameters() -> transformer.DTransformerParameters:
     """Random parameters, varied so that no bias is 0 and no norm is plain, as in a trained model."""
     rng = np.random.default_rng(SEED)
-    theta = random_parameters(SIZES, rng)
-    return combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), theta)
+    theta = transformer.random_parameters(SIZES, rng)
+    return transformer.combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), theta)
 
 
-def norm_in_loop(x: Sequence[int], theta: DTransformerParameters) -> np.ndarray:
+def norm_in_loop(x: Sequence[int], theta: transformer.DTransformerParameters) -> np.ndarray:
     """P (N_V, l) by the listing as the source prints it: it normalises a third time at the end of every layer."""
-    X = embed(x, theta.W_e, theta.W_p)
+    X = transformer.embed(x, theta.W_e, theta.W_p)
     for layer in theta.layers:
         X = layer_norm_per_column(X, layer.gamma_1, layer.beta_1)
-        X = X + masked_self_attention(X, layer)
+        X = X + transformer.masked_self_attention(X, layer)
         X = layer_norm_per_column(X, layer.gamma_2, layer.beta_2)
-        X = X + mlp(X, layer)
+        X = X + transformer.mlp(X, layer)
         X = layer_norm_per_column(X, theta.gamma, theta.beta)
-    return unembedding_per_column(X, theta.W_u)
+    return transformer.unembedding_per_column(X, theta.W_u)
 
 
 def layer_means() -> dict[str, float]:
     """The largest mean of a token's vector after one layer, by BERT's layer (norm last) and by GPT's (norm first)."""
-    theta = random_parameters(SIZES, np.random.default_rng(SEED))  # with plain norms
-    layer, X = theta.layers[0], embed(x, theta.W_e, theta.W_p)
-    bert = encoder_layer_states(X, layer, gelu_erf)[-1]
-    attended = X + masked_self_attention(layer_norm_per_column(X, layer.gamma_1, layer.beta_1), layer)
-    gpt = attended + mlp(layer_norm_per_column(attended, layer.gamma_2, layer.beta_2), layer)
+    theta = transformer.random_parameters(SIZES, np.random.default_rng(SEED))  # with plain norms
+    layer, X = theta.layers[0], transformer.embed(x, theta.W_e, theta.W_p)
+    bert = transformer.encoder_layer_states(X, layer, gelu_erf)[-1]
+    attended = X + transformer.masked_self_attention(layer_norm_per_column(X, layer.gamma_1, layer.beta_1), layer)
+    gpt = attended + transformer.mlp(layer_norm_per_column(attended, layer.gamma_2, layer.beta_2), layer)
     return {name: float(np.abs(Y.mean(axis=0)).max()) for name, Y in (("BERT", bert), ("GPT", gpt))}
 
 
 @torch.inference_mode()
-def model_probabilities(theta: DTransformerParameters) -> np.ndarray:
+def model_probabilities(theta: transformer.DTransformerParameters) -> np.ndarray:
     """The model's P (T, V), with the textbook's weights."""
     decoder = Decoder(algorithms_config()).double()
     decoder.load_state_dict({path: torch.from_numpy(weight.copy()) for path, weight in model_weights(theta).items()})
@@ -87,7 +77,7 @@ def algorithms_config() -> ModelConfig:
     )
 
 
-def model_weights(theta: DTransformerParameters) -> dict[str, np.ndarray]:
+def model_weights(theta: transformer.DTransformerParameters) -> dict[str, np.ndarray]:
     """The parameters theta by module path: embeddings with one row per token, the weights of all heads stacked."""
     weights = {
         "embed.token.weight": theta.W_e.T,
@@ -117,7 +107,7 @@ def model_weights(theta: DTransformerParameters) -> dict[str, np.ndarray]:
     return weights
 
 
-def descend(theta: DTransformerParameters) -> list[float]:
+def descend(theta: transformer.DTransformerParameters) -> list[float]:
     """The loss before each step of gradient descent on one sequence."""
     losses = []
     for _ in range(STEPS):

@@ -18,30 +18,8 @@ from foretell.generation.engine import MEMORY_SHARE
 from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
-from foretell.planning.estimate import (
-    Cost,
-    DeviceMemory,
-    Range,
-    check_training_fits,
-    device_memory,
-    round_number,
-    rows_at_once,
-    total,
-    training_cost,
-    training_flops,
-    training_memory,
-)
-from foretell.planning.speed import (
-    THIS,
-    Accelerator,
-    Basis,
-    Probe,
-    find_accelerator,
-    nearest,
-    peak_flops,
-    probe,
-    read_bandwidth,
-)
+from foretell.planning import estimate, speed
+from foretell.planning.estimate import Range
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 
@@ -53,16 +31,16 @@ UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minut
 class Devices:
     """`count` devices of a kind. device: the best device of this machine, if the plan is for this machine."""
 
-    accelerator: Accelerator
+    accelerator: speed.Accelerator
     count: int
     device: torch.device | None = None
 
     @property
-    def memory(self) -> DeviceMemory:
+    def memory(self) -> estimate.DeviceMemory:
         if self.device is None:
             size = int(self.accelerator.memory)
-            return DeviceMemory(self.accelerator.name, size, self.count, torch.bfloat16)
-        here = device_memory(self.device)
+            return estimate.DeviceMemory(self.accelerator.name, size, self.count, torch.bfloat16)
+        here = estimate.device_memory(self.device)
         return replace(here, processes=self.count, dtype=choose_training_dtype("auto", self.device))
 
     @property
@@ -75,12 +53,12 @@ def find_devices(name: str, count: int) -> Devices:
     """The devices of a name; `this` is the best device of this machine."""
     if count < 1:
         raise UsageError(f"--gpus {count} is not a number of devices; give 1 or more")
-    if name != THIS:
-        return Devices(find_accelerator(name), count)
+    if name != speed.THIS:
+        return Devices(speed.find_accelerator(name), count)
     device = choose_device("auto")
-    size = device_memory(device).size
-    rate = peak_flops(device, choose_inference_dtype("auto", device))
-    here = Accelerator(f"this {device.type}", size, read_bandwidth(device), rate, "measured now")
+    size = estimate.device_memory(device).size
+    rate = speed.peak_flops(device, choose_inference_dtype("auto", device))
+    here = speed.Accelerator(f"this {device.type}", size, speed.read_bandwidth(device), rate, "measured now")
     return Devices(here, count, device)
 
 
@@ -93,8 +71,8 @@ class TrainingPlan:
 
     memory: dict[str, Range]
     rows: int
-    cost: Cost
-    basis: Basis | Probe
+    cost: estimate.Cost
+    basis: speed.Basis | speed.Probe
 
 
 def plan_training(
@@ -114,22 +92,22 @@ def plan_training(
             f"{training.gradient_accumulation_steps} micro-batches; raise --training.batch-size"
         )
     memory, shapes = devices.memory, weight_shapes(model)
-    check_training_fits(model, shapes, training, memory)
-    flops = training_flops(model, training, tokens, devices.count)
+    estimate.check_training_fits(model, shapes, training, memory)
+    flops = estimate.training_flops(model, training, tokens, devices.count)
     basis, rate = find_rate(model, training, flops, tokens, devices)
-    cost = training_cost(flops, training, rate, devices.count, price)
-    parts = training_memory(model, shapes, training, memory)
-    return TrainingPlan(parts, rows_at_once(training, devices.count), cost, basis)
+    cost = estimate.training_cost(flops, training, rate, devices.count, price)
+    parts = estimate.training_memory(model, shapes, training, memory)
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), cost, basis)
 
 
 def find_rate(
     model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, devices: Devices
-) -> tuple[Basis | Probe, Range]:
+) -> tuple[speed.Basis | speed.Probe, Range]:
     """The basis of the time, and the rate of one device in FLOP/s that follows from it."""
     if devices.device is None:
-        basis = nearest(flops.high / tokens, tokens, devices.accelerator.name)
+        basis = speed.nearest(flops.high / tokens, tokens, devices.accelerator.name)
         return basis, basis.share * devices.accelerator.peak_flops
-    measured = probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
+    measured = speed.probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
     return measured, measured.rate
 
 
@@ -228,7 +206,7 @@ class Plan(Shown):
                 "parallel": self.training.parallel,
                 "checkpoint_activations": list(self.training.checkpoint_activations),
                 "memory": {name: asdict(size) for name, size in self.trained.memory.items()},
-                "memory_together": asdict(total(self.trained.memory)),
+                "memory_together": asdict(estimate.total(self.trained.memory)),
                 **asdict(self.trained.cost),
                 "basis": self.trained.basis.to_json(),
             }
@@ -247,7 +225,7 @@ class Plan(Shown):
         return DocumentSection(f"{self.size}: {parameters:,} parameters, context {context:,}", parts)
 
     def _training_parts(self, plan: TrainingPlan) -> list[Part]:
-        here, training, together = self.devices.accelerator, self.training, total(plan.memory)
+        here, training, together = self.devices.accelerator, self.training, estimate.total(plan.memory)
         parallel = f" by {training.parallel}" if self.devices.count > 1 else ""
         again = ", activations computed again" if training.checkpoint_activations else ""
         memory = [range_row(name, size, format_bytes) for name, size in plan.memory.items()]
@@ -255,10 +233,10 @@ class Plan(Shown):
         cost = [
             range_row("FLOPs", plan.cost.flops, lambda value: f"{value:.3g}"),
             range_row("time", plan.cost.seconds, format_seconds),
-            range_row("device hours", plan.cost.device_hours, round_number),
+            range_row("device hours", plan.cost.device_hours, estimate.round_number),
         ]
         if plan.cost.money is not None:
-            cost.append(range_row("money", plan.cost.money, round_number))
+            cost.append(range_row("money", plan.cost.money, estimate.round_number))
         warning = "It may not fit; fewer rows at once or --checkpoint-activations need less."
         return [
             Paragraph(
@@ -277,15 +255,15 @@ class Plan(Shown):
         rows = [
             range_row("weights", Range.exact(plan.weights), format_bytes),
             range_row("cache per token", Range.exact(plan.cache_per_token), format_bytes),
-            range_row("tokens/s, one user", plan.tokens_per_second, round_number),
-            range_row(f"users of {plan.context:,} tokens", plan.users, round_number),
+            range_row("tokens/s, one user", plan.tokens_per_second, estimate.round_number),
+            range_row(f"users of {plan.context:,} tokens", plan.users, estimate.round_number),
         ]
         return [
             Table((f"generating on one {here.name}", "at least", "at most"), rows),
             Paragraph(
                 f"One user: bound by reading {format_bytes(here.bandwidth)}/s, with a full and an empty cache. Users: "
                 "in a quarter of the memory, which the cache has by default, and in all; together they get at most "
-                f"{round_number(plan.tokens_per_second_of_all)} tokens/s."
+                f"{estimate.round_number(plan.tokens_per_second_of_all)} tokens/s."
             ),
         ]
 
@@ -297,4 +275,4 @@ def range_row(name: str, size: Range, written: Callable[[float], str]) -> tuple[
 def format_seconds(seconds: float) -> str:
     """A time in the unit that suits it: 3.4 hours."""
     size, unit = next(((size, unit) for size, unit in UNITS if seconds >= 1.5 * size), UNITS[-1])
-    return f"{round_number(seconds / size)} {unit}"
+    return f"{estimate.round_number(seconds / size)} {unit}"

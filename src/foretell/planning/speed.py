@@ -315,12 +315,11 @@ def time_steps(
 
 @dataclass(frozen=True)
 class Probe:
-    """Measurements: FLOP/s of training with the measured shape, and bytes per second of reading."""
+    """A measurement: FLOP/s of training with this number of layers and rows."""
 
     rate: Range
     layers: int
     rows: int
-    bandwidth: float
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "probe", **asdict(self)}
@@ -345,7 +344,7 @@ def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, d
     steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
     seconds, done = step_seconds(smaller, steps, device, dtype, PROBE_SECONDS), step_flops(smaller, steps)
     rate_range = Range(done / max(seconds) * MARGINS.low, done / min(seconds) * MARGINS.high)
-    return Probe(rate_range, smaller.num_layers, rows, read_bandwidth(device))
+    return Probe(rate_range, smaller.num_layers, rows)
 
 
 def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
