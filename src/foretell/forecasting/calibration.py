@@ -1,4 +1,4 @@
-"""What held-out windows choose: a combination with a naive forecast, and the widths of intervals.
+"""The choices of held-out windows: a combination with a naive forecast, and the widths of intervals.
 
 Combining forecasts lowers the error where their errors differ (Bates and Granger 1969, "The Combination of Forecasts").
 With few values to learn from, such as two series of weeks, a repeated season is better than any model trained on them.
