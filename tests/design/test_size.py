@@ -109,6 +109,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("session", 2, 159, "trainings of a given wall time; sizes that fit the time"),
     ("text", 1, 179, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
+    ("serving", 5, 600, "the explorer: passes, also of translation models, operands, patch maps, page files, examples"),
+    ("session", 2, 165, "trainings of a given wall time; sizes that fit the time"),
+    ("text", 1, 184, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
+    ("training", 1, 186, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,

@@ -156,6 +156,14 @@ def settled(page: Any) -> None:
     page.wait_for_selector("html[data-requests='0']")
 
 
+def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
+    button = page.locator(within).get_by_role("button", name=name, exact=exact)
+    button.scroll_into_view_if_needed()
+    settled(page)  # parts that come into view move the button when they arrive
+    button.click()
+    settled(page)
+
+
 @pytest.fixture
 def open_live(server: Served, browser: Any) -> Iterator[Callable[..., tuple[Any, list[str]]]]:
     """Open the live page, with options of a browser's context: the page, and its console's complaints."""

@@ -193,18 +193,6 @@ def test_a_hostile_text_is_shown_and_never_executed(open_live):
     assert complaints == []
 
 
-def test_models_trained_for_a_task_are_named(server, browser):
-    page = browser.new_page()
-    body = json.dumps({"models": [], "tasks": ["french", "<b>rain</b>"]})
-    page.route("**/explore", lambda route: route.fulfill(body=body, content_type="application/json"))
-    page.goto(server.address)
-    page.wait_for_selector("#trouble:not([hidden])")
-    words = page.locator("#trouble").inner_text()
-    assert "no language model to explore" in words and "french, <b>rain</b>; foretell explain" in words
-    assert server.client.get("/explore").json()["tasks"] == []
-    page.close()
-
-
 def test_an_error_is_one_line_and_the_last_pass_stays(open_live):
     page, _ = open_live(f"#text={TEXT}")
     before = next_rows(page)

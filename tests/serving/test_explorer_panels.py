@@ -13,7 +13,7 @@ import torch
 
 import foretell
 from foretell.insight.replacement import without_heads
-from tests.serving.conftest import settled
+from tests.serving.conftest import click, settled
 
 TEXT, OTHER = "The return value of the", "The second line of the file"
 LENGTH = 5  # of the text, in tokens
@@ -66,14 +66,6 @@ def effect(page: Any) -> list[list[str]]:
     """The rows of the table of both passes: token, changed, original, difference."""
     page.locator("#change-effect tbody tr").first.wait_for()
     return [row.locator("th, td").all_inner_texts() for row in page.locator("#change-effect tbody tr").all()]
-
-
-def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
-    button = page.locator(within).get_by_role("button", name=name, exact=exact)
-    button.scroll_into_view_if_needed()
-    settled(page)  # parts that come into view move the button when they arrive
-    button.click()
-    settled(page)
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------

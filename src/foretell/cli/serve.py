@@ -115,7 +115,7 @@ def open_served(
     from foretell.serving.tasks import tasks_of, translation_task
 
     if not set(TRANSLATION).isdisjoint(part_kinds(model)):
-        return None, [translation_task(name, open_translator(model, **options.keywords()))]
+        return None, [translation_task(name, open_translator(model, **options.keywords()), settings.look_bytes)]
     loaded = options.open(model)
     served = serve_model(name, loaded, settings)
     if not model.startswith(PREFIX):  # a model of the Hub would be looked up there again

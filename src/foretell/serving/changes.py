@@ -13,7 +13,7 @@ from foretell.model.structure import Value
 from foretell.paths import select
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.look_request import ChangeRequest
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel
 
 MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
 MOST_OPERATIONS = 256  # of a pass
@@ -24,7 +24,7 @@ Operation = Callable[[Tensor], Tensor]
 class Patches:
     """Values of the unchanged model in passes over the texts of `patch`, for all sequences of a request."""
 
-    def __init__(self, served: ServedModel, changes: list[ChangeRequest]):
+    def __init__(self, served: ExploredModel, changes: list[ChangeRequest]):
         self.served = served
         self._globs: dict[str, list[str]] = {}
         self._traces: dict[str, Trace] = {}
@@ -46,7 +46,7 @@ class Patches:
 
 
 def replacements(
-    served: ServedModel, changes: list[ChangeRequest], patches: Patches, start: Callable[[], int]
+    served: ExploredModel, changes: list[ChangeRequest], patches: Patches, start: Callable[[], int]
 ) -> dict[str, Operation]:
     """The operations on a pass, by the name of the value. start: gives the position of its first token.
 

@@ -23,7 +23,7 @@ from foretell.serving.connection import send_part, until_disconnected
 from foretell.serving.errors import ApiError, as_api_error, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import Name
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
@@ -60,10 +60,11 @@ class ExplorerFiles:
         return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
 
     async def models(self, request: HttpRequest) -> Response:
-        """GET /explore: the models that the page can show, and the names of models for a task, which it cannot."""
+        """GET /explore: the models that the page can show. reads_source: translation models."""
         models = self.server.models
-        tasks = [task.name for task in models.tasks]
-        return JSONResponse({"models": [described_model(served) for served in models], "tasks": tasks})
+        language = [described_model(served) for served in models]
+        translators = [{"name": task.name, "examples": [], "reads_source": True} for task in models.with_source]
+        return JSONResponse({"models": [*language, *translators]})
 
 
 class Explorer:
@@ -79,12 +80,12 @@ class Explorer:
         http = HttpRequest(scope, receive)
         request = await self.server.read(ExplorerRequest, http)
         headers = self.server.check_fields(request)
-        served = self.server.models.find(request.model)
+        served = await self.server.in_worker(partial(self.server.models.of_pass, request))
         with self.server.admitted(http):
             await until_disconnected(self._respond(served, request, headers, send), receive)
 
     async def _respond(
-        self, served: ServedModel, request: ExplorerRequest, headers: dict[str, str], send: Send
+        self, served: ExploredModel, request: ExplorerRequest, headers: dict[str, str], send: Send
     ) -> None:
         lines = self._lines(served, request)
         first = await anext(lines)  # raises the error of a request that cannot be answered
@@ -101,7 +102,7 @@ class Explorer:
             await send_part(send, to_json(as_api_error(error).to_json()) + b"\n")
         await send({"type": "http.response.body", "body": b""})
 
-    async def _lines(self, served: ServedModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
+    async def _lines(self, served: ExploredModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
         with errors_of("model"):
             page = served.page
         known = find_sections(page, served.sections, request.sections)
@@ -120,7 +121,7 @@ class Explorer:
                 yield to_json({"section": described(section)}) + b"\n"
 
 
-async def traced_pass(server: Server, served: ServedModel, request: PassRequest, values: list[str]) -> TracedPass:
+async def traced_pass(server: Server, served: ExploredModel, request: PassRequest, values: list[str]) -> TracedPass:
     """One pass that records these values, between two steps of other requests."""
     ids = await server.in_worker(partial(pass_ids, served, request))
     patches = Patches(served, request.change)

@@ -24,7 +24,8 @@ from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure, model_structure
-from foretell.serving.errors import ApiError
+from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.requests import PassRequest
 from foretell.text.chat_template import ChatFormat
 
 STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
@@ -76,20 +77,12 @@ def read_examples(directory: Path) -> list[PageExample]:
 
 
 @dataclass(eq=False)
-class ServedModel:
-    """A language model that answers requests under a name."""
+class ExploredModel:
+    """A model whose passes the live page shows under a name."""
 
     name: str
     model: LanguageModel
-    scheduler: Scheduler
     look_bytes: int  # that the values of one request may take
-    chat: ChatFormat | None  # None for a model without words to write a conversation in
-    examples: list[PageExample] = field(default_factory=list)  # of the live page
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    @property
-    def context_length(self) -> int:
-        return self.model.config.context_length
 
     @cached_property
     def structure(self) -> Structure:
@@ -105,6 +98,20 @@ class ServedModel:
     def sections(self) -> dict[str, tuple[Family, Index]]:
         """The sections of the live page, except the ones of single positions."""
         return all_sections(self.page)
+
+
+@dataclass(eq=False)
+class ServedModel(ExploredModel):
+    """A language model that answers requests under a name."""
+
+    scheduler: Scheduler
+    chat: ChatFormat | None  # None for a model without words to write a conversation in
+    examples: list[PageExample] = field(default_factory=list)  # of the live page
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def context_length(self) -> int:
+        return self.model.config.context_length
 
     @cached_property
     def identity(self) -> ModelIdentity:
@@ -141,16 +148,20 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
             f"{name} needs a cache of {needed * size:,.1f} MiB or more, and its share of the memory is "
             f"{scheduler.num_blocks * size:,.1f}; give a larger --memory"
         )
-    return ServedModel(name, model, scheduler, settings.look_bytes, chat)
+    return ServedModel(name, model, settings.look_bytes, scheduler, chat)
 
 
 @dataclass(frozen=True)
 class ServedTask:
-    """A model that was trained for a task: the path of its route, and the function that answers one input."""
+    """A model that was trained for a task: the path of its route, and the function that answers one input.
+
+    given: the model of a translation, given the source; None for another task.
+    """
 
     name: str
     path: str
     answer: Callable[[Any, Any], dict[str, Any]]  # takes the request and one of its inputs
+    given: Callable[[str], ExploredModel] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -170,6 +181,21 @@ class ServedModels:
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_name.values())
+
+    @property
+    def with_source(self) -> list[ServedTask]:
+        """The tasks whose passes read a source."""
+        return [task for task in self.tasks if task.given is not None]
+
+    def of_pass(self, request: PassRequest) -> ExploredModel:
+        """The model of a pass; a translation model is given the request's source. Raises as `find` does."""
+        given = next((task.given for task in self.with_source if task.name == request.model), None)
+        if given is None:
+            if request.source:
+                raise ApiError(400, f"source: {request.model or 'the model'} reads none; leave it out", "source")
+            return self.find(request.model)
+        with errors_of("source"):
+            return given(request.source)
 
     def find(self, name: str) -> ServedModel:
         """The model of a request. Raises ApiError that lists the names."""

@@ -15,7 +15,7 @@ from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.explorer import traced_pass
 from foretell.serving.look_request import ChangeRequest
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
@@ -33,7 +33,7 @@ class PageFile:
         http = HttpRequest(scope, receive)
         request = await self.server.read(PassRequest, http)
         headers = {**self.server.check_fields(request), **HEADERS}
-        served = self.server.models.find(request.model)
+        served = await self.server.in_worker(partial(self.server.models.of_pass, request))
 
         async def work() -> None:
             content = await self._write(served, request)
@@ -42,7 +42,7 @@ class PageFile:
         with self.server.admitted(http):
             await until_disconnected(work(), receive)
 
-    async def _write(self, served: ServedModel, request: PassRequest) -> str:
+    async def _write(self, served: ExploredModel, request: PassRequest) -> str:
         with errors_of("model"):
             values = values_of_file(served.page, len(await self.server.in_worker(partial(pass_ids, served, request))))
         traced = await traced_pass(self.server, served, request, values)

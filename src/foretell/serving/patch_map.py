@@ -16,10 +16,10 @@ from foretell.serving.changes import Patches, replacements
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Indices
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import check_ids, pass_ids
 from foretell.serving.requests import Id, PassRequest
-from foretell.serving.texts import TextEndpoint
+from foretell.serving.texts import PassEndpoint
 
 TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
 EMBEDDING = -1  # the layer before the first
@@ -34,12 +34,12 @@ class PatchRequest(PassRequest):
     token: Id | None = None
 
 
-class PatchMap(TextEndpoint[PatchRequest]):
+class PatchMap(PassEndpoint[PatchRequest]):
     """The row of one layer. A request whose client has left is not computed."""
 
     request_type = PatchRequest
 
-    async def respond(self, served: ServedModel, request: PatchRequest, key: str) -> bytes:
+    async def respond(self, served: ExploredModel, request: PatchRequest, key: str) -> bytes:
         row = await self.server.in_worker(partial(PatchRow, served, request))
         for positions in row.batches():
             await self.server.engine.call(partial(row.read, positions))
@@ -50,7 +50,7 @@ class PatchRow:
     """The effects of one layer's patches. Each batch has the unpatched pass as its first row: rows of one batch are
     computed alike, so that a patch without an effect has a difference of 0."""
 
-    def __init__(self, served: ServedModel, request: PatchRequest):
+    def __init__(self, served: ExploredModel, request: PatchRequest):
         self.served, self.request, self.ids = served, request, pass_ids(served, request)
         self.token, self.effects, self.before = request.token, list[dict[str, Any]](), (0.0, 0.0)
         with errors_of("second"):

@@ -15,7 +15,7 @@ from foretell.serving.changes import Patches
 from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.look import Watch, check_look
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
 from foretell.text import StopStrings, Tokenizer
 from foretell.text.chat_template import ChatFormat, Message, Role
@@ -137,7 +137,7 @@ def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: boo
     return ids
 
 
-def pass_ids(served: ServedModel, request: PassRequest) -> list[int]:
+def pass_ids(served: ExploredModel, request: PassRequest) -> list[int]:
     """The ids of a pass. Raises ApiError for a text that is empty or longer than the context."""
     check_ids(served, request.appended, "appended")
     with errors_of("text"):
@@ -146,7 +146,7 @@ def pass_ids(served: ServedModel, request: PassRequest) -> list[int]:
     return ids
 
 
-def check_ids(served: ServedModel, ids: Iterable[int], field: str) -> None:
+def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:
     """Raises ApiError for an id that is not in the vocabulary."""
     tokenizer = served.model.tokenizer
     if (wrong := next((token for token in ids if not tokenizer.has(token)), None)) is not None:

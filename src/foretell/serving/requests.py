@@ -94,9 +94,13 @@ class Request(BaseModel):
 
 
 class PassRequest(Request):
-    """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values."""
+    """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values.
+
+    source: the sentence that a translation model reads; the text is its translation.
+    """
 
     text: Annotated[str, MinLen(1), MaxLen(65_536)]
+    source: Annotated[str, MaxLen(65_536)] = ""
     appended: Annotated[list[Id], MaxLen(4096)] = []
     change: Annotated[list[ChangeRequest], MaxLen(64)] = []
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
 from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError
-from foretell.serving.models import ServedTask
+from foretell.serving.models import ExploredModel, ServedTask
 from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, Request
 from foretell.serving.server import Server
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from foretell.translation.translator import Translator
 
 MOST_SAMPLED = 50_000  # samples times steps of one series: a few seconds
+SOURCES = 16  # whose models a live page keeps: to collect the names of the values takes longer than a pass
 Percent = Annotated[float, Gt(0), Lt(100)]
 Values = Annotated[list[float | None], MinLen(1), MaxLen(100_000), FIRST_ERROR]  # null: a missing value
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_PROMPTS), FIRST_ERROR]
@@ -110,14 +113,20 @@ class TaskEndpoint:
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def translation_task(name: str, translator: Translator) -> ServedTask:
+def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:
     """A translation model. Its imports are here, so that a server without one works without the package."""
     from foretell.translation.translate import Decoding, translate
 
     def answer(request: TranslateRequest, sentence: str) -> dict[str, Any]:
         return translate(translator, [sentence], Decoding(request.beam, request.length_penalty))[0].to_json()
 
-    return ServedTask(name, "/v1/translate", answer)
+    @lru_cache(SOURCES)
+    def given(source: str) -> ExploredModel:
+        if not source.strip():
+            raise UsageError(f"{name} translates; give the sentence to translate")
+        return ExploredModel(name, replace(translator.given(source), name=name), look_bytes)
+
+    return ServedTask(name, "/v1/translate", answer, given)
 
 
 def forecast_task(name: str, model: LanguageModel) -> ServedTask:

@@ -18,7 +18,7 @@ from foretell.serving.choice import Answer
 from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import to_json, to_json_in_parts
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import (
     Wanted,
     as_list,
@@ -34,6 +34,7 @@ from foretell.serving.requests import (
     DetokenizeRequest,
     EmbeddingRequest,
     GenerationRequest,
+    PassRequest,
     Request,
     ScoreRequest,
     TokenizeRequest,
@@ -57,11 +58,15 @@ class TextEndpoint(ABC, Generic[Asked]):
     async def respond(self, served: ServedModel, request: Asked, key: str) -> bytes:
         """The answer as JSON; given up when the client leaves."""
 
+    async def find(self, request: Asked) -> Any:
+        """The model that answers."""
+        return self.server.models.find(request.model)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
         request = await self.server.read(self.request_type, http)
         headers = self.server.check_fields(request)
-        served = self.server.models.find(request.model)
+        served = await self.find(request)
 
         async def work(key: str) -> None:
             content = await self.respond(served, request, key)
@@ -69,6 +74,16 @@ class TextEndpoint(ABC, Generic[Asked]):
 
         with self.server.admitted(http) as key:
             await until_disconnected(work(key), receive)
+
+
+AskedPass = TypeVar("AskedPass", bound=PassRequest)
+
+
+class PassEndpoint(TextEndpoint[AskedPass]):
+    """A route about one pass, also of a translation model."""
+
+    async def find(self, request: AskedPass) -> ExploredModel:
+        return await self.server.in_worker(partial(self.server.models.of_pass, request))
 
 
 def list_to_json(rows: Iterable[bytes], fields: dict[str, Any]) -> bytes:

@@ -14,10 +14,10 @@ from foretell.insight.trace import Trace
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
-from foretell.serving.texts import TextEndpoint
+from foretell.serving.texts import PassEndpoint
 from foretell.typesetting.text import expression_lines
 
 MOST_ROWS = 4096  # of a listing; a vocabulary is longer
@@ -31,12 +31,12 @@ class ValueRequest(PassRequest):
     address: Annotated[str, MinLen(1), MaxLen(300)]
 
 
-class Values(TextEndpoint[ValueRequest]):
+class Values(PassEndpoint[ValueRequest]):
     """The explanation of one number."""
 
     request_type = ValueRequest
 
-    async def respond(self, served: ServedModel, request: ValueRequest, key: str) -> bytes:
+    async def respond(self, served: ExploredModel, request: ValueRequest, key: str) -> bytes:
         if not request.address.isprintable():
             raise ApiError(400, "address: write one line, with \\n for a line break in a token", "address")
         ids = await self.server.in_worker(partial(pass_ids, served, request))
@@ -44,7 +44,7 @@ class Values(TextEndpoint[ValueRequest]):
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
 
 
-def explain(served: ServedModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
+def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
     """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
     changes = replacements(served, request.change, Patches(served, request.change), lambda: 0)
     with errors_of("address"), Trace(served.model, replace=changes):

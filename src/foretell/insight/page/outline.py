@@ -21,17 +21,18 @@ def heading_of(name: str) -> str:
 
 
 def pass_outline(traced: TracedPass) -> dict[str, Any]:
-    """The text of a pass and its tokens."""
+    """The text of a pass and its tokens, and the tokens of the source that an encoder read."""
     tokens = token_list(traced.ids, traced.pieces)
-    return {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
+    outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
+    if (memory := traced.page.model.memory) is not None:
+        source = token_list(list(memory.ids), memory.pieces)
+        outline["memory"] = {"tokens": source, "layers": len(traced.page.encoder)}
+    return outline
 
 
 def model_outline(page: PageModel) -> dict[str, Any]:
     """The shape of a model, and the names of its values."""
     config = page.config
-    of_memory, memory = {}, page.model.memory
-    if memory is not None:
-        of_memory["memory"] = {"tokens": token_list(list(memory.ids), memory.pieces), "layers": len(page.encoder)}
     return {
         "format": FORMAT,
         "model": heading_of(page.model.name),
@@ -52,7 +53,6 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,
         "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
-        **of_memory,
     }
 
 

@@ -131,7 +131,7 @@ function chip(change, index) {
 const original = { key: "", data: null, cancel: new AbortController() }; // the unchanged pass over the last text
 
 function unchangedPass() {
-  const { model, text, appended } = session.state, key = JSON.stringify([model, text, appended]);
+  const { model, source, text, appended } = session.state, key = JSON.stringify([model, source, text, appended]);
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();

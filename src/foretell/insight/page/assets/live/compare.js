@@ -35,7 +35,8 @@ export function showCompare(data, choice) {
   onLeave(() => leaving.abort());
   let other = null;
   const show = () => other && fill(byId("compared"), ...tables(data, other));
-  otherPass({ model, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
+  const source = model === session.state.model ? session.state.source : "";
+  otherPass({ model, source, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
   choice.listen((changed) => changed.has("data") && show());
 }
 

@@ -1,8 +1,9 @@
-// The text to edit, the model, and the tree of continuations.
+// The text to edit, the source of a translation, the model, and the tree of continuations.
 import { byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
-import { session } from "./session.js";
+import { ask } from "./server.js";
+import { busy, session } from "./session.js";
 import { makeTour } from "./tour.js";
 
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
@@ -10,7 +11,27 @@ const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewe
 // The link to an example: {title, text, layer, head, token}.
 export const linkOf = (model, { title, ...state }) => `#${new URLSearchParams({ model, ...state })}`;
 
+// A state of a translation model with its translation of the source, unless there is a text.
+export async function translated(state, signal) {
+  if (!state.source || state.text) return state;
+  const { data: [{ translation }] } = await ask("v1/translate", { model: state.model, input: state.source }, signal);
+  return { ...state, text: translation || " " };
+}
+
+let translating = new AbortController();
+
+// Show a state when its source is translated; an earlier translation that still runs is given up.
+async function showTranslated(state) {
+  translating.abort();
+  const { signal } = translating = new AbortController();
+  let ready = null;
+  await busy(signal, async () => { ready = await translated(state, signal); }, () => session.update(ready));
+}
+
 export function showEditor(served) {
+  const readsSource = (name) => Boolean(served.find((each) => each.name === name)?.reads_source);
+  const source = make("textarea", { id: "source", rows: 2, spellcheck: "false" });
+  const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
   const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "text-hint" });
   const model = make("select", { id: "model" }, ...names.map((name) => make("option", { value: name }, name)));
@@ -19,16 +40,26 @@ export function showEditor(served) {
     clearTimeout(timer);
     timer = setTimeout(() => session.update({ text: text.value, appended: [] }), PAUSE);
   });
-  model.addEventListener("change", () => session.update({ model: model.value, appended: [], change: [] }));
+  source.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }), PAUSE);
+  });
+  model.addEventListener("change", () => {
+    const { source: last, text: own } = session.state, rest = { model: model.value, appended: [], change: [] };
+    if (readsSource(model.value)) showTranslated({ ...rest, source: last || own, text: "" });
+    else session.update({ ...rest, source: "", text: last || own });
+  });
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
     make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    make("label", { for: "text" }, "Text"), text,
+    ofSource, make("label", { for: "text" }, "Text"), text,
     make("p", { class: "hint", id: "text-hint" }, "Edit the text: everything below follows. Click a token under “What comes next” to continue with it."),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
   session.listen((state) => {
     if (document.activeElement !== text) text.value = state.text;
+    if (document.activeElement !== source) source.value = state.source;
+    ofSource.hidden = !readsSource(state.model);
     model.value = state.model;
     const examples = served.find(({ name }) => name === state.model)?.examples ?? [];
     byId("examples").hidden = !examples.length;
@@ -43,8 +74,8 @@ export function showEditor(served) {
 function showContinuations() {
   let root = null, of = "";
   const draw = () => {
-    const { model, text, appended } = session.state;
-    if (of !== `${model}\n${text}`) { root = new Map(); of = `${model}\n${text}`; }
+    const { model, source, text, appended } = session.state, key = JSON.stringify([model, source, text]);
+    if (of !== key) { root = new Map(); of = key; }
     let node = root;
     for (const id of appended) {
       if (!node.has(id)) node.set(id, new Map());

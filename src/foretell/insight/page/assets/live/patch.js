@@ -6,7 +6,7 @@ import { four, named, quoted, short } from "../format.js";
 import { showProblem, shown } from "../main.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
 import { ask } from "./server.js";
-import { addChange, busy, passFields, session } from "./session.js";
+import { addChange, busy, fetchSections, passFields, session } from "./session.js";
 
 const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 
@@ -60,7 +60,9 @@ async function compute() {
   const { signal } = running = new AbortController();
   byId("patch-cancel").disabled = false;
   await busy(signal, async () => {
-    const { token_strs: other } = await ask("tokenize", { model: session.state.model, prompt: second, return_token_strs: true }, signal);
+    const pass = await fetchSections([], { text: second, appended: [], change: [] }, signal);
+    if (!pass) return;
+    const other = pass.tokens.map(({ text }) => text);
     const [from, to] = positionsOf(data, other.length - 1);
     const positions = Array.from({ length: Math.max(0, to - from + 1) }, (_, i) => from + i);
     if (!positions.length) throw new Error("The second text has none of these positions; choose others, or a longer text.");

@@ -13,13 +13,15 @@ const HELPER = `def at(value, axis, indices):
 
 const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 
-export function asPython({ model, text, appended, change }) {
+export function asPython({ model, source, text, appended, change }) {
   const isLimited = change.some((each) => AXES.some(([name]) => each[name]));
   return `import torch
 
 import foretell
+${source ? `from foretell.translation.translator import load_translator
 
-model = foretell.load(${literal(model)})  # as given to \`foretell serve\`
+model = load_translator(${literal(model)}).given(${literal(source)})` : `
+model = foretell.load(${literal(model)})`}  # as given to \`foretell serve\`
 ids = model.encode(${literal(text)})${appended.length ? ` + ${literal(appended)}` : ""}
 ${change.length ? "\n\n" : ""}${isLimited ? HELPER : ""}${change.map(changeCode).join("")}${change.length ? `replace = {${replaced(change)}}\n` : ""}
 with torch.inference_mode()${change.length ? ", foretell.Trace(model, replace=replace)" : ""}:

@@ -4,7 +4,7 @@ import { begin, PARTS, showProblem, shown } from "../main.js";
 import { askLines } from "./server.js";
 
 const FIRST = ["logits", "stream.sizes"]; // sections that arrive with the pass
-const STATE = { model: "", text: "", appended: [], change: [], second: "", otherModel: "", otherText: "" };
+const STATE = { model: "", source: "", text: "", appended: [], change: [], second: "", otherModel: "", otherText: "" };
 const ENCODED = new Set(["appended", "change"]); // as JSON in the URL
 
 const listeners = [];
@@ -31,8 +31,8 @@ export const session = {
 
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
-// The fields of a request about the shown pass.
-export const passFields = ({ model, text, appended, change } = session.state) => ({ model, text, appended, change });
+// The fields of a request about the shown pass. source: what a translation model reads.
+export const passFields = ({ model, source, text, appended, change } = session.state) => ({ model, ...(source && { source }), text, appended, change });
 
 // A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
 async function readPass(fields, sections, signal, askOf) {
