@@ -105,7 +105,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("quantization", 0, 69, "quantize from Python; its report is a document"),
     ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
     ("saved_model", 1, 105, "what a folder contains, without torch; parts of calibration, languages and examples"),
-    ("serving", 5, 548, "the explorer: passes, operands, patch maps, page files, examples"),
+    ("serving", 5, 580, "the explorer: passes, operands, patch maps, page files, examples; early refusals"),
     ("session", 2, 159, "trainings of a given wall time; sizes that fit the time"),
     ("text", 1, 179, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import socket
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +22,20 @@ from tests.serving.conftest import Served
 
 LONG = os.environ.get("FORETELL_LOAD") == "1"
 PATTERN = "(😀é|a🙂b|ß\\n|ab){3,12}"  # characters of one to four bytes, which are tokens here
+
+WATCH = """
+import select, socket, sys, time
+place = sys.argv[1], int(sys.argv[2])
+while True:
+    started = time.perf_counter()
+    with socket.create_connection(place) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b" 200 " in answer[:20], answer
+    print(1000 * (time.perf_counter() - started))
+    if select.select([sys.stdin], [], [], 0.02)[0]:
+        break
+"""
 
 
 def message(server: Served, path: str, body: dict[str, Any] | None = None) -> bytes:
@@ -47,22 +62,19 @@ async def answer_to(server: Served, path: str, body: dict[str, Any] | None = Non
 
 
 async def with_health(server: Served, work: Any) -> tuple[Any, list[float]]:
-    """The result of the work, and the latencies of /health in the meantime, in milliseconds."""
-    latencies: list[float] = []
-    is_done = asyncio.Event()
+    """The result of the work, and the latencies of /health in the meantime, in milliseconds.
 
-    async def watch() -> None:
-        while not is_done.is_set():
-            started = time.perf_counter()
-            assert b" 200 " in (await answer_to(server, "/health"))[:20]
-            latencies.append(1000 * (time.perf_counter() - started))
-            await asyncio.sleep(0.02)
-
-    watching = asyncio.create_task(watch())
+    Another process measures them: this one's event loop is busy with its connections.
+    """
+    host, port = place_of(server)
+    watch = [sys.executable, "-c", WATCH, host, str(port)]
+    watching = await asyncio.create_subprocess_exec(
+        *watch, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
     result = await work
-    is_done.set()
-    await watching
-    return result, sorted(latencies)
+    printed, _ = await watching.communicate(b"")  # closes its stdin
+    assert watching.returncode == 0
+    return result, sorted(map(float, printed.split()))
 
 
 def show(name: str, latencies: list[float], server: Served) -> None:
@@ -81,8 +93,12 @@ def test_connections_beyond_the_limit_are_told_to_come_back(loaded, run_async):
     count = 2000 if LONG else 300
     body = {"prompt": "x", "max_tokens": 40, "ignore_eos": True}
 
+    async def ask_at(seconds: float) -> bytes:
+        await asyncio.sleep(seconds)
+        return await answer_to(server, "/v1/completions", body)
+
     async def work() -> list[bytes]:
-        return await asyncio.gather(*(answer_to(server, "/v1/completions", body) for _ in range(count)))
+        return await asyncio.gather(*(ask_at(number / count) for number in range(count)))  # within a second
 
     answers, latencies = run_async(with_health(server, work()))
     statuses = [int(answer[9:12]) for answer in answers]
@@ -91,6 +107,37 @@ def test_connections_beyond_the_limit_are_told_to_come_back(loaded, run_async):
     refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 429")]
     assert all(re.search(rb"(?i)\r\nretry-after: \d+\r\n", answer) for answer in refused)
     assert server.ask("/v1/completions", prompt="x")["choices"]
+
+
+def test_a_full_server_reads_what_it_refuses(loaded, run_async):
+    """A request that arrives in parts, or is not a POST, is answered too, and no connection is reset."""
+    server, body = loaded, {"prompt": "x", "max_tokens": 100, "ignore_eos": True, "stream": True}
+    whole = message(server, "/v1/completions", body)
+
+    async def asked(*parts: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*place_of(server))
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def work() -> list[bytes]:
+        held = [await asyncio.open_connection(*place_of(server)) for _ in range(64)]
+        for _, writer in held:
+            writer.write(whole)
+        while server.metric("requests") < 64:
+            await asyncio.sleep(0.01)
+        gathered = asked(whole), asked(whole[:30], whole[30:]), asked(whole[:-5], whole[-5:]), asked(b"POST x\r\n\r\n")
+        answers = list(await asyncio.gather(*gathered, answer_to(server, "/v1/models")))
+        for _, writer in held:
+            writer.close()
+        return answers
+
+    statuses = [int(answer[9:12]) for answer in run_async(work())]
+    assert statuses == [429, 429, 429, 400, 200]
+    wait_for(server, "requests", 0)
 
 
 def test_stalled_readers_do_not_stop_others(server, run_async):

@@ -24,7 +24,7 @@ from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access, AccessRules
 from foretell.serving.chats import Chats
 from foretell.serving.completions import Completions
-from foretell.serving.connection import SECONDS, TimedConnection
+from foretell.serving.connection import SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
 from foretell.serving.explorer import Explorer, ExplorerFiles
 from foretell.serving.models import ServedModel
@@ -153,7 +153,7 @@ class Run:
         self.server, self.listener, self.grace, self.started = server, listener, grace, started
         config = uvicorn.Config(
             make_app(server, rules),
-            http=TimedConnection,
+            http=refusing_connection(server.is_full),
             loop="asyncio",
             ws="none",
             lifespan="off",

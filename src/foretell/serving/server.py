@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.requests import Request as HttpRequest
 
-from foretell.serving.connection import read_body
+from foretell.serving.connection import read_body, too_many
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse_json
@@ -55,9 +55,12 @@ class Server:
         finally:
             self.num_requests -= 1
 
+    def is_full(self) -> bool:
+        return self.num_requests >= self.limits.requests
+
     def _check_room(self) -> None:
-        if self.num_requests >= self.limits.requests:
-            raise ApiError(429, f"{self.num_requests} requests are in progress; try again in a second")
+        if self.is_full():
+            raise too_many()
 
     async def read(self, kind: type[Asked], http: HttpRequest) -> Asked:
         """The request in a body. Raises ApiError, also for too many requests: then the body is not read."""
