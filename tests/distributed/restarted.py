@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from foretell.distributed.world import current_world, disconnect
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.run import Run
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
 if __name__ == "__main__":
@@ -20,5 +21,5 @@ if __name__ == "__main__":
     else:
         print(f"restarted after the checkpoint of step {Run.open(Path(sys.argv[1])).last_intact().step}")
     request = scenarios.request(Path(sys.argv[1]), parallel="fsdp", optimizer="muon")
-    pretrain(request, Reporter(), resume=True)
+    run_training(TextTraining(request), Reporter(), resume=True)
     disconnect()

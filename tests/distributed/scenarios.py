@@ -31,8 +31,9 @@ from foretell.manifest import Manifest
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.training.loop import Action, Progress, train
 from foretell.training.mask_check import check_mask
@@ -127,10 +128,10 @@ def runs(world: World) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for parallel, optimizer in (("fsdp", "muon"), ("ddp", "adamw")):
         out = folder() / f"{parallel}-{world.size}"
-        pretrain(request(out, parallel=parallel, optimizer=optimizer), Reporter())
+        run_training(TextTraining(request(out, parallel=parallel, optimizer=optimizer)), Reporter())
         again = folder() / f"{parallel}-{world.size}-again"
         world.decide(lambda out=out, again=again: forget_steps_after(out, again, 4))
-        pretrain(request(again, parallel=parallel, optimizer=optimizer), Reporter(), resume=True)
+        run_training(TextTraining(request(again, parallel=parallel, optimizer=optimizer)), Reporter(), resume=True)
         results[parallel] = {"whole": digests(out, 6), "resumed": digests(again, 6)}
     return results
 

@@ -23,10 +23,11 @@ import torch
 from foretell import safetensors_files
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.record import MEASURED
 from foretell.session import session
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
@@ -79,7 +80,7 @@ def tiny_request(out: Path, **training: Any) -> TextRequest:
 def train(out: Path, **training: Any) -> list[str]:
     """Start or resume the tiny run; returns the lines of the log."""
     with Lines() as log:
-        pretrain(tiny_request(out, **training), Reporter(), resume=True)
+        run_training(TextTraining(tiny_request(out, **training)), Reporter(), resume=True)
     return log.lines
 
 

@@ -36,13 +36,14 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
 from foretell.planning.estimate import device_memory
 from foretell.pretraining import task
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.resolve import weight_shapes
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
 from foretell.runs.run import Run
 from foretell.session import machine
 from foretell.session.failures import is_out_of_memory, next_divisor
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.objective import Objective
@@ -154,7 +155,7 @@ def test_a_model_too_large_for_any_machine_is_refused_at_once(tiny: Any, tmp_pat
     object.__setattr__(request, "size", "gpt3-175b")
     object.__setattr__(request, "overrides", {"training": {"steps": 1}})
 
-    error = failure(lambda: pretrain(request, Reporter()))
+    error = failure(lambda: run_training(TextTraining(request), Reporter()))
     assert "173,986,713,600 parameters need 2.8 TB for weights, gradients and optimizer" in str(error)
     assert "take a smaller --size" in str(error)
     assert not (tmp_path / "x").exists()

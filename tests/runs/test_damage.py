@@ -18,10 +18,11 @@ import pytest
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError, ForetellError, OutputError
 from foretell.loading import load
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
@@ -45,7 +46,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         device="cpu",
         overrides=sections,
     )
-    pretrain(request, Reporter())
+    run_training(TextTraining(request), Reporter())
     shutil.rmtree(out / "checkpoints" / "step-000008")
     Run(out).metrics.keep(lambda line: line["step"] <= 4)
     return out
@@ -59,7 +60,9 @@ def run(unfinished: Path, tmp_path: Path) -> Run:
 
 
 def resume(run: Run) -> None:
-    pretrain(TextRequest(source=list, names=[], out=run.directory, device="cpu"), Reporter(), resume=True)
+    run_training(
+        TextTraining(TextRequest(source=list, names=[], out=run.directory, device="cpu")), Reporter(), resume=True
+    )
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:

@@ -123,14 +123,11 @@ def finetune(
             raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
     request = make_request(
         data,
-        out=out,
         start=load_start(model) if model else None,
         is_from_scratch=from_scratch,
-        minutes=options.minutes,
         training=sections.get("training", {}),
         lora=sections.get("lora", {} if lora else None),
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
         **head.given(),
     )
     train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
@@ -191,16 +188,13 @@ def finetune_chat(
     request = ChatRequest(
         start=load_start(model) if model is not None else None,
         data=list(data),
-        out=out,
         held_out=dev,
         template=template,
         truncation=truncate,
         spell_tokens=spell_tokens or None,
-        minutes=options.minutes,
         epochs=epochs,
         overrides=overrides,
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
     )
     before = show_next_batch if show_batch and not is_follower() else lambda session: None
     train_and_report(ChatTraining(request), options, finish_chat, before)
@@ -264,13 +258,10 @@ def finetune_text(
     request = TextRequest(
         source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
         names=[arguments.describe_data(data)] if data else [],
-        out=out,
-        minutes=options.minutes,
         overrides=overrides,
         start=None if model is None else load_start(model),
         old_domain=None if model is None else find_old_domain(old_domain or [], model),
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
     )
     train_and_report(DomainTraining(request), options, lambda session: finish_text(session, json))
 

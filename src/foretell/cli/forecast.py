@@ -89,16 +89,13 @@ def train_forecast(
 
     request = ForecastRequest(
         data=data,
-        out=out,
         columns=tuple(column or ()),
         format=file_format.make(),
         size=size,
-        minutes=options.minutes,
         horizon=horizon,
         season=season,
         overrides=options.sections({"series.hold_out": None if hold_out else False}),
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
     )
     train_and_report(ForecastTraining(request), options, finish)
 

@@ -124,17 +124,14 @@ def train(
     request = TextRequest(
         source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
         names=[arguments.describe_data(data)] if data or not options.is_resumed else [],
-        out=out,
         size=size,
-        minutes=options.minutes,
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
         start=load_start(start_from) if start_from else None,
         exportable=exportable,
         workers=1 if workers is None else workers,
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
     )
     return train_and_report(TextTraining(request), options, finish)
 

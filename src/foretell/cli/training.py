@@ -68,6 +68,10 @@ class TrainingOptions:
             note(f"reading     {arguments.describe_data([str(path) for path in data])}")
         return out
 
+    def shared(self, out: Path) -> dict[str, Any]:
+        """The fields that every request of a training has."""
+        return {"out": out, "minutes": self.minutes, "device": self.device, "dtype": self.dtype}
+
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """A TOML file's sections, changed by --set, changed by `options` such as {"tokenizer.kind": "bytes"}."""
         from foretell.config import read_toml

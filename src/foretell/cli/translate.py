@@ -199,15 +199,12 @@ def train_translate(
 
     request = PairRequest(
         paths=pairs,
-        out=out,
         size=size,
-        minutes=options.minutes,
         overrides=options.sections({"pairs.batch_tokens": batch_tokens}),
         is_shared=False if separate_vocabularies else None,
         dev=dev,
         reverse=reverse,
-        device=options.device,
-        dtype=options.dtype,
+        **options.shared(out),
     )
     train_and_report(TranslationTraining(request), options, finish)
 

@@ -28,9 +28,7 @@ from foretell.runs.run import Run
 from foretell.session.declaration import Choice, Machine, Training, describe_model
 from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
-from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
-from foretell.session.session import Session
 
 NOT_HELD_OUT = (
     "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"
@@ -151,8 +149,3 @@ def describe_dropout(config: Config, text: TokenizedText) -> str:
 def row_facts(store: TokenStore) -> RowFacts:
     longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
     return RowFacts(store.splits["train"].documents, longest, str(store.extra["rows"].get("longest", store.directory)))
-
-
-def pretrain(request: TextRequest, reporter: Reporter, *, resume: bool = False) -> Session[TextTask]:
-    """Train as requested; with `resume`, continue the run if it exists."""
-    return run_training(TextTraining(request), reporter, resume=resume)

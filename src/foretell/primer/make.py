@@ -11,9 +11,10 @@ from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.manifest import READ_FOR_INFERENCE, write_manifest
-from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.session.display import choose_display
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporters
 
 HOME = Path(__file__).parent
@@ -25,7 +26,7 @@ def make() -> None:
     recipe = read_toml(HOME / "recipe.toml")
     request = TextRequest(source=embedded_corpus, names=[EMBEDDED_CORPUS], out=RUN, size="tiny", overrides=recipe)
     with Reporters(choose_display(True)) as reporter:
-        session = pretrain(request, reporter, resume=True)
+        session = run_training(TextTraining(request), reporter, resume=True)
     best = session.run.best()
     model = load(best.directory, "cpu", "float32")
     save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
