@@ -13,7 +13,7 @@ from foretell.errors import ConfigError, DataError
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
-from foretell.planning.estimate import DeviceMemory, state_bytes, total, training_memory
+from foretell.planning.estimate import DeviceMemory, state_parts, total, training_memory
 from foretell.planning.speed import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
@@ -141,7 +141,7 @@ def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
     config = resolve(request(size="tiny", overrides=overrides), facts()).config
     shapes = weight_shapes(config.model)
     limit = DeviceMemory("cpu", int(total(training_memory(config.model, shapes, config.training, MEMORY)).low))
-    assert limit.size > state_bytes(shapes, config.training) + 128 * saved_bytes_per_token(config.model)
+    assert limit.size > sum(state_parts(shapes, config.training).values()) + 128 * saved_bytes_per_token(config.model)
     resolve(request(size="tiny", overrides=overrides), facts(memory=limit))
     with pytest.raises(ConfigError, match="cpu memory is"):
         adamw = {"training": {**overrides["training"], "optimizer": "adamw"}}

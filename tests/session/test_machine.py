@@ -13,7 +13,7 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
-from foretell.planning.estimate import DeviceMemory, saved_bytes, state_bytes
+from foretell.planning.estimate import DeviceMemory, saved_bytes, state_parts
 from foretell.planning.speed import peak_flops
 from foretell.session import machine
 from foretell.session.machine import (
@@ -80,18 +80,18 @@ def training(**changes: Any) -> TrainingConfig:
 )
 def test_each_optimizer_is_counted_with_its_own_moments(optimizer: str, moments: int) -> None:
     config = training(optimizer=optimizer)
-    assert state_bytes(SHAPES, config) == 4 * (2 * 1210 + moments)
+    assert sum(state_parts(SHAPES, config).values()) == 4 * (2 * 1210 + moments)
     assert saved_bytes(SHAPES, config) == 4 * (1210 + moments)
 
 
 def test_frozen_weights_need_neither_gradient_nor_moments() -> None:
     config = training(frozen=("embed.**",))
-    assert state_bytes(SHAPES, config) == 4 * (1000 + 4 * 210)
+    assert sum(state_parts(SHAPES, config).values()) == 4 * (1000 + 4 * 210)
     assert saved_bytes(SHAPES, config) == 4 * (1000 + 3 * 210)
 
 
 def test_a_model_that_fits_with_muon_is_not_refused_for_adamws_moments() -> None:
-    memory = DeviceMemory("cpu", state_bytes(SHAPES, training(optimizer="muon")))
+    memory = DeviceMemory("cpu", sum(state_parts(SHAPES, training(optimizer="muon")).values()))
     check_model_fits(SHAPES, training(optimizer="muon"), memory)
     with pytest.raises(ConfigError, match=r"1,210 parameters need 19.4 kB .* cpu memory is 18.6 kB"):
         check_model_fits(SHAPES, training(optimizer="adamw"), memory)

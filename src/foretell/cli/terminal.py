@@ -225,8 +225,10 @@ class ProgressLine:
         if now - self._last < self._seconds and (self._has_shown or left < self._seconds):
             return
         self._last, self._has_shown = now, True
-        line = f"{self.what}: {done:,} of {total:,} ({done / max(1, total):.0%}), {format_duration(left)} left"
-        end = "\r" if self.console.is_terminal else "\n"
+        self.show(f"{done:,} of {total:,} ({done / max(1, total):.0%}), {format_duration(left)} left")
+
+    def show(self, progress: str) -> None:
+        line, end = f"{self.what}: {progress}", "\r" if self.console.is_terminal else "\n"
         self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
 
 
@@ -237,9 +239,7 @@ class CountLine(ProgressLine):
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()
-        line = f"{self.what}: {done:,} rows"
-        end = "\r" if self.console.is_terminal else "\n"
-        self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
+        self.show(f"{done:,} rows")
 
 
 class LoadOptions(TypedDict, total=False):

@@ -142,11 +142,6 @@ def state_parts(shapes: Shapes, training: TrainingConfig) -> dict[str, int]:
     return parts
 
 
-def state_bytes(shapes: Shapes, training: TrainingConfig) -> int:
-    """Bytes of weights, gradients and moments together."""
-    return sum(state_parts(shapes, training).values())
-
-
 def saved_bytes(shapes: Shapes, training: TrainingConfig) -> int:
     """Bytes of the weights and moments in a checkpoint."""
     parts = state_parts(shapes, training)
