@@ -101,7 +101,6 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared",
     ),
-    ("pretraining", 0, 0, "the context of rows"),
     ("quantization", 0, 69, "quantize from Python; its report is a document"),
     ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
     ("saved_model", 1, 105, "what a folder contains, without torch; parts of calibration, languages and examples"),

@@ -17,8 +17,7 @@ from foretell.session.display import choose_display
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporters
 
-HOME = Path(__file__).parent
-RUN = Path("runs/primer")
+HOME, RUN = Path(__file__).parent, Path("runs/primer")
 
 
 def make() -> None:
