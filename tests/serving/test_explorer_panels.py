@@ -289,6 +289,32 @@ def code_of(page: Any, name: str) -> str:
     return page.locator("#export-code").inner_text()
 
 
+def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):
+    page, complaints = open_panels(link())
+    page.locator("#terms").scroll_into_view_if_needed()
+    page.locator("#terms tbody tr").first.wait_for()
+    settled(page)
+    buttons = page.locator("#terms .opens")
+    assert buttons.count() > 8 and page.locator("#terms .opens[tabindex='0']").count() == 1
+    buttons.first.focus()
+    focused = "document.activeElement.closest('td').cellIndex * 1000 + document.activeElement.closest('tr').rowIndex"
+    places = [page.evaluate(focused)]
+    for key in ("ArrowRight", "ArrowDown", "Home", "ArrowUp", "ArrowUp", "End"):
+        page.keyboard.press(key)
+        places.append(page.evaluate(focused))
+    assert places == [2001, 3001, 3002, 2002, 2001, 2001, 3001]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == 3001
+    page.keyboard.press("Tab")
+    assert not page.evaluate("document.activeElement.matches('#terms .opens')")
+    buttons.nth(2).focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    assert "attention.core." in page.locator("#value-path").inner_text()
+    assert complaints == []
+
+
 @pytest.mark.parametrize("change", [[], CHANGES])
 def test_python_prints_the_numbers_of_the_page(open_panels, change, capsys):
     page, _ = open_panels(link(change, appended="[33]"))

@@ -103,7 +103,7 @@ def test_a_number_of_the_encoder_decoder_attention_has_operands(server):
 
 def test_the_source_is_read_by_encoder_decoder_attention(open_live, given):
     page, complaints = opened(open_live, token=2)
-    page.locator("#cross-map").scroll_into_view_if_needed()
+    page.locator("#memory-section").scroll_into_view_if_needed()
     page.locator("#cross-map tbody tr").first.wait_for()
     settled(page)
     assert len(texts(page, "#cross-map thead th")) == len(texts(page, "#memory-tokens .token")) == len(given.memory.ids)
@@ -128,8 +128,8 @@ def test_an_edited_source_is_translated_and_followed(open_live, server):
     settled(page)
     [expected] = server.ask("/v1/translate", model="fr", input="a dog ran")["data"]
     assert page.locator("#text").input_value() == (expected["translation"] or " ")
-    page.locator("#memory-tokens").scroll_into_view_if_needed()
-    settled(page)
+    page.locator("#memory-section").scroll_into_view_if_needed()
+    page.locator("#memory-tokens .token").first.wait_for()
     assert "".join(texts(page, "#memory-tokens .token")).startswith("a")
     page.locator("#text").fill("le")
     settled(page)

@@ -14,8 +14,9 @@ export function draw(tag, attributes = {}, ...children) {
 }
 
 // On a live page, numbers open: the content of an element with an address, from the address and its children.
-let openerOf = null;
-export const setOpener = (make) => { openerOf = make; };
+// A table is given to `prepare` when it is made, with all that is in it.
+let openerOf = null, prepareTable = () => {};
+export const setOpener = (make, prepare) => { openerOf = make; prepareTable = prepare; };
 
 function dress(element, attributes, children) {
   const address = openerOf && element.localName !== "button" && attributes["data-address"];
@@ -26,6 +27,7 @@ function dress(element, attributes, children) {
     else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value);
   }
   element.append(...(address ? [openerOf(address, children)] : children));
+  if (element.localName === "table") prepareTable(element);
   return element;
 }
 
@@ -88,13 +90,14 @@ export function onWidth(element, redraw) {
 
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-// Calls `move(columns, rows)` for an arrow key and `end(isFirst)` for Home and End, as in a radio group or grid.
+// Calls `move(columns, rows)` for an arrow key and `end(isFirst)` for Home and End, as in a radio group or grid. The
+// browser does what the key does elsewhere if the function returns false.
 export function onArrows(element, move, end) {
   element.addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (MOVES[event.key]) move(...MOVES[event.key]);
-    else if (event.key === "Home" || event.key === "End") end(event.key === "Home");
-    else return;
-    event.preventDefault();
+    let isMoved = false;
+    if (MOVES[event.key]) isMoved = move(...MOVES[event.key]) !== false;
+    else if (event.key === "Home" || event.key === "End") isMoved = end(event.key === "Home") !== false;
+    if (isMoved) event.preventDefault();
   });
 }

@@ -1,5 +1,5 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
-import { byId, caption, fill, make, setOpener } from "../dom.js";
+import { byId, caption, fill, make, onArrows, setOpener } from "../dom.js";
 import { visible } from "../format.js";
 import { showProblem, shown } from "../main.js";
 import { button } from "./panels.js";
@@ -28,11 +28,27 @@ export function makeValuePanel() {
     else open(element.dataset.address);
   });
   session.listen(() => path.length && show());
-  setOpener(opener);
+  setOpener(opener, makeOneStop);
 }
 
 // The content of a number with an address: a button, which the keyboard reaches.
 const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
+
+// The numbers of a table are one stop of the Tab key, and arrow keys move between them.
+function makeOneStop(table) {
+  const rows = [...table.rows].map((row) => [...row.querySelectorAll(".opens")]).filter((row) => row.length), all = rows.flat();
+  if (all.length < 2) return;
+  const stopAt = (stop) => all.forEach((each) => { each.tabIndex = each === stop ? 0 : -1; });
+  const held = (index, list) => list[Math.min(list.length - 1, Math.max(0, index))];
+  const goTo = (find) => {
+    const now = document.activeElement, row = rows.findIndex((each) => each.includes(now));
+    if (row < 0) return false;
+    find(row, rows[row].indexOf(now)).focus();
+  };
+  stopAt(all[0]);
+  table.addEventListener("focusin", ({ target }) => all.includes(target) && stopAt(target));
+  onArrows(table, (right, down) => goTo((row, column) => held(column + right, held(row + down, rows))), (isFirst) => goTo((row) => rows[row].at(isFirst ? 0 : -1)));
+}
 
 function open(address) {
   origin = document.activeElement;
