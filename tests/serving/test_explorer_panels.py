@@ -381,6 +381,13 @@ def test_a_picture_that_cannot_be_made_is_an_error_on_the_page(open_panels):
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
+def test_panels_that_are_folded_are_not_printed(open_panels):
+    page, _ = open_panels(link(second=OTHER))
+    page.emulate_media(media="print")
+    assert page.locator("#patch").is_visible()
+    assert not page.locator("#compare").is_visible() and not page.locator("#changes .editor-row").first.is_visible()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_the_panels_are_accessible(open_panels, accessibility_problems, scheme, width):
     page, _ = open_panels(link(CHANGES, second=OTHER), viewport={"width": width, "height": 800}, color_scheme=scheme)

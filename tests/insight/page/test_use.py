@@ -190,3 +190,24 @@ def test_controls_have_names_and_tables_captions(primer_page):
     assert primer_page.ask(UNTITLED) == 0
     primer_page.ask("() => document.querySelector('#temperature').labels[0].remove()")
     assert len(primer_page.ask(UNNAMED)) == 1, "a control without a name would be detected"
+
+
+LEFT_EDGES = """() => [...document.querySelectorAll("main > section:not([hidden])")].map((section) => {
+    const { left, top } = section.getBoundingClientRect();
+    return [section.id, Math.round(left), Math.round(top + scrollY)];
+})"""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1920, 1), (2560, 2), (3840, 2)])
+def test_a_wide_screen_has_two_columns_in_the_order_of_reading(open_page, primer, width, columns):
+    page = open_page(*primer, viewport={"width": width, "height": 1200}).page
+    places = page.evaluate(LEFT_EDGES)
+    lefts = list(dict.fromkeys(left for _, left, _ in places))
+    assert lefts == sorted(lefts) and len(lefts) == columns
+    of_columns = [[place for place in places if place[1] == left] for left in lefts]
+    assert [place for column in of_columns for place in column] == places
+    assert all(tops == sorted(tops) for tops in ([top for *_, top in column] for column in of_columns))
+    if columns == 2:
+        assert [column[0][0] for column in of_columns] == ["text-section", "feedforward-section"]
+        assert of_columns[0][0][2] == of_columns[1][0][2]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
