@@ -47,7 +47,7 @@ LIMITS = {
     "translation": (10, 1659),
     "typesetting": (5, 1058),
 }
-# (package, files, lines, the reason): what a package may have above its limit; entries of one package become one
+# (package, files, lines, the reason): what a package may have above its limit; one entry for each package
 RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
@@ -104,14 +104,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("quantization", 0, 69, "quantize from Python; its report is a document"),
     ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
     ("saved_model", 1, 105, "what a folder contains, without torch; parts of calibration, languages and examples"),
-    ("serving", 5, 580, "the explorer: passes, operands, patch maps, page files, examples; early refusals"),
+    ("serving", 5, 635, "the explorer: passes, also of translation models, operands, patch maps, page files, examples"),
     ("session", 2, 159, "trainings of a given wall time; sizes that fit the time"),
     ("text", 1, 179, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
-    ("serving", 5, 600, "the explorer: passes, also of translation models, operands, patch maps, page files, examples"),
-    ("session", 2, 165, "trainings of a given wall time; sizes that fit the time"),
-    ("text", 1, 184, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
-    ("training", 1, 186, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,
@@ -175,6 +171,11 @@ def test_limits_of_packages_that_are_gone_are_removed():
 
 def test_every_raised_limit_has_a_reason():
     assert [entry for entry in RAISED if len(entry[3].split()) < 4] == []
+
+
+def test_a_package_is_raised_once():
+    packages = [package for package, *_ in RAISED]
+    assert packages == sorted(set(packages)), "a second entry adds to the first: make the two one"
 
 
 def test_a_package_above_its_limit_is_detected():
