@@ -73,6 +73,13 @@ def test_every_task_from_a_file_to_a_prediction(
     assert answer in foretell("predict", "run", *prediction, "--json").json
 
 
+def test_data_alone_trains_a_new_model(foretell, files) -> None:
+    outcome = foretell("finetune", "reviews.csv", *SHORT, "--out", "run")
+    assert outcome.code == 0, outcome.err
+    assert json.loads((files / "run" / "run.json").read_text(encoding="utf-8"))["from_scratch"] is True
+    assert "give DATA, or MODEL and DATA" in foretell("finetune", "primer", "--out", "other").err
+
+
 def test_a_row_without_a_text_has_the_keys_of_its_task(foretell, trained, files) -> None:
     (files / "texts.csv").write_text("text,other\n,1\n", encoding="utf-8")
     options = ("--task", "regress", "--columns", "text,score")

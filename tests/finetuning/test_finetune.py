@@ -17,7 +17,7 @@ from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, TrainingReport, how_to_improve
+from foretell.finetuning.report import REPORT, TrainingReport, longer_advice
 from foretell.finetuning.request import FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
@@ -75,9 +75,9 @@ def test_a_checkpoint_that_is_better_than_the_last_evaluation_is_not_improving(
     request = tiny_request(review_file, tmp_path / "run", overrides={"training": {"learning_rate": 0.005}}, start=start)
     session = finetune(request)
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 13, "validation_loss": 0.1}\n')
-    assert how_to_improve(session) == ""
+    assert longer_advice(session) == []
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
-    assert "--steps 24" in how_to_improve(session)
+    assert "--steps 24" in longer_advice(session)[0]
 
 
 @pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])
@@ -89,7 +89,7 @@ def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
         finetune(request)
     report = read_json(tmp_path / "run" / REPORT)
     command = f"finetune {start.argument} {review_file} --task classify --steps 24, with your other options"
-    assert (command in report.get("longer", "")) == (command in caplog.text) == is_improving
+    assert (command in " ".join(report.get("advice", ()))) == (command in caplog.text) == is_improving
     assert ("longer training may help" in " ".join(str(TrainingReport(report)).split())) == is_improving
 
 

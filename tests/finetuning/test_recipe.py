@@ -16,9 +16,10 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, how_to_improve
+from foretell.finetuning.report import REPORT, longer_advice, mixture_advice
 from foretell.finetuning.request import FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
+from foretell.finetuning.tfidf import FEATURES
 from foretell.loading import Start, load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
@@ -83,7 +84,18 @@ def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_wei
     assert all(torch.equal(first[key], second[key]) for key in first | second)
     session.progress.evaluations_since_best = 0
     (whole / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
-    assert f"finetune {review_file} --from-scratch --task classify" in how_to_improve(session)
+    assert f"finetune {review_file} --from-scratch --task classify" in longer_advice(session)[0]
+
+
+def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(
+    review_file: Path, tmp_path: Path, tiny_request, finetune
+) -> None:
+    session = finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True))
+    linear = {"rule": f"{FEATURES} with logistic regression, C 10", "accuracy": 0.9}
+    (line,) = mixture_advice(session, {"accuracy": 0.8}, linear)
+    assert line.endswith(f"finetune {review_file} --from-scratch --task classify --ensemble")
+    assert mixture_advice(session, {"accuracy": 0.9}, linear) == []
+    assert mixture_advice(session, {"accuracy": 0.8}, {**linear, "rule": "the most frequent label"}) == []
 
 
 def test_each_fold_has_its_vocabulary(review_file: Path, tmp_path: Path, tiny_request, finetune) -> None:

@@ -84,7 +84,7 @@ class HeadOptions:
 
 
 def finetune(
-    model: Start = None,
+    model: Annotated[str | None, Parameter(help="The MODEL to start from; without it, a new one.")] = None,
     data: Annotated[
         Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example; for tag also CoNLL.")
     ] = None,
@@ -92,7 +92,7 @@ def finetune(
     *,
     head: Annotated[HeadOptions, Parameter(name="*")] = HeadOptions(),
     from_scratch: Annotated[
-        bool, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
+        bool, Parameter(help="Make a new model of the data's words; the default without MODEL: finetune DATA.")
     ] = False,
     lora: Annotated[
         bool, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
@@ -108,10 +108,10 @@ def finetune(
     With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
-    if from_scratch and data is None and model is not None:
-        model, data = None, Path(model)
+    if data is None and model is not None and (from_scratch or Path(model).is_file()):
+        model, data, from_scratch = None, Path(model), True
     if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
-        raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
+        raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request

@@ -21,7 +21,7 @@ from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Kind
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
-from foretell.finetuning.tfidf import task_outputs, tfidf_of
+from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
 from foretell.session.failures import command_name
 from foretell.session.plots import has_matplotlib, import_figure, points_of, save_figure
@@ -42,11 +42,13 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     best, dev = session.run.best(), session.task.data.dev
     model = load_model(best.directory, session.device)
     entries = {"best_step": best.step, "baseline": baseline, **ensemble_entry(model)}
-    if longer := how_to_improve(session):
-        entries["longer"] = longer
-        logger.info(f"longer      {longer}")
-    outputs = task_outputs(model, dev, session.dtype)
-    return write_figures(session, outputs, [example.target for example in dev], {}, entries)
+    outputs, targets = task_outputs(model, dev, session.dtype), [example.target for example in dev]
+    figures = session.task.head.task.figures(outputs, targets)
+    if advice := [*longer_advice(session), *mixture_advice(session, figures, baseline)]:
+        entries["advice"] = advice
+        for line in advice:
+            logger.info(f"advice      {line}")
+    return write_figures(session, outputs, targets, {}, entries)
 
 
 def write_figures(
@@ -121,22 +123,38 @@ def write_cross_validation(session: Session[FinetuneTask], result: CrossValidati
     write_figures(session, result.outputs, result.targets, means(result.figures), entries)
 
 
-def how_to_improve(session: Session[FinetuneTask]) -> str:
-    """The command that trains longer, if the last evaluation was the best; else nothing.
+def mixture_advice(
+    session: Session[FinetuneTask], figures: Mapping[str, float], baseline: Mapping[str, Any]
+) -> list[str]:
+    """The command that mixes a model with TF-IDF, if TF-IDF is better on the held-out examples."""
+    task, minutes = session.task, session.task.about.get("minutes")
+    has_rival = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
+    if not has_rival or task.config.finetuning.ensemble or baseline["accuracy"] <= figures["accuracy"]:
+        return []
+    command = command_with(session, *([] if minutes is None else ["--minutes", f"{minutes:g}"]), "--ensemble")
+    return [f"the baseline is better, and a mixture with it may be better than both: {command}"]
+
+
+def longer_advice(session: Session[FinetuneTask]) -> list[str]:
+    """The command that trains longer, if the last evaluation was the best.
 
     A checkpoint between two evaluations is evaluated too, and may be better than both.
     """
-    progress, about = session.progress, session.task.about
+    progress, minutes = session.progress, session.task.about.get("minutes")
     evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
     if not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
-        return ""
-    minutes = about.get("minutes")
+        return []
     length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
+    command = command_with(session, *length)
+    return [f"the last evaluation is the best, so longer training may help: {command}, with your other options"]
+
+
+def command_with(session: Session[FinetuneTask], *options: str) -> str:
+    """The command of the run with other options."""
+    about = session.task.about
     dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
     start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0], "--from-scratch"]
-    arguments = [*start, "--task", session.task.head.task.name, *dev, *length]
-    command = f"{command_name()} finetune {shlex.join(arguments)}"
-    return f"the last evaluation is the best, so longer training may help: {command}, with your other options"
+    return f"{command_name()} finetune {shlex.join([*start, '--task', session.task.head.task.name, *dev, *options])}"
 
 
 def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
@@ -208,8 +226,8 @@ class TrainingReport(Shown):
         )
         name = f"mean of {len(values['folds'])} folds" if errors else "held out"
         shown = evaluation.document(name, f"; {values['minutes']:.1f} minutes of training, {step}")
-        longer = [Paragraph(values["longer"])] if "longer" in values else []
-        return replace(shown, parts=[*shown.parts, *longer])
+        advice = [Paragraph(line) for line in values.get("advice", ())]
+        return replace(shown, parts=[*shown.parts, *advice])
 
 
 def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEvaluation:

@@ -39,6 +39,7 @@ from foretell.saved_model.part import Part, PartSource, register_part
 TFIDF = "tfidf"  # the name and the kind of the part
 TERMS_FILE = "tfidf_terms.json"
 TERMS_BYTES = 2**28  # of the file of terms at most
+FEATURES = "TF-IDF of words and bigrams"  # with which the rule of a fitted baseline begins
 WORD = r"\w+|[^\w\s]"
 MOST_CHARACTERS = 2000  # of a text
 DECODER_SHARES = tuple(tenths / 10 for tenths in range(11))  # w, to choose from
@@ -263,7 +264,7 @@ def tune_tfidf(kind: Kind, linear: LinearModel, train: Sequence[Example]) -> Tfi
     features = words.fit_transform(texts[order])
     weight, bias = linear.fit(chosen, count, features, values[order])
     part = "" if len(order) == len(train) else f", on {len(order):,} of {len(train):,} examples"
-    rule = f"TF-IDF of words and bigrams with {linear.name}, {linear.strength} {chosen:g}{part}"
+    rule = f"{FEATURES} with {linear.name}, {linear.strength} {chosen:g}{part}"
     terms = tuple(words.get_feature_names_out().tolist())
     idf, weight, bias = (array.astype(np.float32) for array in (words.idf_, weight, bias))
     return TfidfModel(terms, idf, weight, bias, rule)
