@@ -69,7 +69,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "finetuning",
         4,
         1565,
-        "tags, a tuned linear baseline, folds, groups, conversations, ensembles and their advice, words, Shapley values",
+        "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values",
     ),
     (
         "forecasting",

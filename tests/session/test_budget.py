@@ -1,23 +1,25 @@
-"""The size that a given time and given data can teach."""
+"""The size with the lowest expected loss for a given time and given data."""
 
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
-from foretell.session.budget import FEWEST_STEPS, Budget, SizeCost, choose_size
+from foretell.session.budget import FEWEST_STEPS, PAIRS, SERIES, TEXT, Budget, LossCurve, SizeCost, choose_size
 
 SIZES = {name: SizeCost(10**power, 1000, 6 * 10**power) for power, name in enumerate(("toy", "tiny", "small"), 4)}
+CURVE = LossCurve(1.0, 40.0, 0.5, 180.0, 0.5)  # size and tokens matter equally at 20 tokens per parameter
+ENOUGH = 1e12  # different tokens
 
 
-def budget(minutes: float, most_tokens: float = 1e12, tokens_per_parameter: float = 20) -> Budget:
-    return Budget(minutes, 1e9, most_tokens, tokens_per_parameter=tokens_per_parameter)
+def budget(minutes: float, unique_tokens: float = ENOUGH, curve: LossCurve = CURVE) -> Budget:
+    return Budget(minutes, 1e9, unique_tokens, curve)
 
 
-def taught(reason: str) -> int:
-    """How many parameters can be taught, from a reason."""
-    return int(reason.rpartition(" ")[2].replace(",", ""))
+def minutes_for(tokens: float, size: str) -> float:
+    return tokens * SIZES[size].flops_per_token / 1e9 / 60
 
 
 def test_more_time_means_a_larger_size():
@@ -26,28 +28,52 @@ def test_more_time_means_a_larger_size():
 
 
 def test_little_data_mean_a_small_size_for_any_time():
-    name, reason = choose_size(SIZES, budget(10_000, 20 * 20_000))
-    assert name == "toy"
-    assert "the text can teach about 20,000" in reason
+    assert choose_size(SIZES, budget(10_000, unique_tokens=1_000))[0] == "toy"
+    assert choose_size(SIZES, budget(10_000))[0] == "small"
 
 
-def test_the_best_size_is_given_twenty_tokens_for_each_parameter():
-    minutes = 20 * 1e5 * 6e5 / 1e9 / 60
-    assert choose_size(SIZES, budget(minutes)) == (
-        "tiny",
-        "size        tiny, 100,000 parameters: the time can teach about 100,000",
+def test_the_reason_has_the_tokens_and_the_losses_of_the_other_sizes():
+    name, reason = choose_size(SIZES, budget(minutes_for(20e5, "tiny"), unique_tokens=4e5))
+    assert name == "tiny"
+    assert reason.startswith(
+        "size        tiny, 100,000 parameters, about 2,000,000 tokens in 20 minutes, 5 times the data: the lowest "
+        "expected loss (toy +"
     )
 
 
-def test_operations_of_the_optimizer_leave_less_for_the_model():
-    busy = {name: cost._replace(flops_per_token=4 * cost.flops_per_token) for name, cost in SIZES.items()}
-    reasons = [choose_size(costs, budget(20))[1] for costs in (SIZES, busy)]
-    assert taught(reasons[0]) == pytest.approx(2 * taught(reasons[1]), rel=0.01)
+def test_a_size_without_a_competitor_has_its_reason():
+    minutes = minutes_for(FEWEST_STEPS * 1000, "toy")
+    assert choose_size(SIZES, budget(1.1 * minutes))[1].endswith("larger ones have too few steps")
+
+
+def test_the_best_size_balances_parameters_and_tokens():
+    best, tokens = CURVE.best_parameters(2e6), 2e6
+    same_cost = [CURVE.loss(factor * best, tokens / factor) for factor in (0.5, 0.9, 1.1, 2)]
+    assert CURVE.loss(best, tokens) < min(same_cost)
+
+
+def test_operations_of_the_optimizer_leave_fewer_tokens():
+    busy = SIZES["tiny"]._replace(flops_per_token=4 * SIZES["tiny"].flops_per_token)
+    assert budget(20).tokens(SIZES["tiny"]) == 4 * budget(20).tokens(busy)
+
+
+def test_of_sizes_that_are_about_as_good_the_smallest_is_chosen():
+    flat = CURVE._replace(size_factor=1e-3)  # parameters hardly matter
+    assert choose_size(SIZES, budget(20_000, curve=flat))[0] == "toy"
+
+
+def test_repeated_tokens_and_too_many_parameters_count_less():
+    once, twice = (CURVE.loss(1e5, tokens, unique=1e6) for tokens in (1e6, 2e6))
+    new = CURVE.loss(1e5, 2e6)
+    assert new < twice < once
+    assert CURVE.loss(1e5, 1e12, unique=1e6) == pytest.approx(CURVE.loss(1e5, 16.4e6, unique=math.inf), rel=0.01)
+    assert CURVE.loss(1e12, 1e6, unique=1e6) > CURVE.loss(1e12, 1e6)
 
 
 def test_a_smaller_size_is_better_than_few_steps():
-    minutes = FEWEST_STEPS * 1000 * 6e5 / 1e9 / 60  # exactly enough for tiny
-    names = [choose_size(SIZES, budget(factor * minutes, tokens_per_parameter=0.1))[0] for factor in (1.01, 0.99)]
+    minutes = minutes_for(FEWEST_STEPS * 1000, "tiny")  # exactly enough for tiny
+    wide = CURVE._replace(size_factor=4e3)
+    names = [choose_size(SIZES, budget(factor * minutes, curve=wide))[0] for factor in (1.01, 0.99)]
     assert names == ["tiny", "toy"]
 
 
@@ -57,3 +83,8 @@ def test_too_little_time_for_any_size_is_a_warning_with_the_time_needed(caplog):
         assert choose_size(SIZES, budget(minutes / 10))[0] == "toy"
     assert "0.02 minutes are too short: about 20 steps of the smallest size, toy" in caplog.text
     assert "needs 200: --minutes 0.2" in caplog.text
+
+
+@pytest.mark.parametrize("curve", [TEXT, SERIES, PAIRS], ids=["text", "series", "pairs"])
+def test_the_fitted_curves_fall_with_parameters_and_tokens(curve):
+    assert curve.loss(1e6, 1e6) > curve.loss(2e6, 1e6) > curve.loss(2e6, 2e6) > curve.floor >= 0

@@ -31,7 +31,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
-from foretell.session.budget import SizeCost
+from foretell.session.budget import SERIES, SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
 from foretell.session.machine import check_model_fits
 from foretell.session.reporter import Reporter
@@ -87,6 +87,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
 
     verb = "train --task forecast"
     default_minutes = 5.0
+    curve = SERIES
     format = DETECT  # of the file, once it is read
 
     def read(self, run: Run, reporter: Reporter) -> list[Series]:
@@ -123,9 +124,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         size, values = self.request.size, sum(map(len, data))
         if size is None:
             costs = {name: cost_of(config) for name, config in configs.items()}
-            size, reason = self.timed_size(
-                configs, costs, data, machine, most_tokens=MOST_PASSES * values, source="the series"
-            )
+            size, reason = self.timed_size(configs, costs, data, machine, values)
             reasons.append(reason)
         config = configs[size]
         check_model_fits(weight_shapes(config.model), config.training, machine.memory)

@@ -17,7 +17,7 @@ from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
-from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.budget import TEXT, Budget, SizeCost, choose_size, choose_steps
 from foretell.session.declaration import Choice
 from foretell.session.machine import check_batch_fits, check_model_fits
 from foretell.session.request import intervals
@@ -161,7 +161,7 @@ def resolve_size(request: TextRequest, facts: Facts) -> tuple[str, str]:
     model, training = probed_shape(request, facts, "tiny")
     rate = facts.measure_speed(model, training) * flops_per_token(model, training)
     costs = {name: size_cost(request, name, facts.vocab_size) for name in SIZES}
-    return choose_size(costs, Budget(request.minutes or DEFAULT_MINUTES, rate, facts.train_tokens * MOST_EPOCHS))
+    return choose_size(costs, Budget(request.minutes or DEFAULT_MINUTES, rate, facts.train_tokens, TEXT))
 
 
 def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, str]:

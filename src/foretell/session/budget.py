@@ -12,8 +12,47 @@ from foretell.config import TrainingConfig
 from foretell.training.optimizer import Shapes, optimizer_flops_per_step
 
 logger = logging.getLogger(__name__)
-TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3; of `plan`
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
+# How many times the first amount repeated tokens, and parameters beyond the best number for the tokens, are worth at
+# most, less 1 (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", section 6)
+WORTH_OF_REPEATS, WORTH_OF_EXCESS = 15.4, 5.3
+CLOSE = 0.01  # of the loss: of sizes that are about as good, the smallest is cheaper to use
+
+
+def saturating(amount: float, first: float, worth: float) -> float:
+    """`amount`, where more than `first` counts less and less: at most 1 + `worth` times `first`."""
+    repeats = max(0.0, amount / first - 1)
+    return min(amount, first) + first * worth * (1 - math.exp(-repeats / worth))
+
+
+class LossCurve(NamedTuple):
+    """The loss of N parameters after D tokens: E + A / N^a + B / D^b (Hoffmann et al. 2022, equation 2)."""
+
+    floor: float
+    size_factor: float
+    size_exponent: float
+    token_factor: float
+    token_exponent: float
+
+    def loss(self, parameters: float, tokens: float, unique: float = math.inf) -> float:
+        """The expected loss after `tokens` of data that has `unique` different ones."""
+        if math.isfinite(unique):
+            tokens = saturating(tokens, unique, WORTH_OF_REPEATS)
+            parameters = saturating(parameters, self.best_parameters(unique), WORTH_OF_EXCESS)
+        by_size = self.size_factor / parameters**self.size_exponent
+        return self.floor + by_size + self.token_factor / tokens**self.token_exponent
+
+    def best_parameters(self, tokens: float) -> float:
+        """The size for which more parameters and more tokens lower the loss equally, for the same operations."""
+        slope = self.token_exponent * self.token_factor / tokens**self.token_exponent
+        return (self.size_exponent * self.size_factor / slope) ** (1 / self.size_exponent)
+
+
+# Fitted to trainings with the defaults by bench/curves.py: docs/session.md
+TEXT = LossCurve(1.0, 100.0, 0.4, 400.0, 0.4)
+SERIES = TEXT
+PAIRS = TEXT
 
 
 class SizeCost(NamedTuple):
@@ -36,16 +75,12 @@ class SizeCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """The time, the speed of the machine, and the tokens of the data, repeated as often as they still teach.
-
-    tokens_per_parameter: how many a parameter needs.
-    """
+    """The time, the speed of the machine, and the different tokens of the data, with the curve of such data."""
 
     minutes: float
     flops_per_second: float
-    most_tokens: float
-    source: str = "the text"
-    tokens_per_parameter: float = TOKENS_PER_PARAMETER
+    unique_tokens: float
+    curve: LossCurve
 
     def tokens(self, cost: SizeCost) -> float:
         """The tokens that the time allows."""
@@ -54,34 +89,36 @@ class Budget:
     def steps(self, cost: SizeCost) -> float:
         return self.tokens(cost) / cost.tokens_per_step
 
-    def taught(self, cost: SizeCost) -> tuple[float, str]:
-        """The parameters of the size for which time and data are right, judged by this one's speed; and the limit.
-
-        The operations are the product of parameters N and tokens, which is 20 N tokens for the best N.
-        """
-        by_time = math.sqrt(self.tokens(cost) * cost.parameters / self.tokens_per_parameter)
-        by_data = self.most_tokens / self.tokens_per_parameter
-        return (by_time, "the time") if by_time < by_data else (by_data, self.source)
+    def loss(self, cost: SizeCost) -> float:
+        """The expected loss of the size at the end of the time."""
+        return self.curve.loss(cost.parameters, self.tokens(cost), self.unique_tokens)
 
 
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:
-    """The size nearest to what time and data can teach, of those with enough steps; with the reason.
+    """The size with the lowest expected loss, of those with enough steps; with the reason.
 
     `costs` has the smallest size first. If the time is too short even for that one, it is chosen with a warning.
     """
     smallest = next(iter(costs))
-    enough = {name: cost for name, cost in costs.items() if budget.steps(cost) >= FEWEST_STEPS}
-    if not enough:
+    losses = {name: budget.loss(cost) for name, cost in costs.items() if budget.steps(cost) >= FEWEST_STEPS}
+    if not losses:
         steps = budget.steps(costs[smallest])
         logger.warning(
             f"time        {budget.minutes:g} minutes are too short: about {steps:,.0f} steps of the smallest size, "
             f"{smallest}; a useful model needs {FEWEST_STEPS}: --minutes "
             f"{round_up(budget.minutes * FEWEST_STEPS / steps)}"
         )
-    names = enough or [smallest]
-    name = min(names, key=lambda size: abs(math.log(costs[size].parameters / budget.taught(costs[size])[0])))
-    taught, limit = budget.taught(costs[name])
-    return name, f"size        {name}, {costs[name].parameters:,} parameters: {limit} can teach about {taught:,.0f}"
+        losses = {smallest: budget.loss(costs[smallest])}
+    best = min(losses.values())
+    name = next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * best)
+    cost, tokens = costs[name], budget.tokens(costs[name])
+    passes = f", {tokens / budget.unique_tokens:.2g} times the data" if tokens > budget.unique_tokens else ""
+    others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]
+    compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones have too few steps"
+    return name, (
+        f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in {budget.minutes:g} minutes"
+        f"{passes}{compared}"
+    )
 
 
 def round_up(minutes: float) -> str:

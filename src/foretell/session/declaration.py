@@ -19,7 +19,7 @@ from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
-from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps
 from foretell.session.machine import Footprint, check_model_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -76,6 +76,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
     default_minutes: ClassVar[float] = 10.0
+    curve: ClassVar[LossCurve]  # of a task that chooses a size with `timed_size`
 
     def __init__(self, request: AnyRequest):
         self.request = request
@@ -128,16 +129,22 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return self.probed[1]
 
     def timed_size(
-        self, configs: Mapping[str, Any], costs: Mapping[str, SizeCost], data: Any, machine: Machine, **budget: Any
+        self,
+        configs: Mapping[str, Any],
+        costs: Mapping[str, SizeCost],
+        data: Any,
+        machine: Machine,
+        unique_tokens: float,
     ) -> tuple[str, str]:
         """The size for time and data (`choose_size`), and the reason; the speed of PROBED is measured.
 
-        configs, costs: of each size. budget: fields of `Budget`.
+        configs, costs: of each size. unique_tokens: of the data, without repetitions.
         """
         config, cost = configs[PROBED], costs[PROBED]
         check_model_fits(self.footprint(config, data).shapes, config.training, machine.memory)
         rate = cost.flops_per_step / self.seconds_per_step(config, data, machine)
-        return choose_size(costs, Budget(self.request.minutes or self.default_minutes, rate, **budget))
+        minutes = self.request.minutes or self.default_minutes
+        return choose_size(costs, Budget(minutes, rate, unique_tokens, self.curve))
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""

@@ -18,7 +18,7 @@ from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
-from foretell.session.budget import SizeCost
+from foretell.session.budget import PAIRS, SizeCost
 from foretell.session.declaration import Choice, Machine, Training
 from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
@@ -50,7 +50,6 @@ from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
-TOKENS_PER_PARAMETER = 1  # of both languages: tiny for 3 minutes and small for 10 on two cores, docs/translation.md
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -104,6 +103,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     """Training on sentence pairs. The run keeps the pairs and both tokenizers."""
 
     verb = "train --task translate"
+    curve = PAIRS
 
     def __init__(self, request: PairRequest):
         super().__init__(request)
@@ -155,9 +155,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             weights = weight_shapes(config.model)
             flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
             costs[name] = SizeCost.of(weights, config.training, tokens / loader.batches_per_epoch, flops)
-        most = MOST_EPOCHS * tokens
-        budget = {"most_tokens": most, "source": "the pairs", "tokens_per_parameter": TOKENS_PER_PARAMETER}
-        return self.timed_size(configs, costs, data, machine, **budget)
+        return self.timed_size(configs, costs, data, machine, tokens)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
