@@ -111,8 +111,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "translation",
         1,
-        300,
-        "held-out files, the other direction, the check of the source language, the length penalty by measurement",
+        333,
+        "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
+        "batches with pairs of all lengths",
     ),
     ("typesetting", 0, 48, "the reader of formulas for lessons in Markdown; bars and short lines from other packages"),
 ]

@@ -41,7 +41,7 @@ PAIRS = [Pair(f"a {c} {t}.", f"un {THINGS[t]} {COLOURS[c]} !") for c in COLOURS 
 OVERRIDES = {
     "tokenizer": {"kind": "words"},
     "model": {"context_length": 32},
-    "pairs": {"batch_tokens": 128},
+    "pairs": {"batch_tokens": 256},
     "training": {"steps": 60, "evaluate_every": 30, "checkpoint_every": 30, "sample_every": 60, "warmup_steps": 5},
 }
 
@@ -108,7 +108,7 @@ def test_the_time_for_the_closing_beam_search_follows_the_time_of_the_translatio
 def test_runs_can_be_listed_and_compared(session):
     summary = summarize(session.run)
     assert (summary.size, summary.step, summary.state) == ("toy", 60, "done")
-    assert settings_of(session.run)["pairs.batch_tokens"] == 128
+    assert settings_of(session.run)["pairs.batch_tokens"] == 256
 
 
 def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path):

@@ -48,7 +48,9 @@ class Source:
         return len(self.lengths)
 
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
-        return Source(self.ids[first:last:stride], self.lengths[first:last:stride])
+        """Some rows, without columns that are padding in all of them."""
+        lengths = self.lengths[first:last:stride]
+        return Source(self.ids[first:last:stride, : max(lengths)], lengths)
 
     def to(self, device: torch.device | str) -> Source:
         return replace(self, ids=to_device(self.ids, device))

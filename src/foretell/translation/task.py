@@ -28,7 +28,6 @@ from foretell.translation.pairs import Pair, Vocabulary
 from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
 from foretell.translation.translator import Translator, save_translator
 
-LOGITS_AT_ONCE = 2**26  # elements: recomputing them in chunks would take a quarter of a step
 SAMPLES = 4
 QUALITY_PAIRS = 200  # held-out pairs translated at each evaluation
 GREEDY = Decoding(beam_size=1)
@@ -69,7 +68,7 @@ class TranslationTask(Task):
         self.config, self.data, self.vocabulary, self.about = config, data, vocabulary, about
         self.encoder_decoder = self.model = model
         self.loader = loader
-        self.objective = PairObjective(model, LOGITS_AT_ONCE, config.training.label_smoothing)
+        self.objective = PairObjective(model, config.training.label_smoothing, config.pairs.batch_tokens)
         self.left_out = len(data.train) - len(loader.pairs)
         self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
         self.has_held_out = bool(self.held_out)
@@ -162,7 +161,8 @@ def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype 
     A later target must change nothing earlier, and no module of the encoder. Padding of the source must change nothing.
     Another source must change the target's losses.
     """
-    batch = with_padding(batch.rows(0, ROWS), model.config.context_length)
+    every = max(1, len(batch) // ROWS)  # rows of all lengths
+    batch = with_padding(batch.rows(0, ROWS * every, every), model.config.context_length)
     objective = PairObjective(model)
     check_probes(objective, batch, probes_of(batch), dtype)
     check_source_is_read(objective, batch, dtype)
