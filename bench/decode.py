@@ -36,6 +36,7 @@ from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
+from foretell.installation import cpu_features
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
@@ -61,7 +62,7 @@ PEERS: dict[str, dict[str, str]] = {
     "int8": {"llama.cpp": "q8_0", "CTranslate2": "int8"},
     "int4": {"llama.cpp": "q4_0"},
 }
-# --features: the variables that limit the instructions that programs use
+# --features: the variables that limit the instructions that programs use, where the processor has them
 FEATURES: dict[str, dict[str, str]] = {
     "native": {},
     "avx512": {
@@ -81,6 +82,8 @@ FEATURES: dict[str, dict[str, str]] = {
         "CT2_FORCE_CPU_ISA": "AVX2",
     },
 }
+NEEDED = {"native": set(), "avx512": {"avx512f", "avx512_vnni"}, "avx2": {"avx2"}}  # without them, SIGILL
+USABLE = [name for name in FEATURES if NEEDED[name] <= set(cpu_features())]
 MODULES = {
     "llama.cpp": ("llama_cpp", "llamacpp", "LlamaCpp"),
     "CTranslate2": ("ctranslate2", "ctranslate", "CTranslate2"),
@@ -170,7 +173,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--precisions", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--features", choices=FEATURES, default="native", help="instructions to use; default: all")
+    parser.add_argument("--features", choices=USABLE, default="native", help="instructions to use; default: all")
     add_cpu_time(parser)
     arguments = parser.parse_args()
     limit_features(FEATURES[arguments.features])

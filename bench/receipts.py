@@ -2,9 +2,10 @@
 
     python bench/receipts.py [--quick] [--json]
 
-Processes with AVX2 or AVX-512 and with 1 or 2 threads write the answers, in batches of 1 to 64 texts, with an empty
-cache and with one that holds the prompts, with guesses and without. Other processes verify them, with the other
-instructions or threads. bench/receipts/ has receipts that other machines wrote with --record. The manipulations are a
+Processes with AVX2 or AVX-512, where the processor has it, and with 1 or 2 threads write the answers, in batches of 1
+to 64 texts, with an empty cache and with one that holds the prompts, with guesses and without. Other processes verify
+them, with the other instructions or threads. bench/receipts/ has receipts that other machines wrote with --record. The
+manipulations are a
 token, a setting, a bit of a weight and a bit of a logit; the digests in the receipt stay as they are, or are computed
 again, as a forger would.
 """
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
-from decode import FEATURES
+from decode import FEATURES, USABLE
 from measure import time_interleaved
 from rich.console import Console
 
@@ -55,7 +56,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"no_repeat_ngram": 3, "frequency_penalty": 0.4},
 ]
 RECORDED = Path(__file__).parent / "receipts"
-PLACES = [(features, threads) for features in ("avx512", "avx2") for threads in (1, 2)]
+PLACES = [(features, threads) for features in USABLE[1:] or USABLE for threads in (1, 2)]
 
 
 def gpt2_shape() -> LanguageModel:
@@ -131,7 +132,7 @@ def check_honest(count: int) -> list[dict[str, Any]]:
     for index, (features, threads) in enumerate(PLACES):
         written = in_process(features, threads, "write", count // len(PLACES))
         others = PLACES[-1 - index], PLACES[index ^ 1]  # other instructions and threads; other threads alone
-        for verifier in others:
+        for verifier in dict.fromkeys(others):
             verdicts = in_process(*verifier, "verify", written)
             names = [f"{kind}, {number} thread{'s' * (number > 1)}" for kind, number in ((features, threads), verifier)]
             rows.append({"written by": names[0], "checked by": names[1], "answers": len(written), **verdicts})

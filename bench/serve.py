@@ -10,7 +10,8 @@ Each client sends one request after the other and reads its stream. All programs
 (llama.cpp in float16), get the same prompts and write greedily; they take turns. "shared" is a prompt of 256 tokens of
 which all clients have the first 240. cpu: processor time of the server per token, which other programs on the machine
 change little. fair: the shortest time of a request over the longest. watch: 4 of 16 clients also ask for the output of
-one block, in ratio to none asking.
+one block, in ratio to none asking. The clients run in this process and share the processor with the programs; client is
+their processor time per token.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import foretell  # isort: skip - before torch, so that OpenMP's threads sleep while they wait, as in a server
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import Spread, note
 from processes import cpu_seconds, free_port
 from rich.console import Console
 
-import foretell
 from foretell.config import SamplingConfig
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
@@ -51,6 +52,7 @@ DTYPE = "bfloat16"
 NEW_TOKENS = 120  # with the longest prompt, they fit the context
 WATCHED = {"look": {"values": ["trunk.blocks.6"], "tokens": "new"}}
 STARTING_SECONDS = 300
+DATA = b"data: {"  # begins an event of a stream
 WORD = re.compile(rb" [a-z]+")  # a tokenizer reads such tokens, joined as text, as the same ids
 
 
@@ -81,13 +83,14 @@ QUICK = [Load(1, 32), Load(16, 32)]
 @dataclass(frozen=True)
 class Times:
     """The result of one load: seconds of every request, to its first token and between its tokens; of all requests,
-    tokens/s and seconds of processor time per token."""
+    tokens/s and seconds of processor time per token, of the program and of the clients."""
 
     whole: list[float]
     first: list[float]
     gaps: list[float]
     rate: float
     cpu: float
+    client_cpu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,41 @@ class Program:
     decode: Callable[[list[int]], str] | None = None
 
 
+class Stream(asyncio.Protocol):
+    """One request; notes the time of sending it, then of each token of its answer.
+
+    asyncio's readers would take half as much processor time as the server.
+    """
+
+    def __init__(self, port: int, body: dict[str, Any]):
+        content = json.dumps(body).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        self.message = f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+        self.times: list[float] = []
+        self.start, self.end = b"", b""  # of the answer; a network cuts events anywhere
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.times.append(time.perf_counter())
+        transport.write(self.message)
+
+    def data_received(self, data: bytes) -> None:
+        self.start = self.start or data[:100]
+        data = self.end + data
+        self.times += [time.perf_counter()] * data.count(DATA)
+        self.end = data[1 - len(DATA) :]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set_result(None)
+
+
 async def stream(port: int, body: dict[str, Any]) -> list[float]:
     """The time of sending a request, then of each token of its answer."""
-    content = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)  # a look is one line
-    times = [time.perf_counter()]
-    writer.write(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
-    status = await reader.readline()
-    assert b" 200 " in status, (status, await reader.read())
-    times += [time.perf_counter() async for line in reader if line.startswith(b"data: {")]
-    writer.close()
-    return times
+    _, answer = await asyncio.get_running_loop().create_connection(lambda: Stream(port, body), "127.0.0.1", port)
+    await answer.ended
+    assert b" 200 " in answer.start, answer.start
+    return answer.times
 
 
 async def send(program: Program, load: Load, prompts: list[list[int]], watching: int = 0) -> Times:
@@ -123,13 +149,14 @@ async def send(program: Program, load: Load, prompts: list[list[int]], watching:
         asked = [program.decode(ids) if program.decode else ids for ids in prompts[index :: load.clients]]
         return [await stream(program.port, {**body, "prompt": prompt}) for prompt in asked]
 
-    started, cpu = time.perf_counter(), cpu_seconds(program.process.pid)
+    started, cpu, client_cpu = time.perf_counter(), cpu_seconds(program.process.pid), time.process_time()
     answers = [times for found in await asyncio.gather(*map(client, range(load.clients))) for times in found]
     seconds = time.perf_counter() - started
     gaps = [after - before for times in answers for before, after in pairwise(times[1:])]
     whole, first = [times[-1] - times[0] for times in answers], [times[1] - times[0] for times in answers]
     num_tokens = len(answers) * NEW_TOKENS
-    return Times(whole, first, gaps, num_tokens / seconds, (cpu_seconds(program.process.pid) - cpu) / num_tokens)
+    spent = cpu_seconds(program.process.pid) - cpu, time.process_time() - client_cpu
+    return Times(whole, first, gaps, num_tokens / seconds, *(each / num_tokens for each in spent))
 
 
 def alone(scheduler: Scheduler, load: Load, prompts: list[list[int]]) -> Times:
@@ -248,6 +275,7 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
                 "fairness": float(np.median([min(each.whole) / max(each.whole) for each in times])),
                 "tokens_per_second": Spread.of(each.rate for each in times).median,
                 "cpu_ms": Spread.of(each.cpu for each in times).median * 1e3,
+                "client_cpu_ms": Spread.of(each.client_cpu for each in times).median * 1e3,
             }
             row["of_scheduler"] = row["tokens_per_second"] / alone_rate
             rows.append({**row, "cpu_of_scheduler": row["cpu_ms"] / 1e3 / alone_cpu})
@@ -270,16 +298,17 @@ def main() -> None:
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
-    """A row per load and program."""
-    place, times = ("clients", "prompt", "shared"), ("first_ms", "gap_p50_ms", "gap_p99_ms", "tokens_per_second")
-    shares = ("cpu_ms", "fairness", "of_scheduler", "cpu_of_scheduler")
-    names = ("first ms", "gap p50", "p99 ms", "tokens/s", "cpu ms", "fair", "rate/alone", "cpu/alone")
-    columns = (*place, "program", *names)
-    table = make_table(columns, words=("program",))
-    for row in report["loads"]:
-        numbers = [*(f"{row[name]:,.0f}" for name in times), *(f"{row[name]:.2f}" for name in shares)]
-        table.add_row(*(str(row[name]) for name in place), row["program"], *numbers)
-    console.print(table)
+    """Two tables of the loads and programs: 80 columns are too few for one."""
+    place = ("clients", "prompt", "shared")
+    speeds = {"first ms": "first_ms", "gap p50": "gap_p50_ms", "p99 ms": "gap_p99_ms", "tokens/s": "tokens_per_second"}
+    shares = {"cpu ms": "cpu_ms", "client": "client_cpu_ms", "fair": "fairness", "of alone": "of_scheduler"}
+    shares["cpu/alone"] = "cpu_of_scheduler"
+    for names, digits in ((speeds, 0), (shares, 2)):
+        table = make_table((*place, "program", *names), words=("program",))
+        for row in report["loads"]:
+            numbers = (f"{row[name]:,.{digits}f}" for name in names.values())
+            table.add_row(*(str(row[name]) for name in place), row["program"], *numbers)
+        console.print(table)
     watch = report["watch"]
     console.print(f"4 of 16 clients looking inside: {watch['median']:.2f} of the tokens/s without")
 

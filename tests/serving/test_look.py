@@ -8,6 +8,7 @@ import re
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -18,6 +19,7 @@ from foretell.inference.verification import verify
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.replacement import without_heads
+from foretell.serving.json_bodies import to_json
 
 PROMPT, TOKENS = "some words", 6
 CONTEXT = 128  # of the toy model
@@ -34,6 +36,21 @@ def model(toy_model):
 @pytest.fixture(scope="module")
 def server(start_server, toy_model):
     return start_server(str(toy_model), "--strict", "--memory", "0.05")
+
+
+def test_an_array_as_json_has_the_bits_of_every_float32():
+    powers = np.array([0, -0.0, 9.9999999, 3.4028235e38, 1e-45, *(10.0**k for k in range(-44, 39))], np.float32)
+    powers = np.concatenate([powers, np.nextafter(powers, np.float32(0)), -powers])
+    array = np.frombuffer(np.random.default_rng(1).bytes(4 * 50_000), np.float32)
+    for numbers in (powers, array[np.isfinite(array)]):
+        found = np.array(json.loads(to_json(numbers)), np.float64).astype(np.float32)
+        assert np.array_equal(found.view(np.uint32), numbers.view(np.uint32))
+
+
+def test_an_array_as_json_is_nested_and_has_null_for_what_json_lacks():
+    array = np.array([[[1, np.nan, np.inf], [-np.inf, -2, 0.5]]], np.float32)
+    found = json.loads(to_json({"first": array, "empty": [np.zeros((2, 0), np.float32), np.zeros(0, np.float32)]}))
+    assert found == {"first": [[[1, None, None], [None, -2, 0.5]]], "empty": [[[], []], []]}
 
 
 def traced(model, names, replace=None):

@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.serving.choice import Answer, ShownToken
 from foretell.serving.errors import ApiError
-from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
+from foretell.serving.generation import GenerationEndpoint, Piece, rows_as_data, usage
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import Wanted, chat_of, encode_chat, make_answer
 from foretell.serving.requests import ChatRequest
@@ -46,12 +46,13 @@ class Chats(GenerationEndpoint[ChatRequest]):
         self, answer: Answer, request: ChatRequest, pieces: AsyncIterator[Piece], common: dict[str, Any]
     ) -> AsyncIterator[bytes]:
         common["object"] = "chat.completion.chunk"
+        to_data = rows_as_data(common)
         async for piece in pieces:
             delta = {"content": piece.text} if piece.text else {}
             if piece.is_first:
                 delta = {"role": "assistant", "content": piece.text}
             row = {"index": piece.choice.index, "delta": delta, "finish_reason": piece.finish_reason}
-            yield data({**common, "choices": [{**row, **self._extras(piece.tokens, answer, request)}]})
+            yield to_data({**row, **self._extras(piece.tokens, answer, request)})
         async for line in self.closing(answer, request, common):
             yield line
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.serving.choice import Answer, Choice, ShownToken
 from foretell.serving.errors import ApiError
-from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
+from foretell.serving.generation import GenerationEndpoint, Piece, rows_as_data, usage
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import Wanted, as_list, encode, make_answer
 from foretell.serving.requests import CompletionRequest
@@ -47,11 +47,12 @@ class Completions(GenerationEndpoint[CompletionRequest]):
         self, answer: Answer, request: CompletionRequest, pieces: AsyncIterator[Piece], common: dict[str, Any]
     ) -> AsyncIterator[bytes]:
         common |= OBJECT
+        to_data = rows_as_data(common)
         echoes = [Echo(choice, answer, request) for choice in answer.choices]
         async for piece in pieces:
             echo = echoes[piece.choice.index]
             row = echo.row(piece.text, piece.tokens, piece.finish_reason, is_first=piece.is_first)
-            yield data({**common, "choices": [row]})
+            yield to_data(row)
         async for line in self.closing(answer, request, common):
             yield line
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from foretell.serving.errors import ApiError
+from foretell.serving.errors import ApiError, as_api_error
 from foretell.serving.json_bodies import to_json
 
 WHOLE_POST = re.compile(rb"POST [^\r\n]++\r\n(?:[^\r\n]++\r\n)*?(?i:content-length): *+(\d{1,6})\r\n")
@@ -27,7 +27,15 @@ class TimedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._timer = self.loop.call_later(SECONDS, self._watch, None)
+        self._timer = self._reading = self.loop.call_later(SECONDS, self._watch, None)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reading = self.loop.call_later(SECONDS, self.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reading.cancel()
 
     def abort(self) -> None:
         """Close the connection now, with what was not read yet."""
@@ -35,6 +43,7 @@ class TimedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._reading.cancel()
         super().connection_lost(exc)
 
     def _watch(self, last: RequestResponseCycle | None) -> None:
@@ -113,8 +122,6 @@ async def until_disconnected(work: Coroutine[Any, Any, None], receive: Receive) 
     except asyncio.CancelledError:
         if not leaving.done():  # this task was cancelled, not the work
             raise
-    except TimeoutError:  # a reader that has stalled reads no answer
-        return
 
 
 async def disconnected(receive: Receive) -> None:
@@ -122,7 +129,17 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def send_part(send: Send, body: bytes) -> None:
-    """Send a part of a body. Raises TimeoutError if the client does not read."""
-    async with asyncio.timeout(SECONDS):
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+async def send_stream(
+    send: Send, parts: AsyncIterator[bytes], headers: dict[str, str], ending: Callable[[dict[str, Any]], bytes]
+) -> None:
+    """Send parts as they come. An error before the first is raised; a later one is the last part, by `ending`."""
+    part = await anext(parts)
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+    try:
+        async for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    except Exception as error:
+        await send({"type": "http.response.body", "body": ending(as_api_error(error).to_json()), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

@@ -19,8 +19,8 @@ from foretell.insight.page.sections import find_sections, needed_values
 from foretell.insight.page.traced_pass import TracedPass
 from foretell.insight.page.write_page import live_files
 from foretell.serving.changes import Patches, replacements
-from foretell.serving.connection import send_part, until_disconnected
-from foretell.serving.errors import ApiError, as_api_error, errors_of
+from foretell.serving.connection import send_stream, until_disconnected
+from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import Name
 from foretell.serving.models import ExploredModel, ServedModel
@@ -87,20 +87,8 @@ class Explorer:
     async def _respond(
         self, served: ExploredModel, request: ExplorerRequest, headers: dict[str, str], send: Send
     ) -> None:
-        lines = self._lines(served, request)
-        first = await anext(lines)  # raises the error of a request that cannot be answered
-        named = {"content-type": "application/x-ndjson", **headers}
-        pairs = [(name.encode(), value.encode()) for name, value in named.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": pairs})
-        await send_part(send, first)
-        try:
-            async for line in lines:
-                await send_part(send, line)
-        except TimeoutError:
-            raise
-        except Exception as error:
-            await send_part(send, to_json(as_api_error(error).to_json()) + b"\n")
-        await send({"type": "http.response.body", "body": b""})
+        fields = {"content-type": "application/x-ndjson", **headers}
+        await send_stream(send, self._lines(served, request), fields, lambda error: to_json(error) + b"\n")
 
     async def _lines(self, served: ExploredModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
         with errors_of("model"):

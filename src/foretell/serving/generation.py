@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foretell.serving.choice import Answer, Choice, ShownToken
-from foretell.serving.connection import send_part, until_disconnected
-from foretell.serving.errors import as_api_error, errors_of
+from foretell.serving.connection import send_stream, until_disconnected
+from foretell.serving.errors import errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ServedModel
 from foretell.serving.requests import GenerationRequest
@@ -90,19 +90,8 @@ class GenerationEndpoint(ABC, Generic[Asked]):
         self, answer: Answer, request: Asked, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         events = self.events(answer, request, pieces(answer), self.common(answer))
-        first = await anext(events)  # an error before the first event is an answer with its status
         fields = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **headers}
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": encoded})
-        await send_part(send, first)
-        try:
-            async for event in events:
-                await send_part(send, event)
-        except TimeoutError:  # the client does not read
-            raise
-        except Exception as error:
-            await send_part(send, data(as_api_error(error).to_json()) + DONE)
-        await send({"type": "http.response.body", "body": b""})
+        await send_stream(send, events, fields, lambda error: data(error) + DONE)
 
     async def looks(self, answer: Answer) -> dict[str, Any]:
         """`foretell.look`: the values of each choice; nothing where none is asked for."""
@@ -166,6 +155,12 @@ def usage(answer: Answer) -> dict[str, int]:
     """Tokens of the prompts and of all choices; the end token counts."""
     prompt, completion = sum(map(len, answer.prompts)), sum(choice.num_generated for choice in answer.choices)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def rows_as_data(common: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
+    """Writes chunks with one entry of `choices`; their other fields are written once."""
+    head = data(common).removesuffix(b"}\n\n") + b',"choices":['
+    return lambda row: head + to_json(row) + b"]}\n\n"
 
 
 def data(value: Any, event: str | None = None) -> bytes:

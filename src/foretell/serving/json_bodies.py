@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from typing import Any, NoReturn
+
+import numpy as np
 
 from foretell.serving.errors import ApiError
 
 DEEPEST = 32  # nested arrays and objects
 ITEMS_AT_ONCE = 2**14  # of a list that is written without a break
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # possessive: backtracking would keep each character
+MARK = secrets.token_hex(16)  # stands for an array while the rest is written; no text of a client has it
+CELL = np.frombuffer(b" 0.00000000e+00,", np.uint8)  # a number of an array; JSON allows the space
+NULL = np.frombuffer(b"           null,", np.uint8)
+POWERS = 10.0 ** np.arange(-30, 54)  # from 8 - 38 to 8 + 45, for the largest and the smallest float32
 NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -43,9 +50,19 @@ def depth_of(body: bytes) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """A value as JSON. A lone surrogate, which a client has sent, becomes a question mark."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
+    """A value as JSON, with arrays as lists. A lone surrogate, which a client has sent, becomes a question mark."""
+    arrays: list[np.ndarray] = []
+
+    def note(array: np.ndarray) -> str:
+        arrays.append(array)
+        return MARK
+
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=note)
+    content = text.encode("utf-8", "replace")
+    if not arrays:
+        return content
+    first, *others = content.split(f'"{MARK}"'.encode())
+    return first + b"".join(array_to_json(array) + rest for array, rest in zip(arrays, others, strict=True))
 
 
 def to_json_in_parts(body: dict[str, Any]) -> bytes:
@@ -61,3 +78,35 @@ def list_in_parts(items: list[Any]) -> bytes:
     size = 1 if items and isinstance(items[0], dict) else ITEMS_AT_ONCE
     parts = (to_json(items[first : first + size])[1:-1] for first in range(0, len(items), size))
     return b"[" + b",".join(parts) + b"]"
+
+
+def array_to_json(array: np.ndarray) -> bytes:
+    """An array of float32 as nested lists. NaN and infinities, which JSON lacks, are null.
+
+    A number has nine digits, which identify a float32. json takes 0.8 microseconds for one, and no other thread runs
+    in the meantime; NumPy takes a tenth of that.
+    """
+    numbers = array.astype(np.float64).ravel()
+    sizes = np.where(np.isfinite(numbers), np.abs(numbers), 0)
+    exponents = np.floor(np.log10(np.where(sizes > 0, sizes, 1))).astype(np.int64)
+    exponents += np.rint(sizes * POWERS[38 - exponents]) >= 10**9  # 9.9999999996 is written as 10
+    digits = np.rint(sizes * POWERS[38 - exponents]).astype(np.int64)
+    cells = np.tile(CELL, (len(numbers), 1))
+    cells[np.signbit(numbers), 0] = ord("-")
+    cells[exponents < 0, 12] = ord("-")
+    for number, columns in ((digits, (10, 9, 8, 7, 6, 5, 4, 3, 1)), (np.abs(exponents), (14, 13))):
+        for column in columns:
+            rest = number // 10
+            cells[:, column] += (number - 10 * rest).astype(np.uint8)
+            number = rest
+    cells[~np.isfinite(numbers)] = NULL
+    return nested(cells.tobytes(), array.shape)
+
+
+def nested(cells: bytes, shape: tuple[int, ...]) -> bytes:
+    """Numbers, each with a comma after it, as lists in the shape of an array."""
+    if len(shape) < 2:
+        return b"[" + cells[:-1] + b"]"
+    size = len(cells) // shape[0] if shape[0] else 0
+    rows = (nested(cells[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0]))
+    return b"[" + b",".join(rows) + b"]"

@@ -6,7 +6,6 @@ A request describes a look as data, and nothing of it is run as code.
 from __future__ import annotations
 
 import base64
-import math
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -172,20 +171,8 @@ class Watch:
 
 
 def as_json(position: int, value: Tensor) -> dict[str, Any]:
-    """A tensor as JSON; NaN and infinities, which JSON lacks, as null."""
-    value, shape = value.float(), list(value.shape)
-    if bool(value.isfinite().all()):  # a loop over the numbers would hold up the thread of the models
-        return {"position": position, "shape": shape, "values": value.tolist()}
-    flat = [number if math.isfinite(number) else None for number in value.flatten().tolist()]
-    return {"position": position, "shape": shape, "values": nested(flat, shape)}
-
-
-def nested(numbers: list[Any], shape: list[int]) -> list[Any]:
-    """A flat list in the shape of a tensor."""
-    if len(shape) < 2:
-        return numbers
-    size = len(numbers) // shape[0] if shape[0] else 0
-    return [nested(numbers[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0])]
+    """A tensor for JSON, as an array: its numbers are written apart from the thread of the models."""
+    return {"position": position, "shape": list(value.shape), "values": value.float().cpu().numpy()}
 
 
 def runs_of(positions: list[int]) -> list[tuple[int, int]]:

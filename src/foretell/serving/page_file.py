@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from typing import Any, ClassVar
 
 from foretell.errors import OutputError
 from foretell.insight.page.write_page import make_page, values_of_file
-from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.explorer import traced_pass
 from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
-from foretell.serving.server import Server
-
-HEADERS = {"content-disposition": "attachment; filename=explorer.html"}
+from foretell.serving.texts import PassEndpoint
 
 
-class PageFile:
+class PageFile(PassEndpoint[PassRequest]):
     """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
 
-    def __init__(self, server: Server):
-        self.server = server
+    request_type, media_type = PassRequest, "text/html"
+    headers: ClassVar = {"content-disposition": "attachment; filename=explorer.html"}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(PassRequest, http)
-        headers = {**self.server.check_fields(request), **HEADERS}
-        served = await self.server.in_worker(partial(self.server.models.of_pass, request))
-
-        async def work() -> None:
-            content = await self._write(served, request)
-            await Response(content, headers=headers, media_type="text/html")(scope, receive, send)
-
-        with self.server.admitted(http):
-            await until_disconnected(work(), receive)
-
-    async def _write(self, served: ExploredModel, request: PassRequest) -> str:
+    async def respond(self, served: ExploredModel, request: PassRequest, key: str) -> bytes:
         with errors_of("model"):
             values = values_of_file(served.page, len(await self.server.in_worker(partial(pass_ids, served, request))))
         traced = await traced_pass(self.server, served, request, values)
@@ -50,7 +30,7 @@ class PageFile:
             await self.server.engine.call(partial(traced.lens, point))
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
-            return (await self.server.in_worker(partial(make_page, traced, remarks=remarks)))[1]
+            return (await self.server.in_worker(partial(make_page, traced, remarks=remarks)))[1].encode()
         except OutputError as error:
             raise ApiError(400, str(error), "text") from None
 

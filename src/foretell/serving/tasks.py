@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
 
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
-from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError
+from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedTask
 from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, Request
 from foretell.serving.server import Server
+from foretell.serving.texts import TextEndpoint
 
 if TYPE_CHECKING:
     from foretell.translation.translator import Translator
@@ -30,25 +28,15 @@ Values = Annotated[list[float | None], MinLen(1), MaxLen(100_000), FIRST_ERROR] 
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_PROMPTS), FIRST_ERROR]
 
 
-class TaskRequest(Request):
-    """One or several inputs; each is answered alone, so that others are answered in between."""
-
-    def inputs(self) -> list[Any]:
-        raise NotImplementedError
-
-
-class TranslateRequest(TaskRequest):
+class TranslateRequest(Request):
     """POST /v1/translate."""
 
     input: str | Texts
     beam: Annotated[int, Ge(1), Le(16)] = 5
     length_penalty: Annotated[float, Ge(0), Le(10)] | None = None
 
-    def inputs(self) -> list[Any]:
-        return [self.input] if isinstance(self.input, str) else self.input
 
-
-class ForecastRequest(TaskRequest):
+class ForecastRequest(Request):
     """POST /v1/forecast: series as lists of values, oldest first."""
 
     series: Annotated[list[Values], MinLen(1), MaxLen(MOST_PROMPTS)]
@@ -57,19 +45,14 @@ class ForecastRequest(TaskRequest):
     samples: Annotated[int, Ge(1), Le(1000)] = 100
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 1
 
-    def inputs(self) -> list[Any]:
-        return self.series
 
-
-class PredictRequest(TaskRequest):
+class PredictRequest(Request):
     """POST /v1/predict: texts, or several texts per input where the model was tuned on pairs or choices."""
 
     input: str | Annotated[list[str | Texts], MinLen(1), MaxLen(MOST_PROMPTS)]
 
-    def inputs(self) -> list[Any]:
-        return [self.input] if isinstance(self.input, str) else self.input
 
-
+TaskRequest = TranslateRequest | ForecastRequest | PredictRequest
 TASK_REQUESTS: dict[str, type[TaskRequest]] = {
     "/v1/translate": TranslateRequest,
     "/v1/forecast": ForecastRequest,
@@ -77,29 +60,23 @@ TASK_REQUESTS: dict[str, type[TaskRequest]] = {
 }
 
 
-class TaskEndpoint:
+class TaskEndpoint(TextEndpoint[TaskRequest]):
     """An ASGI application for one task and the models that were trained for it."""
 
     def __init__(self, server: Server, path: str):
-        self.server, self.path, self.request_type = server, path, TASK_REQUESTS[path]
+        super().__init__(server)
+        self.path, self.request_type = path, TASK_REQUESTS[path]
         self.models = {task.name: task for task in server.models.tasks if task.path == path}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(self.request_type, http)
-        headers = self.server.check_fields(request)
-        task = self._find(request.model)
+    async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
+        call = self.server.engine.call
+        given = request.series if isinstance(request, ForecastRequest) else request.input
+        inputs = [given] if isinstance(given, str) else given
+        rows = [await call(partial(served.answer, request, each)) for each in inputs]  # others are answered in between
+        return to_json({"object": "list", "model": served.name, "data": rows})
 
-        async def work() -> None:
-            call = self.server.engine.call
-            rows = [await call(partial(task.answer, request, each)) for each in request.inputs()]
-            body = {"object": "list", "model": task.name, "data": rows}
-            await JSONResponse(body, headers=headers)(scope, receive, send)
-
-        with self.server.admitted(http):
-            await until_disconnected(work(), receive)
-
-    def _find(self, name: str) -> ServedTask:
+    async def find(self, request: TaskRequest) -> ServedTask:
+        name = request.model
         if not name and len(self.models) == 1:
             return next(iter(self.models.values()))
         if name not in self.models:

@@ -6,7 +6,7 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from starlette.requests import Request as HttpRequest
@@ -50,13 +50,15 @@ class TextEndpoint(ABC, Generic[Asked]):
     """An ASGI application for one route with a plain answer."""
 
     request_type: type[Asked]
+    media_type: ClassVar = "application/json"
+    headers: ClassVar[dict[str, str]] = {}
 
     def __init__(self, server: Server):
         self.server = server
 
     @abstractmethod
-    async def respond(self, served: ServedModel, request: Asked, key: str) -> bytes:
-        """The answer as JSON; given up when the client leaves."""
+    async def respond(self, served: Any, request: Asked, key: str) -> bytes:
+        """The answer; given up when the client leaves."""
 
     async def find(self, request: Asked) -> Any:
         """The model that answers."""
@@ -65,12 +67,12 @@ class TextEndpoint(ABC, Generic[Asked]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
         request = await self.server.read(self.request_type, http)
-        headers = self.server.check_fields(request)
+        headers = {**self.server.check_fields(request), **self.headers}
         served = await self.find(request)
 
         async def work(key: str) -> None:
             content = await self.respond(served, request, key)
-            await Response(content, headers=headers, media_type="application/json")(scope, receive, send)
+            await Response(content, headers=headers, media_type=self.media_type)(scope, receive, send)
 
         with self.server.admitted(http) as key:
             await until_disconnected(work(key), receive)
