@@ -37,11 +37,11 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
 from foretell.installation import cpu_features
-from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.weight_shapes import count_parameters
 
 PROMPT, LONG_PROMPT, PREFILL = 32, 900, 512
 SEED = 1

@@ -13,14 +13,15 @@ from measure import Spread
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.planning.estimate import DeviceMemory, Range, total, training_memory
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 ROWS = 4  # of a batch
 HEAD_WIDTH = 64

@@ -26,13 +26,13 @@ from rich.console import Console
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.evaluation.perplexity import evaluate
-from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
+from foretell.weight_shapes import count_parameters
 
 TARGET = 1.4697  # nats per character: nanoGPT's README, train_shakespeare_char on a GPU
 LENGTH = 256

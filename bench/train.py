@@ -38,11 +38,12 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
+from foretell.weight_shapes import count_parameters
 
 DROPOUTS = (0.2, 0.0)
 # In the dtype that training chooses here; with dropout after the embedding and in the residuals, none in attention

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.device import choose_device, memory_of
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels.dispatch import AlignedTiedHead
@@ -37,6 +37,7 @@ from foretell.training.execution import compile_units
 from foretell.training.objective import LOGITS_AT_ONCE, Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import SkippingOptimizer, training_step
+from foretell.weight_shapes import count_parameters
 
 SEED = 1
 PEAK = 989e12

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from foretell.activations import ACTIVATIONS, TRANSFORMERS_NAMES, activation_name, erf, gelu_erf
+from foretell.activations import ACTIVATIONS, activation_name, erf, gelu_erf
 from foretell.config import ModelConfig
+from foretell.convert.families import ACTIVATION_WORDS
 from foretell.model.description import describe
 from foretell.textbook.training import gelu_erf_derivative
 
@@ -36,8 +37,8 @@ def test_a_module_is_known_by_its_class_and_settings(name):
     assert activation_name(nn.Tanh()) == ""
 
 
-def test_the_names_of_transformers_are_unique():
-    assert len(TRANSFORMERS_NAMES) == sum(len(activation.transformers) for activation in ACTIVATIONS.values())
+def test_every_activation_has_a_name_in_transformers():
+    assert set(ACTIVATION_WORDS.values()) == set(ACTIVATIONS)
 
 
 def test_erf_matches_torch_and_gelus_derivative_finite_differences():

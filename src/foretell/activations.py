@@ -25,14 +25,12 @@ class Activation:
     """An activation function in all its forms.
 
     module, settings: torch's form. compute: in NumPy, in the dtype of its input. written: f(x) in symbols.
-    transformers: its names in a config.json of transformers; the first is written, all are read.
     saved: the tensor that the module keeps for the backward pass, as in `Description`.
     """
 
     module: type[nn.Module]
     compute: Callable[[Vector], Vector]
     written: Expression
-    transformers: tuple[str, ...]
     saved: str = "x"
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,22 +99,18 @@ ACTIVATIONS = {
         nn.GELU,
         gelu_tanh,
         row(HALF, "·", Call("", row(ONE, "+", TANH))),
-        ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
         settings={"approximate": "tanh"},
     ),
     "gelu_erf": Activation(
         nn.GELU,
         gelu_erf,
         row(HALF, "·", Call("", row(ONE, "+", Call("erf", Fraction(X, Root(Number(2))))))),
-        ("gelu", "gelu_python"),
         settings={"approximate": "none"},
     ),
-    "relu": Activation(nn.ReLU, relu, RECTIFIED, ("relu",), saved="output"),
-    "relu2": Activation(SquaredRelu, relu2, script(RECTIFIED, "", "2"), ("relu2",), saved="inner"),
-    "silu": Activation(nn.SiLU, silu, Fraction(X, row(ONE, "+", script("e", "", "-x"))), ("silu", "swish")),
+    "relu": Activation(nn.ReLU, relu, RECTIFIED, saved="output"),
+    "relu2": Activation(SquaredRelu, relu2, script(RECTIFIED, "", "2"), saved="inner"),
+    "silu": Activation(nn.SiLU, silu, Fraction(X, row(ONE, "+", script("e", "", "-x")))),
 }
-# transformers' name of an activation -> ours
-TRANSFORMERS_NAMES = {theirs: name for name, activation in ACTIVATIONS.items() for theirs in activation.transformers}
 
 
 def activation_name(module: nn.Module) -> str:

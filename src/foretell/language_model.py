@@ -29,6 +29,7 @@ from foretell.model.quantized_linear import (
     quantize_decoder,
 )
 from foretell.model.surgery import copy_with
+from foretell.saved_model.config_file import NO_TOKENIZER
 from foretell.saved_model.part import (
     DECODER,
     QUANTIZATION,
@@ -43,7 +44,6 @@ from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, sa
 from foretell.text import Tokenizer, id_tokenizer
 
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
-NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
 ID_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
 

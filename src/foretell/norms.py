@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Vector = NDArray[np.floating[Any]]
 
@@ -78,7 +79,7 @@ def rms_norm(e: Vector, gamma: Vector, epsilon: float = EPSILON) -> Vector:
 
 def in_float32(x: Tensor) -> Tensor:
     """x in float32, or in its own dtype if that is more precise."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def differences_from_mean(x: Vector) -> Mapping[str, Vector]:

@@ -115,17 +115,6 @@ def open_tensors(path: Path):
         return open_by_library(path, "pt")
 
 
-def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Refuse weights of which one is missing or has another shape than expected."""
-    for name, shape in expected.items():
-        if name not in stored:
-            raise CheckpointError(f"{where} has no weight '{name}'")
-        if stored[name].shape != shape:
-            raise CheckpointError(
-                f"{where}: '{name}' has shape {stored[name].shape}, the configuration asks for {shape}"
-            )
-
-
 def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
     """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -91,6 +91,17 @@ def check_header(path: Path, limit: int = MOST_HEADER_BYTES) -> tuple[dict[str, 
     except (ValueError, RecursionError) as error:
         refuse(path, f"its header is not JSON: {error}")
     return values, LENGTH_BYTES + length, stamp
+
+
+def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """Refuse weights of which one is missing or has another shape than expected."""
+    for name, shape in expected.items():
+        if name not in stored:
+            raise CheckpointError(f"{where} has no weight '{name}'")
+        if stored[name].shape != shape:
+            raise CheckpointError(
+                f"{where}: '{name}' has shape {stored[name].shape}, the configuration asks for {shape}"
+            )
 
 
 def open_by_library(path: Path, framework: Literal["np", "pt"]):

@@ -21,7 +21,6 @@ from foretell.finetuning.request import make_request
 from foretell.finetuning.settings import Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
-from foretell.model.cost import count_parameters
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
 from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
 from foretell.planning.speed import THIS
@@ -36,6 +35,7 @@ from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.text import Tokenizer
+from foretell.weight_shapes import count_parameters
 
 if TYPE_CHECKING:
     from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict

@@ -153,3 +153,39 @@ def test_a_short_computation_announces_nothing(capsys):
         for done in range(1, 10):
             progress(done, 10)
     assert not capsys.readouterr().err
+
+
+TOKENS = """
+import os, sys
+from foretell.cli import terminal
+loading = terminal.show_loading
+terminal.show_loading = lambda argument: (print("torch" in sys.modules, file=sys.stderr), loading(argument))
+from foretell.cli.main import run
+run(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["next", "primer", "The value"], "2 tokens: 'The' ' value'"),
+        (["generate", "primer", "The", "--max-tokens", "1"], "1 token: 'The'"),
+        (["next", "primer", "The value" * 20], "40 tokens, the last: ' value' 'The' ' value'"),
+        (["next", "primer", "The value", "--json"], ""),
+        (["generate", "primer", "The", "The value", "--max-tokens", "1"], ""),
+        (["next", "primer", "338 393", "--ids"], ""),
+    ],
+)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_tokens_of_a_prompt_are_shown_on_a_terminal_before_torch_is_loaded(arguments, line, is_terminal):
+    leader, follower = pty.openpty()
+    out = follower if is_terminal else subprocess.DEVNULL
+    command = [sys.executable, "-c", TOKENS, *arguments]
+    done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=True)
+    os.close(follower)
+    os.close(leader)
+    shown, before = done.stderr.partition("False\n")[::2]
+    assert "loading primer" in before
+    assert "token" not in before
+    assert shown.startswith(line) if line and is_terminal else shown == ""
+    assert max(map(len, done.stderr.splitlines())) <= 78

@@ -8,12 +8,14 @@ import math
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import foretell as foretell_package
 from foretell.config import ModelConfig, SamplingConfig, Scheme
+from foretell.convert.export import export_huggingface
 from foretell.finding import find_model
 from foretell.inference.completion import DEFAULT_TOKENS
 from foretell.language_model import LanguageModel
@@ -150,12 +152,18 @@ def test_info_lists_every_weight_and_their_sum(foretell, trained):
     assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
 
 
-@pytest.mark.parametrize("model", ["trained", "primer", "int8", "int4"])
-def test_info_of_a_file_is_info_of_the_model(foretell, trained, model, tmp_path):
+@pytest.mark.parametrize("model", ["trained", "primer", "int8", "int4", "huggingface", "gpt2"])
+def test_info_of_a_file_is_info_of_the_model(foretell, trained, exported, model, tmp_path):
     argument = trained if model == "trained" else "primer"
     if model.startswith("int"):
         argument = tmp_path / model
         load("primer", "cpu", "float32", quantize=cast("Scheme", model)).save(argument)
+    if model == "huggingface":
+        argument = exported
+    if model == "gpt2":  # whose matrices are transposed, and query, key and value one
+        config = ModelConfig(num_layers=2, num_heads=2, width=8, context_length=8, vocab_size=257)
+        argument = tmp_path / model
+        export_huggingface(LanguageModel(make_decoder(config, 0), train_tokenizer("bytes", ["a"])), argument)
     stored = foretell("info", argument, "--json").json
     loaded = foretell("info", argument, "--names", "--json").json
     assert set(loaded) - set(stored) == {"modules", "names"}
@@ -171,6 +179,14 @@ def test_info_of_a_file_is_info_of_the_model(foretell, trained, model, tmp_path)
     assert shapes_of(stored) == shapes_of(loaded)
     path = find_model(str(argument)) / "model.safetensors"
     assert stored["weight_bytes"] == path.stat().st_size - 8 - int.from_bytes(path.read_bytes()[:8], "little")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Path:
+    """`primer` in Hugging Face's layout."""
+    folder = tmp_path_factory.mktemp("exported") / "primer"
+    export_huggingface(load("primer", "cpu", "float32"), folder)
+    return folder
 
 
 def shapes_of(facts: dict[str, Any]) -> dict[str, tuple[list[int], str]]:
@@ -207,9 +223,20 @@ def test_info_lists_layers_by_number_and_the_head_last(foretell, tmp_path):
     assert paths[-1] == "head.weight"
 
 
-@pytest.mark.parametrize("arguments", [["info", "primer"], ["info", "RUN"], ["tokenize", "RUN", "The"]])
-def test_verbs_that_run_no_model_do_not_import_torch(arguments, trained):
-    words = [str(trained) if word == "RUN" else word for word in arguments]
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", "primer"],
+        ["info", "RUN"],
+        ["info", "HUGGINGFACE"],
+        ["info", "gpt2-xl"],
+        ["info", "tiny", "--json"],
+        ["info", "--machine"],
+        ["tokenize", "RUN", "The"],
+    ],
+)
+def test_verbs_that_run_no_model_do_not_import_torch(arguments, trained, exported):
+    words = [{"RUN": str(trained), "HUGGINGFACE": str(exported)}.get(word, word) for word in arguments]
     code = (
         f"import sys\nfrom foretell.cli.main import run\nassert run({words!r}) == 0\nsys.exit('torch' in sys.modules)"
     )

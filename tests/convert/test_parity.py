@@ -15,7 +15,8 @@ from foretell.config import SamplingConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import differences
 from foretell.convert.family import Family
-from foretell.convert.huggingface import load_huggingface, read_config
+from foretell.convert.huggingface import load_huggingface
+from foretell.convert.huggingface_files import read_config
 from foretell.data.batch import make_batch
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler

@@ -18,7 +18,7 @@ LAYERS = [
     {"allocator", "errors", "installation", "openmp", "sampling_options"},
     {"files", "typesetting"},
     {"activations", "norms", "config", "paths", "randomness", "device", "manifest", "safetensors_header"},
-    {"distributed", "safetensors_files"},
+    {"distributed", "safetensors_files", "weight_shapes"},
     {"text", "model", "textbook"},
     {"data"},
     {"saved_model"},

@@ -7,9 +7,10 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.errors import ConfigError
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, PUBLISHED, SIZES, preset_config
+from foretell.weight_shapes import count_parameters
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
-from foretell.model.init import weight_shapes
 from foretell.planning import estimate
 from foretell.planning.estimate import (
     DeviceMemory,
@@ -23,6 +22,7 @@ from foretell.planning.estimate import (
     total,
     training_memory,
 )
+from foretell.weight_shapes import weight_shapes
 
 MODEL = make_section(
     ModelConfig,

@@ -6,10 +6,10 @@ import pytest
 
 from foretell.config import ModelConfig, make_section
 from foretell.generation.engine import bytes_per_block
-from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning.plan import plan_generation, users_in
+from foretell.weight_shapes import count_parameters
 
 MODEL = make_section(ModelConfig, {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 64, "vocab_size": 50})
 

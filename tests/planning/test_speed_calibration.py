@@ -6,8 +6,7 @@ import pytest
 
 from foretell.config import TrainingConfig
 from foretell.errors import UsageError
-from foretell.model.cost import count_parameters, training_flops_per_token
-from foretell.model.init import weight_shapes
+from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config
 from foretell.planning.estimate import Range, training_cost, training_flops
 from foretell.planning.speed import (
@@ -19,6 +18,7 @@ from foretell.planning.speed import (
     nearest,
 )
 from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 
 def test_every_measured_training_is_within_the_range_predicted_from_the_others() -> None:

@@ -30,7 +30,7 @@ from foretell.errors import (
     TrainingError,
 )
 from foretell.manifest import write_manifest
-from foretell.model.cost import count_parameters, saved_bytes_per_token
+from foretell.model.cost import saved_bytes_per_token
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
@@ -47,6 +47,7 @@ from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.objective import Objective
+from foretell.weight_shapes import count_parameters
 
 CPU = torch.device("cpu")
 SHAPE = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 32, "vocab_size": 5}

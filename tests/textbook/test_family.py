@@ -15,7 +15,8 @@ from foretell.model.decoder import Decoder
 from foretell.model.presets import MODERN
 from foretell.norms import NORMS, layer_norm
 from foretell.textbook import family
-from foretell.textbook.family import decoder_forward, rotate, weight_shapes
+from foretell.textbook.family import decoder_forward, rotate
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 # Relative to the largest logit. In 20,000 random cases like those below the largest difference was 2.3e-13 in float64.
 # In float32 the median was 1.9e-7 and the 99.9th percentile 8e-6; the largest was 2.2e-4, in a model of
@@ -150,7 +151,9 @@ def test_textbook_and_model_agree_in_float32(case):
 def test_weight_shapes_are_those_of_the_model(config):
     with torch.device("meta"):
         model = Decoder(config)
-    assert weight_shapes(config) == {path: tuple(weight.shape) for path, weight in model.named_parameters()}
+    shapes = {path: tuple(weight.shape) for path, weight in model.named_parameters()}
+    assert list(weight_shapes(config).items()) == list(shapes.items())
+    assert count_parameters(config) == sum(weight.numel() for weight in model.parameters())
 
 
 SIZES = {"num_layers": 2, "width": 8, "context_length": 12, "vocab_size": 7}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
-from foretell.cli.terminal import note, open_model
+from foretell.cli.terminal import note, open_model, show_tokens
 from foretell.errors import DataError, UsageError
 from foretell.files import TEXT_LIMIT, read_bytes
 
@@ -215,8 +215,11 @@ class ModelOptions(LoadingOptions):
         allow_special: bool = False,
         start_token: str | None = None,
         texts: Sequence[str] = (),
+        shown: str | None = None,
     ) -> LanguageModel:
-        """Load the model of an argument; see `open_model`."""
+        """Load the model of an argument; see `open_model`. shown: a text whose tokens a terminal shows before."""
+        if shown is not None and not ids:
+            show_tokens(model, shown, allow_special, start_token)
         return open_model(
             model,
             ids=ids,

@@ -182,8 +182,8 @@ def open_forecaster(model: str, **options: Unpack[arguments.LoadKeywords]) -> Fo
     """Load a forecaster; lines on stderr as for other models, but for a note on texts, which it does not read."""
     show_loading(model)
     from foretell.forecasting.forecaster import as_forecaster
-    from foretell.language_model import NO_TOKENIZER
     from foretell.loading import load
+    from foretell.saved_model.config_file import NO_TOKENIZER
 
     loaded = load(model, **options)
     notes = (line for line in loaded.notes if NO_TOKENIZER not in line)

@@ -69,7 +69,8 @@ def generate(
     texts = read_all_prompts(prompts, file, prompt_file)
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
-    loaded = options.open(model, ids, allow_special=allow_special, texts=texts)
+    shown = texts[0] if len(texts) == 1 and not (json or out or prompt_file) else None
+    loaded = options.open(model, ids, allow_special=allow_special, texts=texts, shown=shown)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     import torch
     from torch.nn import Module
 
-    from foretell.config import ModelConfig
+    from foretell.config import ModelConfig, QuantizationConfig
     from foretell.model.decoder import Decoder
+    from foretell.saved_model.config_file import StoredWeight
     from foretell.text import Tokenizer
     from foretell.typesetting.document import DocumentSection
 
@@ -100,52 +103,54 @@ def find_preset(argument: str) -> ModelConfig | None:
 
 
 def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
-    """The facts about a saved model from its configuration and the header of its weights, without torch.
+    """The facts about a model from its configuration and the headers of its files, without torch.
 
-    None for other layouts, and for updates or an encoder inside the model.
+    None for a LoRA adapter, and for updates or an encoder inside the model.
     """
-    from foretell.files import printable_name
+    from foretell.convert.huggingface_files import read_directory
+    from foretell.files import ADAPTER_CONFIG, printable_name
     from foretell.finding import check_files, find_model
-    from foretell.saved_model.config_file import read_stored_model
+    from foretell.saved_model.config_file import is_own, read_stored_model
 
     directory = find_model(argument)
+    if (directory / ADAPTER_CONFIG).is_file():
+        return None
     check_files(directory, in_full=verify)
-    stored = read_stored_model(directory)
+    stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
     if stored is None:
         return None
-    for line in stored.tokenizer.notes:
+    for line in (*stored.notes, *stored.tokenizer.notes):
         note(line)
-    weights = sorted(
-        (asdict(weight) for weight in stored.weights()), key=lambda weight: in_reading_order(weight["path"])
-    )
-    parameters = sum(weight["parameters"] for weight in weights)
-    facts = describe(printable_name(argument), stored.config, stored.tokenizer, parameters, weights)
-    settings = stored.quantization
-    return {**facts, "quantization": settings and settings.model_dump(mode="json")}
-
-
-def in_reading_order(path: str) -> tuple[bool, list[tuple[int, str]]]:
-    """A key that sorts paths by name, layers by number, and the head to the end."""
-    return path.startswith("head."), [(len(part) if part.isdecimal() else 0, part) for part in path.split(".")]
+    facts = describe(printable_name(argument), stored.config, stored.tokenizer, stored.weights())
+    return {**facts, "quantization": as_values(stored.quantization)}
 
 
 def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, Any]:
-    """The facts about a preset, from a decoder without weights."""
-    from foretell.model.init import empty_decoder
+    """The facts about a preset, whose weights would be in float32."""
     from foretell.model.presets import ASSUMED_VOCABULARY, SIZES
 
     assumed = f"; its vocabulary comes from the text, {ASSUMED_VOCABULARY:,} is assumed" if name in SIZES else ""
     note(f"{name} is a preset: a shape without weights{assumed}")
-    return describe_decoder(name, empty_decoder(config), None, names)
+    facts = describe(name, config, None, weights_of_shape(config))
+    if not names:
+        return facts
+    from foretell.model.init import empty_decoder
+
+    return {**facts, **describe_names(empty_decoder(config))}
 
 
 def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> dict[str, Any]:
     """The facts about a model that can be loaded, with its names and kernels if asked for."""
     model = open_model(argument, "cpu", "auto", verify=verify)
-    facts = describe_decoder(model.name, model.decoder, model.tokenizer, names)
-    settings = model.quantization
+    facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model.decoder))
+    listed = describe_names(model.decoder) if names else {}
     chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
-    return {**facts, "quantization": settings and settings.model_dump(mode="json"), **chosen}
+    return {**facts, **listed, "quantization": as_values(model.quantization), **chosen}
+
+
+def as_values(settings: QuantizationConfig | None) -> dict[str, Any] | None:
+    """The settings of a quantised model, as plain values."""
+    return None if settings is None else settings.model_dump(mode="json")
 
 
 def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
@@ -175,16 +180,11 @@ def precision_of(module: Module, dtype: torch.dtype) -> str:
     return " and ".join(sorted(schemes)) or dtype_name(dtype)
 
 
-def describe_decoder(name: str, decoder: Decoder, tokenizer: Tokenizer | None, names: bool) -> dict[str, Any]:
-    """The facts about a decoder in memory or without weights, with its modules and trace names if asked for."""
-    from foretell.model.cost import count_parameters
+def describe_names(decoder: Decoder) -> dict[str, Any]:
+    """The paths of the modules, and the names of the values to trace."""
     from foretell.model.structure import model_structure
 
-    facts = describe(name, decoder.config, tokenizer, count_parameters(decoder.config), describe_weights(decoder))
-    if not names:
-        return facts
     return {
-        **facts,
         "modules": [path for path, _ in decoder.named_modules() if path],
         "names": [
             {"name": trace_name, "derived": value.is_derived}
@@ -194,39 +194,48 @@ def describe_decoder(name: str, decoder: Decoder, tokenizer: Tokenizer | None, n
 
 
 def describe(
-    name: str, config: ModelConfig, tokenizer: Tokenizer | None, decoder_parameters: int, weights: list[dict[str, Any]]
+    name: str, config: ModelConfig, tokenizer: Tokenizer | None, weights: Iterable[StoredWeight]
 ) -> dict[str, Any]:
-    """Configuration, tokenizer, cost and all weights, as plain values; the cost follows from `decoder_parameters`."""
+    """Configuration, tokenizer, cost and all weights, as plain values."""
+    from foretell.weight_shapes import count_parameters
+
+    listed = [asdict(weight) for weight in weights]
     return {
         "name": name,
         "config": config.model_dump(mode="json"),
         "tokenizer": tokenizer
         and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
-        "parameters": sum(weight["parameters"] for weight in weights),
-        "weight_bytes": sum(weight["bytes"] for weight in weights),
-        "training_flops_per_token": config.training_flops_per_token(decoder_parameters),
+        "parameters": sum(weight["parameters"] for weight in listed),
+        "weight_bytes": sum(weight["bytes"] for weight in listed),
+        "training_flops_per_token": config.training_flops_per_token(count_parameters(config)),
         "cache_bytes_per_token": config.cache_bytes_per_token(element_bytes=4),
-        "weights": weights,
+        "weights": listed,
     }
 
 
-def describe_weights(decoder: Decoder) -> list[dict[str, Any]]:
-    """Path, shape, count, type and bytes of each weight; of a quantised one with its scales and minima."""
+def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
+    """The weights of a new decoder, in float32."""
+    from foretell.saved_model.config_file import StoredWeight
+    from foretell.weight_shapes import weight_shapes
+
+    for path, shape in weight_shapes(config).items():
+        yield StoredWeight(path, shape, prod(shape), "float32", 4 * prod(shape))
+
+
+def weights_in_memory(decoder: Decoder) -> Iterator[StoredWeight]:
+    """The weights of a loaded decoder; a quantised one with its scales and minima."""
     from foretell.device import dtype_name
     from foretell.model.quantized_linear import quantized_layers, stored_buffers
+    from foretell.saved_model.config_file import StoredWeight
 
     quantized, buffers = quantized_layers(decoder), stored_buffers(decoder)
-    weights: list[dict[str, Any]] = []
     for path, module in decoder.named_modules():
         if layer := quantized.get(path):
-            shape = [layer.out_features, layer.in_features]
+            shape = (layer.out_features, layer.in_features)
             size = sum(buffer.nbytes for key, buffer in buffers.items() if key.rpartition(".")[0] == path)
-            facts = {"parameters": shape[0] * shape[1], "type": layer.scheme, "bytes": size}
-            weights.append({"path": f"{path}.integers", "shape": shape, **facts})
+            yield StoredWeight(f"{path}.integers", shape, prod(shape), layer.scheme, size)
         for name, weight in module.named_parameters(path, recurse=False):
-            facts = {"parameters": weight.numel(), "type": dtype_name(weight.dtype)}
-            weights.append({"path": name, "shape": list(weight.shape), **facts, "bytes": weight.nbytes})
-    return weights
+            yield StoredWeight(name, tuple(weight.shape), weight.numel(), dtype_name(weight.dtype), weight.nbytes)
 
 
 def document(facts: dict[str, Any]) -> DocumentSection:

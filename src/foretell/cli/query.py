@@ -36,7 +36,8 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = arguments.read_text(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
+    shown = None if json else text
+    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text], shown=shown)
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

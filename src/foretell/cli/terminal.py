@@ -257,6 +257,32 @@ def show_loading(argument: str) -> None:
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
 
 
+def show_tokens(argument: str, text: str, allow_special: bool = False, start_token: str | None = None) -> None:
+    """A line with the tokens that a model reads, as many of the last ones as fit; it needs no torch.
+
+    Nothing is shown for a model of the Hub or without a tokenizer, or where results do not go to a terminal.
+    """
+    if not results().is_terminal or argument.startswith("hub:"):
+        return
+    from foretell.files import CONFIG, TOKENIZER_FILE
+    from foretell.finding import find_model
+    from foretell.saved_model.config_file import is_own
+    from foretell.text import has_tokenizer, load_tokenizer
+
+    directory = find_model(argument)
+    if not has_tokenizer(directory) or not (directory / CONFIG).exists():
+        return
+    tokenizer = load_tokenizer(directory / TOKENIZER_FILE if is_own(directory) else directory)
+    tokenizer = tokenizer if start_token is None else tokenizer.with_start(start_token)
+    pieces = [repr(tokenizer.text_of(each)) for each in tokenizer.encode_input(text, allow_special=allow_special)]
+    count = f"{len(pieces):,} token" + ("" if len(pieces) == 1 else "s")
+    line = f"{count}: {' '.join(pieces)}"
+    while len(line) > WIDTH and len(pieces) > 1:
+        pieces = pieces[-min(len(pieces) - 1, WIDTH) :]
+        line = f"{count}, the last: {' '.join(pieces)}"
+    note(line[:WIDTH])
+
+
 def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable[str]) -> None:
     """The notes from loading a model, and a line with its size, place and precision."""
     from foretell.model.quantized_linear import count_weights

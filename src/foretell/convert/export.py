@@ -17,7 +17,7 @@ from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs, write_settings
 from foretell.convert.gguf_export import PRECISIONS, export_gguf
 from foretell.convert.gguf_metadata import ARCHITECTURES
-from foretell.convert.huggingface import read_config
+from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import OutputError, UsageError

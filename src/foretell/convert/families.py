@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from foretell.activations import TRANSFORMERS_NAMES
 from foretell.config import ModelConfig
 from foretell.convert.family import (
     Family,
@@ -27,6 +26,14 @@ from foretell.convert.family import (
 from foretell.errors import ConfigError, did_you_mean
 
 BLOCK = "trunk.blocks.*"
+# transformers' name of an activation -> ours; of several for one of ours, the first is written
+ACTIVATION_WORDS = {
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
+    "relu": "relu",
+    "relu2": "relu2",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+}
 
 # --- GPT-1 and GPT-2 -------------------------------------------------------------------------------------------------
 
@@ -69,7 +76,7 @@ GPT2 = Family(
     fields={
         **GPT_FIELDS,
         "n_inner": Field(("feedforward_width",), None),
-        "activation_function": Field(("activation",), "gelu_new", TRANSFORMERS_NAMES),
+        "activation_function": Field(("activation",), "gelu_new", ACTIVATION_WORDS),
     },
     shared={"position": "learned", "norm": "layernorm", "norm_placement": "pre", "feedforward": "mlp", "bias": True},
     # scaling scores by 1 / (layer + 1) could be folded into the query's weights, but not unfolded bit-identically
@@ -124,7 +131,7 @@ LLAMA_FIELDS = {
     "num_key_value_heads": Field(("num_kv_heads",), None),
     "head_dim": Field(("head_width",), None),
     "rms_norm_eps": Field(("norm_epsilon",), 1e-6),
-    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **TRANSFORMERS_NAMES}),
+    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **ACTIVATION_WORDS}),
     "tie_word_embeddings": Field(("tie_embeddings",), False),
     "attention_dropout": Field(("dropout.attention",), 0.0),
 }

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from foretell.config import Bias, ModelConfig, make_section
 from foretell.errors import ConfigError
-from foretell.model.init import weight_shapes
 from foretell.norms import NORMS
+from foretell.weight_shapes import Shape, weight_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REQUIRED = ...  # the default of a field that must be present
-Shape = tuple[int, ...]
 
 
 class Transform(Protocol):
@@ -45,6 +44,8 @@ class Split:
         return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+        import torch  # not above: a configuration is read without torch
+
         return [torch.cat(tensors)]
 
     def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:

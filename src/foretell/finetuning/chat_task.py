@@ -15,7 +15,6 @@ from foretell.evaluation.perplexity import evaluate, perplexity
 from foretell.finetuning.chat_data import ChatData, PackedChats
 from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
-from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.lora import LoRAConfig
@@ -25,6 +24,7 @@ from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
+from foretell.weight_shapes import count_parameters
 
 SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)

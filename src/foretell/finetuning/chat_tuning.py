@@ -17,7 +17,6 @@ from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
-from foretell.model.cost import count_parameters
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
@@ -33,6 +32,7 @@ from foretell.text.chat_template import (
     own_template,
     prepare_tokenizer,
 )
+from foretell.weight_shapes import count_parameters
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}

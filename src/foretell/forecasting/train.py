@@ -29,7 +29,6 @@ from foretell.language_model import load_model
 from foretell.manifest import write_manifest
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
-from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES, SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
@@ -37,6 +36,7 @@ from foretell.session.machine import check_model_fits
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.weight_shapes import weight_shapes
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName

@@ -27,12 +27,12 @@ from foretell.lessons.algorithms_decoder import (
 )
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, near, printed, same
 from foretell.model.attention import hide
-from foretell.model.cost import count_parameters
 from foretell.model.mask import Mask
 from foretell.model.presets import preset_config
 from foretell.textbook import attention, training, transformer
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table, labelled_table
 from foretell.typesetting.expression import Matrix, SymbolMatrix
+from foretell.weight_shapes import count_parameters
 
 # Printed in the source
 QUERY = [11.0, 12.0]

@@ -8,14 +8,7 @@ from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.structure import model_structure
-
-
-def count_parameters(config: ModelConfig) -> int:
-    """Number of parameters of a decoder, a tied head counted once.
-
-    Computed from models of one and two layers on the meta device: every further layer adds the same.
-    """
-    return extrapolated(config, lambda decoder: sum(parameter.numel() for parameter in decoder.parameters()))
+from foretell.weight_shapes import count_parameters
 
 
 def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:

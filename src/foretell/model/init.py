@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from foretell.config import ModelConfig
-from foretell.errors import ConfigError
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
@@ -33,25 +32,6 @@ def empty_decoder(config: ModelConfig) -> Decoder:
     """A decoder on the meta device: its weights have shapes and no values."""
     with torch.device("meta"), NoInitialization():
         return Decoder(config)
-
-
-def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight of a decoder by its path; only one layer is made, on the meta device.
-
-    Sizes whose product exceeds 64 bits, as torch counts elements, are a `ConfigError`.
-    """
-    try:
-        shallow = empty_decoder(config.replaced(num_layers=1, window=None))
-    except RuntimeError:
-        raise ConfigError(
-            f"width {config.width}, head_width {config.head_width}: weights this large exceed torch's limits"
-        ) from None
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path, weight in shallow.named_parameters():
-        layers = config.num_layers if path.startswith("trunk.blocks.0.") else 1
-        for layer in range(layers):
-            shapes[path.replace("blocks.0.", f"blocks.{layer}.", 1)] = tuple(weight.shape)
-    return shapes
 
 
 def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:

@@ -17,10 +17,10 @@ from foretell.distributed.launch import read_launch
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
-from foretell.model.init import weight_shapes
 from foretell.paths import matches
 from foretell.training.objective import GPU_BYTES_PER_LOGIT, LOGITS_AT_ONCE, MOST_LOGITS
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
+from foretell.weight_shapes import weight_shapes
 
 REPEATED = 4 / 3  # of the operations if the forward pass is computed again: it is a third of forward and backward
 

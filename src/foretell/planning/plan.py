@@ -15,13 +15,12 @@ from foretell.errors import ConfigError, UsageError
 from foretell.files import format_bytes
 from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import MEMORY_SHARE
-from foretell.model.cost import count_parameters
-from foretell.model.init import weight_shapes
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning import estimate, speed
 from foretell.planning.estimate import Range
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 MOST_TOKENS = 1e18
 UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))

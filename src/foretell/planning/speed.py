@@ -22,13 +22,14 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.planning.estimate import Range, round_number
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
 from foretell.training.step import SkippingOptimizer, TrainingBatch, training_step
 from foretell.typesetting.document import DocumentSection, Table
+from foretell.weight_shapes import weight_shapes
 
 THIS = "this"
 CPU = "cpu"

@@ -17,7 +17,6 @@ from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
-from foretell.model.init import weight_shapes
 from foretell.planning.speed import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, resolve
@@ -29,6 +28,7 @@ from foretell.session.declaration import Choice, Machine, Training, describe_mod
 from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
+from foretell.weight_shapes import weight_shapes
 
 NOT_HELD_OUT = (
     "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"

@@ -12,8 +12,7 @@ import numpy as np
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.loader import check_enough_tokens
 from foretell.errors import DataError
-from foretell.model.cost import count_parameters, training_flops_per_token
-from foretell.model.init import weight_shapes
+from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
@@ -22,6 +21,7 @@ from foretell.session.declaration import Choice
 from foretell.session.machine import check_batch_fits, check_model_fits
 from foretell.session.request import intervals
 from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 
 class Recipe(NamedTuple):

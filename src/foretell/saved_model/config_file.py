@@ -11,10 +11,12 @@ from typing import Any
 from foretell.config import ModelConfig, QuantizationConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
-from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, read_header
-from foretell.text import Tokenizer, load_tokenizer
+from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header
+from foretell.text import Tokenizer, id_tokenizer, load_tokenizer
+from foretell.weight_shapes import weight_shapes
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2
+NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
 OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
 
@@ -65,46 +67,52 @@ class StoredModel:
     tokenizer: Tokenizer
     tensors: dict[str, StoredTensor]
     quantization: QuantizationConfig | None
+    notes: tuple[str, ...] = ()
 
     def weights(self) -> Iterator[StoredWeight]:
-        """The weights, a quantised matrix with its scales and minima as one."""
-        quantized = {path.removesuffix(".integers") for path in self.tensors if path.endswith(".integers")}
-        for path, tensor in self.tensors.items():
-            layer, _, name = path.rpartition(".")
-            if self.quantization is None or layer not in quantized or name not in PARTS_OF_MATRIX:
-                yield StoredWeight(path, tensor.shape, prod(tensor.shape), tensor.float_name, tensor.size)
-            elif name == "integers":
-                scheme, in_a_byte = INTEGERS.get(tensor.dtype, (tensor.dtype, 1))
-                shape = (*tensor.shape[:-1], *(size * in_a_byte for size in tensor.shape[-1:]))
+        """The weights in the order of the modules, a quantised matrix with its scales and minima as one."""
+        for path in weight_shapes(self.config):
+            layer = path.removesuffix(".weight")
+            if matrix := self.tensors.get(f"{layer}.integers"):
+                scheme, in_a_byte = INTEGERS.get(matrix.dtype, (matrix.dtype, 1))
+                shape = (*matrix.shape[:-1], *(size * in_a_byte for size in matrix.shape[-1:]))
                 parts = (self.tensors.get(f"{layer}.{part}") for part in PARTS_OF_MATRIX)
-                yield StoredWeight(path, shape, prod(shape), scheme, sum(part.size for part in parts if part))
+                yield StoredWeight(matrix.name, shape, prod(shape), scheme, sum(part.size for part in parts if part))
+            elif tensor := self.tensors.get(path):
+                yield StoredWeight(path, tensor.shape, prod(tensor.shape), tensor.float_name, tensor.size)
 
 
 def read_stored_model(directory: Path) -> StoredModel | None:
-    """The description of a decoder with a tokenizer; None for other layouts, LoRA updates and encoder-decoders.
+    """The description of a decoder in foretell's own layout; None with LoRA updates or an encoder inside.
 
-    Shapes are not compared with the configuration: that needs the model's modules. Other damage is a `CheckpointError`.
+    Other shapes than the configuration's are a `CheckpointError`, as is other damage.
     """
-    entries = read_entries(directory) if is_own(directory) else {}
+    entries = read_entries(directory)
     kinds = {name: values.pop("kind", None) for name, values in entries.items()}
     own = {name: name for name in (DECODER, TOKENIZER, QUANTIZATION)}
     outside = [name for name, kind in kinds.items() if kind in OUTSIDE_DECODER]
-    if not {DECODER, TOKENIZER} <= kinds.keys() or any(
-        kind != own.get(name) for name, kind in kinds.items() if name not in outside
-    ):
+    if DECODER not in kinds or any(kind != own.get(name) for name, kind in kinds.items() if name not in outside):
         return None
-    tensors = read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES)
+    path = directory / WEIGHTS
+    tensors = read_header(path, MOST_OWN_HEADER_BYTES)
     try:
         config = make_section(ModelConfig, entries[DECODER])
         settings = entries.get(QUANTIZATION)
         quantization = None if settings is None else make_section(QuantizationConfig, settings, QUANTIZATION)
+        check_depth(config, len(tensors), path)
+        shapes = weight_shapes(config)
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from None
-    check_depth(config, len(tensors), directory / WEIGHTS)
-    tokenizer = load_tokenizer(directory / TOKENIZER_FILE)
+    if quantization is None:
+        check_shapes(tensors, shapes, path)
+    in_matrices = () if quantization is None else PARTS_OF_MATRIX
+    for name in tensors:
+        if name not in shapes and name.partition(".")[0] not in outside and name.rpartition(".")[2] not in in_matrices:
+            raise CheckpointError(f"{path} has a weight '{name}' that the model does not")
+    tokenizer = load_tokenizer(directory / TOKENIZER_FILE) if TOKENIZER in kinds else id_tokenizer(config.vocab_size)
+    notes = () if TOKENIZER in kinds else (f"{directory}: {NO_TOKENIZER}",)
     check_vocabulary(tokenizer, config, directory)
-    inside = {path: tensor for path, tensor in tensors.items() if path.partition(".")[0] not in outside}
-    return StoredModel(config, tokenizer, inside, quantization)
+    return StoredModel(config, tokenizer, tensors, quantization, notes)
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:

@@ -16,13 +16,14 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder, weight_shapes
+from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
 from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
-from foretell.safetensors_files import ROWS_CHECKED, check_finite, check_shapes, read_tensor
-from foretell.safetensors_header import StoredTensor
+from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
+from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION, TOKENIZER, check_depth, check_vocabulary
 from foretell.text import Tokenizer, load_tokenizer
+from foretell.weight_shapes import weight_shapes
 
 Shape = tuple[int, ...]
 

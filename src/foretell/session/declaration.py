@@ -15,8 +15,7 @@ from foretell.config import ModelConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError
 from foretell.loading import Start
-from foretell.model.cost import count_parameters
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps
@@ -25,6 +24,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 PROBED = "tiny"  # the size whose speed is measured
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     A directory holds tokenizer.json, or vocab.json and merges.txt (GPT-2, Qwen2, Qwen3, OpenAI GPT). The files
     tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json and
     chat_template.jinja are read if they exist. Raises TokenizerError for files that are missing, unreadable or
-    inconsistent.
+    inconsistent. The last one is kept for the next call, unless its files have changed since.
     """
     path = Path(path)
+    files = sorted(path.iterdir()) if path.is_dir() else [path, path.parent / CHAT_TEMPLATE]
+    statuses = [file.stat() for file in files if file.exists()]
+    return _load(path, tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses))
+
+
+@lru_cache(maxsize=1)
+def _load(path: Path, stamps: tuple[tuple[int, int, int], ...]) -> Tokenizer:
+    """A tokenizer; `stamps` change with its files."""
     if path.is_file() and path.suffix != ".json":
         raise TokenizerError(f"{path} is not a tokenizer; name a model, or a tokenizer.json")
     if not path.is_dir():

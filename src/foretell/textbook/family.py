@@ -22,6 +22,7 @@ from foretell.files import open_regular
 from foretell.norms import NORMS
 from foretell.textbook.attention import Matrix, Vector, softmax
 from foretell.textbook.transformer import check_token, sinusoidal_encoding
+from foretell.weight_shapes import weight_shapes
 
 Stream = list[Vector]  # T vectors (D,)
 
@@ -246,9 +247,6 @@ def unembed(config: ModelConfig, model: ModuleWeights, x: Vector) -> Vector:
     return logits + (model / "head")["bias"] if config.bias.head else logits
 
 
-Shapes = dict[str, tuple[int, ...]]
-
-
 @dataclass(frozen=True)
 class ModuleWeights:
     """The weights below one module path."""
@@ -281,61 +279,6 @@ def check_weights(config: ModelConfig, weights: Mapping[str, Matrix]) -> None:
     for path in weights:
         if path not in expected:
             raise CheckpointError(f"the configuration has no weight '{path}'{did_you_mean(path, expected)}")
-
-
-def weight_shapes(config: ModelConfig) -> Shapes:
-    """Every weight of a decoder, path to shape. A tied head has no weight."""
-    shapes = {"embed.token.weight": (config.vocab_size, config.width)}
-    if config.position == "learned":
-        shapes["embed.position.weight"] = (config.context_length, config.width)
-    for layer in range(config.num_layers):
-        shapes |= _block_shapes(config, f"trunk.blocks.{layer}")
-    if config.norm_placement == "pre":
-        shapes |= _norm_shapes(config, "trunk.norm", config.width)
-    head = _linear_shapes("head", config.vocab_size, config.width, config.bias.head)
-    if config.tie_embeddings:
-        del head["head.weight"]
-    return shapes | head
-
-
-def _block_shapes(config: ModelConfig, path: str) -> Shapes:
-    shapes = _norm_shapes(config, f"{path}.attention_norm", config.width)
-    shapes |= _attention_shapes(config, f"{path}.attention")
-    if config.feedforward != "none":
-        if config.residual != "parallel_shared_norm":
-            shapes |= _norm_shapes(config, f"{path}.feedforward_norm", config.width)
-        shapes |= _feedforward_shapes(config, f"{path}.feedforward")
-    return shapes
-
-
-def _attention_shapes(config: ModelConfig, path: str) -> Shapes:
-    D, E, bias = config.width, config.head_width, config.bias
-    shapes = _linear_shapes(f"{path}.query", config.num_heads * E, D, bias.attention)
-    shapes |= _linear_shapes(f"{path}.key", config.num_kv_heads * E, D, bias.attention)
-    shapes |= _linear_shapes(f"{path}.value", config.num_kv_heads * E, D, bias.attention)
-    if config.qk_norm:
-        shapes |= _norm_shapes(config, f"{path}.query_norm", E) | _norm_shapes(config, f"{path}.key_norm", E)
-    if config.attention_output:
-        shapes |= _linear_shapes(f"{path}.output", D, config.num_heads * E, bias.attention_output)
-    return shapes
-
-
-def _feedforward_shapes(config: ModelConfig, path: str) -> Shapes:
-    D, F, has_bias = config.width, config.feedforward_width, config.bias.feedforward
-    gate = _linear_shapes(f"{path}.gate", F, D, has_bias) if config.feedforward == "gated" else {}
-    return gate | _linear_shapes(f"{path}.up", F, D, has_bias) | _linear_shapes(f"{path}.down", D, F, has_bias)
-
-
-def _norm_shapes(config: ModelConfig, path: str, width: int) -> Shapes:
-    if config.norm == "none":
-        return {}
-    names = ("weight", "bias") if NORMS[config.norm].has_bias and config.bias.norm else ("weight",)
-    return {f"{path}.{name}": (width,) for name in names}
-
-
-def _linear_shapes(path: str, outputs: int, inputs: int, has_bias: bool) -> Shapes:
-    weight: Shapes = {f"{path}.weight": (outputs, inputs)}
-    return weight | {f"{path}.bias": (outputs,)} if has_bias else weight
 
 
 def load_weights(path: Path) -> dict[str, Matrix]:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.activations import TRANSFORMERS_NAMES
 from foretell.config import make_section
-from foretell.convert.huggingface import check_files, find_tensors
+from foretell.convert.families import ACTIVATION_WORDS
+from foretell.convert.huggingface_files import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
-from foretell.safetensors_files import check_finite, check_shapes, read_tensor
-from foretell.safetensors_header import StoredTensor
+from foretell.safetensors_files import check_finite, read_tensor
+from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
@@ -76,8 +76,8 @@ def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
         if values.get(first) != values.get(second):
             raise ConfigError(f"{first} and {second} differ, which is not supported")
     activation = values.get("activation_function", "gelu")
-    if activation not in TRANSFORMERS_NAMES:
-        raise ConfigError(f"unknown activation_function '{activation}'; known: {', '.join(TRANSFORMERS_NAMES)}")
+    if activation not in ACTIVATION_WORDS:
+        raise ConfigError(f"unknown activation_function '{activation}'; known: {', '.join(ACTIVATION_WORDS)}")
     is_shared = values.get("share_encoder_decoder_embeddings", True)
     sizes = {
         "num_layers": values.get("decoder_layers"),
@@ -92,7 +92,7 @@ def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
     kinds = {
         "position": "learned",
         "norm_placement": "post",
-        "activation": TRANSFORMERS_NAMES[activation],
+        "activation": ACTIVATION_WORDS[activation],
         "scale_embeddings": bool(values.get("scale_embedding", False)),
         "tie_embeddings": bool(values.get("tie_word_embeddings", True)),
         "bias": {"head": True},
