@@ -27,9 +27,8 @@ from foretell.finetuning.kind import Kind, Readout, TaskPrediction
 from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
-    SourceOutputs,
     StreamDecomposition,
-    contributions,
+    names_by_token,
 )
 from foretell.insight.attribution.shapley import Masks, Numbers
 from foretell.insight.attribution.word_effects import (
@@ -308,15 +307,11 @@ def sequence_contributions(
 ) -> tuple[list[float], dict[str, float]]:
     """Contributions of one token sequence, by position and by part."""
     structure = model_structure(model.decoder)
-    decomposition = StreamDecomposition(model.decoder, structure, SourceOutputs)
-    stream = decomposition.stream(*structure["head"].reads)
-    with Trace(model, stream.names()) as trace:
+    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    with Trace(model, names_by_token(stream, structure)) as trace:
         model.decoder.hidden(torch.tensor([ids], device=model.device))
-    positions = range(len(ids)) if head.settings.pool == "mean" else [len(ids) - 1]
-    by_token, by_part = np.zeros(len(ids)), defaultdict[str, float](float)
-    for at in positions:
-        for name, value in contributions(stream, trace, at, direction):
-            part, _, source = name.partition("@")
-            by_token[int(source) if source else at] += value / len(positions)
-            by_part[part] += value / len(positions)
-    return by_token.tolist(), dict(by_part)
+    at = slice(0 if head.settings.pool == "mean" else len(ids) - 1, len(ids))
+    directions = (direction / (at.stop - at.start)).expand(1, at.stop - at.start, -1)
+    names, vectors = stream.stacked(trace, at)  # (N, P, D)
+    parts = torch.einsum("npd,cpd->n", vectors, directions).tolist()
+    return stream.by_token(trace, at, directions)[0].tolist(), dict(zip(names, parts, strict=True))
