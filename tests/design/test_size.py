@@ -58,7 +58,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        391,
+        395,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
@@ -68,14 +68,16 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1546,
-        "tags, a tuned linear baseline, cross-validation, groups, conversations, ensembles, words and Shapley values",
+        1579,
+        "tags, a tuned linear baseline, cross-validation, groups, conversations, ensembles, words and Shapley values; "
+        "labels and numbers on the page",
     ),
     (
         "forecasting",
-        5,
-        1389,
-        "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans",
+        6,
+        1468,
+        "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans; "
+        "forecasters as models of values, for the page",
     ),
     (
         "generation",
@@ -87,11 +89,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        10,
-        1500,
+        11,
+        1714,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
-        "Shapley values",
+        "Shapley values; labels, numbers, series and encoders on the page",
     ),
     ("lessons", 3, 427, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -104,7 +106,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("quantization", 0, 69, "quantize from Python; its report is a document"),
     ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
     ("saved_model", 1, 105, "what a folder contains, without torch; parts of calibration, languages and examples"),
-    ("serving", 5, 635, "the explorer: passes, also of translation models, operands, patch maps, page files, examples"),
+    ("serving", 5, 660, "the explorer: passes of models for any task, operands, patch maps, page files, examples"),
     ("session", 2, 159, "trainings of a given wall time; sizes that fit the time"),
     ("text", 1, 179, "words as groups of tokens in all scripts; long words are cut; the bytes of a token"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),

@@ -237,7 +237,7 @@ class HeadOutputs(Term):
         return self.projection.weight.detach().double(), optional_part(f"{self.path}.bias", self.projection.bias)
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        """What a head reads at a token is weight times value, scaled to its recorded output, which may be changed."""
+        """A head reads weight times value at each token, scaled to its recorded output, which may be changed."""
         output, weights = trace[self.core][0].double(), trace[f"{self.core}.weights"][0].double()
         output, weights = output[:, at], weights[:, at]  # (H, P, E), (H, P, S)
         values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
