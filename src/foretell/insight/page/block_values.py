@@ -99,7 +99,7 @@ class BlockFinder:
 
     def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections, prefix: str):
         self.decoder, self.structure, self.sections, self.prefix = decoder, structure, sections, f"{prefix}.{layer}"
-        self.block = structure.stream[layer + 1]
+        self.input, self.block = structure.stream[layer : layer + 2]
         self.stream = [value.name for value in stream_path(structure, layer)]
         self.has_rotation = decoder.config.position == "rotary"
         self.seen: set[str] = set()
@@ -123,7 +123,8 @@ class BlockFinder:
         if value is None or name in self.seen:
             return
         if name in self.stream or not self.is_inside(name):
-            if self.is_inside(name) or same_numbers(self.structure, name) in self.sections:  # the memory has none
+            is_known = name == self.input or same_numbers(self.structure, name) in self.sections  # the memory is not
+            if self.is_inside(name) or is_known:
                 yield name
             return
         self.seen.add(name)
@@ -187,7 +188,7 @@ class BlockFinder:
         if repeated := self.repeated(value.name):
             return self.label(self.structure[repeated[0]], self.path(repeated[0]))
         if value.formula in UPDATES:
-            return f"stream after {last.removesuffix('_residual')}"
+            return f"stream after {last.removesuffix('_residual').replace('_', ' ')}"
         if value.formula == ROTATED:
             return f"{last}, rotated"
         return f"{normalized([*modules, last])}, normalized" if last.endswith("_norm") else LABELS.get(last, last)
