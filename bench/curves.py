@@ -40,7 +40,7 @@ STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "forecast": {"toy": (100, 300, 900), "tiny": (100, 300, 900), "small": (100, 300)},
     "translate": {"toy": (100, 300, 900), "tiny": (100, 300, 900), "small": (100, 300)},
 }
-QUICK = {"toy": (2, 4, 6), "tiny": (2, 4, 6)}
+QUICK: dict[str, tuple[int, ...]] = {"toy": (2, 4, 6), "tiny": (2, 4, 6)}
 
 
 def main() -> None:

@@ -52,14 +52,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        805,
+        806,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc",
     ),
     (
         "cli",
         3,
-        431,
+        435,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
@@ -69,14 +69,16 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1565,
-        "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values",
+        1598,
+        "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
+        "labels and numbers on the page",
     ),
     (
         "forecasting",
-        5,
-        1389,
-        "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans",
+        6,
+        1468,
+        "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans; "
+        "forecasters as models of values, for the page",
     ),
     (
         "generation",
@@ -88,11 +90,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        10,
-        1500,
+        11,
+        1715,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
-        "Shapley values",
+        "Shapley values; labels, numbers, series and encoders on the page",
     ),
     ("lessons", 3, 427, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -110,7 +112,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         114,
         "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples",
     ),
-    ("serving", 5, 635, "the explorer: passes, also of translation models, operands, patch maps, page files, examples"),
+    ("serving", 5, 660, "the explorer: passes of models for any task, operands, patch maps, page files, examples"),
     ("session", 2, 205, "trainings of a given wall time; the size with the lowest expected loss, from fitted curves"),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),

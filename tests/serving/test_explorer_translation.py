@@ -7,10 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import torch
 
 from foretell.config import make_section
+from foretell.insight.address import one_row
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
+from foretell.insight.trace import Trace
 from foretell.text.tokenizer_training import train_tokenizer
 from foretell.translation.config import VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import make_encoder_decoder
@@ -64,6 +67,7 @@ def unfold(page: Any, panel: str) -> None:
 def test_sections_are_those_of_a_pass_with_the_library(server, given):
     page, sections = PageModel.of(given), all_sections(PageModel.of(given))
     names = [name for name in sections if name not in ("vocabulary", "outline")]
+    names += ["encoder.at.0.0", f"encoder.at.1.{len(given.memory.ids) - 1}"]
     answer = server.post("/explore", **PASS, sections=names)
     first, *rest = map(json.loads, answer.text.splitlines())
     assert [token["id"] for token in first["pass"]["memory"]["tokens"]] == list(given.memory.ids)
@@ -77,7 +81,7 @@ def test_sections_are_those_of_a_pass_with_the_library(server, given):
 
 def test_the_page_lists_models_that_read_a_source(server):
     models = server.client.get("/explore").json()["models"]
-    assert {model["name"]: model.get("reads_source", False) for model in models} == {"fr": True, "toy": False}
+    assert {model["name"]: model["reads"] for model in models} == {"fr": "source", "toy": "text"}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,49 @@ def test_the_source_is_read_by_encoder_decoder_attention(open_live, given):
     assert page.locator("#contributions tbody tr").count() > 3
     assert page.locator("#recorded-weight").inner_text() == page.locator("#computed-weight").inner_text()
     assert complaints == []
+
+
+ENCODER = """() => ["attention", "feedforward"]
+    .flatMap((name) => [...document.querySelectorAll(`#encoder-${name} td[data-address]`)])
+    .map((element) => [element.dataset.address, element.textContent.replace("−", "-")])"""
+
+
+def test_every_number_of_the_encoder_is_the_number_of_a_trace(open_live, given):
+    page, complaints = opened(open_live, layer=1, head=1)
+    page.locator("#memory-section").scroll_into_view_if_needed()
+    page.locator("#memory-tokens button").nth(2).click()
+    page.locator("#encoder-feedforward td").first.wait_for()
+    settled(page)
+    shown = page.evaluate(ENCODER)
+    with torch.inference_mode(), Trace(given, "encoder.**") as trace:
+        given.decoder(torch.tensor([given.encode_fitting(TARGET)]))
+    paths = set()
+    for address, text in shown:
+        name, _, index = address.rstrip("]").partition("[")
+        value = one_row(trace.structure[name], trace[name])[tuple(map(int, index.split(",")))]
+        assert text == f"{value:.4f}", address
+        paths.add(name)
+    wanted = ("attention.core.query", "attention.core.key", "attention.core.value", "feedforward.up")
+    assert paths >= {f"encoder.trunk.blocks.1.{name}" for name in wanted}
+    assert "Encoder layer 1" in page.locator("#encoder-attention-title").inner_text()
+    assert complaints == []
+
+
+def test_a_number_of_the_encoder_opens_into_its_operands(open_live):
+    page, complaints = opened(open_live)
+    page.locator("#memory-section").scroll_into_view_if_needed()
+    page.locator("#encoder-attention .opens").last.wait_for()
+    settled(page)
+    page.locator("#encoder-attention td .opens").first.click()
+    settled(page)
+    assert page.locator("#value code").inner_text().startswith("encoder.")
+    assert "follows from its operands" in page.locator("#value-body").inner_text()
+    assert complaints == []
+
+
+def test_a_position_after_the_source_is_refused(server, given):
+    answer = server.post("/explore", **PASS, sections=[f"encoder.at.0.{len(given.memory.ids)}"])
+    assert answer.status_code == 400 and "there is no position" in answer.json()["error"]["message"]
 
 
 def test_an_edited_source_is_translated_and_followed(open_live, server):

@@ -162,9 +162,13 @@ def attribute_prediction(
 
 def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
     """The pass as an HTML page; stderr lists what did not fit."""
+    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.predict import TaskInputModel
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path)
+    report = write_page(
+        loaded, text, path, outcomes=outcomes_of(loaded) if isinstance(loaded, TaskInputModel) else None
+    )
     for sentence in report.cut:
         note(sentence)
     return report

@@ -120,7 +120,7 @@ def open_served(
     served = serve_model(name, loaded, settings)
     if not model.startswith(PREFIX):  # a model of the Hub would be looked up there again
         served.examples = read_examples(find_model(model))
-    return served, tasks_of(name, loaded)
+    return served, tasks_of(name, loaded, settings.look_bytes)
 
 
 def read_keys(file: Path | None) -> list[bytes]:

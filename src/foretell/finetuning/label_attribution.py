@@ -21,15 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretell.device import autocast
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
-from foretell.finetuning.inputs import EncodedExample, InputFormat
+from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
 from foretell.finetuning.kind import Kind, Readout, TaskPrediction
+from foretell.finetuning.predict import TaskInputModel
 from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
-    SourceOutputs,
     StreamDecomposition,
-    contributions,
+    names_by_token,
 )
 from foretell.insight.attribution.shapley import Masks, Numbers
 from foretell.insight.attribution.word_effects import (
@@ -41,6 +42,7 @@ from foretell.insight.attribution.word_effects import (
     word_effects,
     word_table,
 )
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
@@ -308,15 +310,46 @@ def sequence_contributions(
 ) -> tuple[list[float], dict[str, float]]:
     """Contributions of one token sequence, by position and by part."""
     structure = model_structure(model.decoder)
-    decomposition = StreamDecomposition(model.decoder, structure, SourceOutputs)
-    stream = decomposition.stream(*structure["head"].reads)
-    with Trace(model, stream.names()) as trace:
+    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    with Trace(model, names_by_token(stream, structure)) as trace:
         model.decoder.hidden(torch.tensor([ids], device=model.device))
-    positions = range(len(ids)) if head.settings.pool == "mean" else [len(ids) - 1]
-    by_token, by_part = np.zeros(len(ids)), defaultdict[str, float](float)
-    for at in positions:
-        for name, value in contributions(stream, trace, at, direction):
-            part, _, source = name.partition("@")
-            by_token[int(source) if source else at] += value / len(positions)
-            by_part[part] += value / len(positions)
-    return by_token.tolist(), dict(by_part)
+    at = slice(0 if head.settings.pool == "mean" else len(ids) - 1, len(ids))
+    directions = (direction / (at.stop - at.start)).expand(1, at.stop - at.start, -1)
+    names, vectors = stream.stacked(trace, at)  # (N, P, D)
+    parts = torch.einsum("npd,cpd->n", vectors, directions).tolist()
+    return stream.by_token(trace, at, directions)[0].tolist(), dict(zip(names, parts, strict=True))
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def outcomes_of(model: TaskInputModel) -> Outcomes | None:
+    """The labels or the number of a tuned model for its page; None where a task reads several vectors or sequences."""
+    head = head_of(model)
+    kind, settings = head.task, head.settings
+    if kind.most_texts is None or len(kind.groups([[0]] * kind.fewest_texts)) > 1:
+        return None
+    factor = 1.0 if settings.labels else settings.deviation
+    constant = 0.0 if settings.labels else settings.mean
+
+    def outputs(hidden: Tensor) -> Tensor:
+        batch = make_task_batch([EncodedExample(([0] * len(hidden),))]).to(hidden.device)
+        with torch.no_grad(), autocast(hidden.device, model.dtype):
+            found = kind.outputs(head.linear, hidden[None], batch)[0]
+        return found if settings.labels else constant + factor * found.double()
+
+    def words(text: str) -> list[int]:
+        texts = kind.given_texts([text, *model.others])
+        (example,) = kind.encode([texts], input_format(model))
+        divided = [words_of(model.tokenizer, each) for each in texts]
+        return ExampleWords(kind, input_format(model), example, divided, None).owners[0].tolist()
+
+    return Outcomes(
+        settings.labels or ("the number",),
+        factor * head.linear.weight.detach().double(),
+        settings.pool == "mean",
+        outputs,
+        words,
+        constant,
+        "" if tfidf_of(model) is None else DECODER_ALONE,
+    )

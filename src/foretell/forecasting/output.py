@@ -14,13 +14,11 @@ import numpy as np
 
 from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
-from foretell.forecasting.codec import Scale
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
+from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
-from foretell.language_model import LanguageModel
 from foretell.session.plots import check_can_draw, import_figure, save_figure
-from foretell.text import id_tokenizer
 
 TABLE_MARK = b"unique_id,"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
@@ -96,30 +94,16 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     head looked at.
     """
     check_target(path, HTML_MARK)
-    ids, texts, scale = tokens_of(forecaster, forecast)
-    model = LanguageModel(forecaster.decoder, id_tokenizer(forecaster.decoder.config.vocab_size), forecaster.name)
-    traced = record_all(model, " ".join(str(each) for each in ids))
-    values = forecaster.codec.decode(np.arange(forecaster.codec.vocab_size), scale)
-    vocabulary: list[str | None] = [value_text(value) for value in values]
-    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary), path)
-
-
-def tokens_of(forecaster: Forecaster, forecast: Forecast) -> tuple[list[int], list[str], Scale]:
-    """Ids and texts of the last values and the first forecast ones, and the scale of the ids."""
     horizon = min(forecast.paths.shape[1], MOST_TOKENS // 4)
     most = min(MOST_TOKENS, forecaster.context_length) - horizon
-    prompt = forecaster.prompt(forecast.series.values, most)
-    ahead = forecaster.codec.encode(forecast.median[:horizon], prompt.scale).tolist()
-    ids = [*prompt.ids, *ahead]
-    start = len(forecast.series) - len(prompt.ids)
-    values = forecaster.codec.decode(ids, prompt.scale)
-    times = [forecast.series.timeline.text(start + index) for index in range(len(ids))]
-    return ids, [f"{time} {value_text(value)}" for time, value in zip(times, values, strict=True)], prompt.scale
-
-
-def value_text(value: float) -> str:
-    """A value in four digits; `missing` for none."""
-    return "missing" if np.isnan(value) else f"{value:.4g}"
+    history = forecast.series.values[-most:]
+    model = reading_values(forecaster, history)
+    values = [*history, *forecast.median[:horizon]]
+    traced = record_all(model, " ".join(map(str, values)), levels=model.levels)
+    start = len(forecast.series) - len(history)
+    times = [forecast.series.timeline.text(start + index) for index in range(len(values))]
+    pieces = [f"{time} {value}" for time, value in zip(times, traced.pieces, strict=True)]
+    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=pieces), path)
 
 
 # --- the picture: the end of the history, the median, and a fan of intervals -----------------------------------------

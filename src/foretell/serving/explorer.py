@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.family import Family, Index, PositionFamily
 from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection
 from foretell.insight.page.sections import find_sections, needed_values
@@ -23,7 +23,7 @@ from foretell.serving.connection import send_stream, until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import Name
-from foretell.serving.models import ExploredModel, ServedModel
+from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
@@ -60,11 +60,8 @@ class ExplorerFiles:
         return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
 
     async def models(self, request: HttpRequest) -> Response:
-        """GET /explore: the models that the page can show. reads_source: translation models."""
-        models = self.server.models
-        language = [described_model(served) for served in models]
-        translators = [{"name": task.name, "examples": [], "reads_source": True} for task in models.with_source]
-        return JSONResponse({"models": [*language, *translators]})
+        """GET /explore: the models that the page can show. reads: a text, a source, or values."""
+        return JSONResponse({"models": self.server.models.explored()})
 
 
 class Explorer:
@@ -99,7 +96,7 @@ class Explorer:
         traced = await traced_pass(self.server, served, request, needed_values(page, known.values()))
         for family, index in known.values():
             if isinstance(family, PositionFamily):
-                traced.check_position(last_number(index))
+                family.check(traced, index)
         yield to_json({"pass": {"model": served.name, **pass_outline(traced)}}) + b"\n"
         waiting = [known[name] for name in request.sections]
         while waiting:
@@ -129,10 +126,6 @@ def compute_some(traced: TracedPass, waiting: list[tuple[Family, Index]]) -> lis
         family, index = waiting.pop(0)
         computed.append((family, index, family.content(traced, index)))
     return computed
-
-
-def described_model(served: ServedModel) -> dict[str, Any]:
-    return {"name": served.name, "examples": [example.model_dump(exclude_none=True) for example in served.examples]}
 
 
 def described(section: PackedSection) -> dict[str, Any]:

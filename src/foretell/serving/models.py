@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foretell.errors import CheckpointError, TokenizerError, UsageError
@@ -19,6 +20,7 @@ from foretell.generation.scheduler import Scheduler
 from foretell.inference.answer_receipt import ModelIdentity, identity_of
 from foretell.inference.chat import choose_template
 from foretell.insight.page.family import Family, Index
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.sections import all_sections
 from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
@@ -83,6 +85,8 @@ class ExploredModel:
     name: str
     model: LanguageModel
     look_bytes: int  # that the values of one request may take
+    outcomes: Outcomes | None = field(default=None, kw_only=True)  # of a tuned model
+    levels: np.ndarray | None = field(default=None, kw_only=True)  # of a forecaster
 
     @cached_property
     def structure(self) -> Structure:
@@ -92,12 +96,19 @@ class ExploredModel:
     @cached_property
     def page(self) -> PageModel:
         """The names that the live page shows. Raises UsageError for a model without attention weights."""
-        return PageModel.of(self.model)
+        return PageModel.of(self.model, self.outcomes, self.levels)
 
     @cached_property
     def sections(self) -> dict[str, tuple[Family, Index]]:
         """The sections of the live page, except the ones of single positions."""
         return all_sections(self.page)
+
+    def with_input(self, model: LanguageModel, levels: np.ndarray | None = None) -> ExploredModel:
+        """The same decoder with another source or scale: collecting its names takes longer than a pass."""
+        other = ExploredModel(self.name, model, self.look_bytes, outcomes=self.outcomes, levels=levels)
+        shared = {"structure": self.structure, "page": self.page.with_input(model, levels), "sections": self.sections}
+        vars(other).update(shared)
+        return other
 
 
 @dataclass(eq=False)
@@ -155,13 +166,15 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
 class ServedTask:
     """A model that was trained for a task: the path of its route, and the function that answers one input.
 
-    given: the model of a translation, given the source; None for another task.
+    explored: the model of a pass, of a task that the live page shows. reads: what such a pass reads, the field of its
+    request: a text, a source and its translation, or values.
     """
 
     name: str
     path: str
     answer: Callable[[Any, Any], dict[str, Any]]  # takes the request and one of its inputs
-    given: Callable[[str], ExploredModel] | None = None
+    explored: Callable[[PassRequest], ExploredModel] | None = None
+    reads: str = "text"
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -171,6 +184,7 @@ class ServedModels:
     def __init__(self, models: Iterable[ServedModel], tasks: Iterable[ServedTask] = ()):
         self._by_name: dict[str, ServedModel] = {}
         self.tasks = list(tasks)
+        self._shown = {task.name: task for task in self.tasks if task.explored is not None}
         for model in models:
             self._by_name[model.name] = model
 
@@ -182,20 +196,22 @@ class ServedModels:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_name.values())
 
-    @property
-    def with_source(self) -> list[ServedTask]:
-        """The tasks whose passes read a source."""
-        return [task for task in self.tasks if task.given is not None]
+    def explored(self) -> list[dict[str, Any]]:
+        """The models that the live page shows: what each reads, and its examples."""
+        reads = dict.fromkeys(self._by_name, "text") | {task.name: task.reads for task in self._shown.values()}
+        examples = {name: served.examples for name, served in self._by_name.items()}
+        shown = {name: [each.model_dump(exclude_none=True) for each in examples.get(name, ())] for name in reads}
+        return [{"name": name, "reads": reads[name], "examples": shown[name]} for name in reads]
 
     def of_pass(self, request: PassRequest) -> ExploredModel:
-        """The model of a pass; a translation model is given the request's source. Raises as `find` does."""
-        given = next((task.given for task in self.with_source if task.name == request.model), None)
-        if given is None:
-            if request.source:
-                raise ApiError(400, f"source: {request.model or 'the model'} reads none; leave it out", "source")
+        """The model of a pass, as its task sees it. Raises as `find` does."""
+        task = self._shown.get(request.model)
+        if request.source and (task is None or task.reads != "source"):
+            raise ApiError(400, f"source: {request.model or 'the model'} reads none; leave it out", "source")
+        if task is None or task.explored is None:
             return self.find(request.model)
-        with errors_of("source"):
-            return given(request.source)
+        with errors_of("source" if task.reads == "source" else "text"):
+            return task.explored(request)
 
     def find(self, name: str) -> ServedModel:
         """The model of a request. Raises ApiError that lists the names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from foretell.language_model import LanguageModel
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedTask
-from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, Request
+from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, PassRequest, Request
 from foretell.serving.server import Server
 from foretell.serving.texts import TextEndpoint
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from foretell.translation.translator import Translator
 
 MOST_SAMPLED = 50_000  # samples times steps of one series: a few seconds
-SOURCES = 16  # whose models a live page keeps: to collect the names of the values takes longer than a pass
 Percent = Annotated[float, Gt(0), Lt(100)]
 Values = Annotated[list[float | None], MinLen(1), MaxLen(100_000), FIRST_ERROR]  # null: a missing value
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_PROMPTS), FIRST_ERROR]
@@ -97,22 +96,32 @@ def translation_task(name: str, translator: Translator, look_bytes: int) -> Serv
     def answer(request: TranslateRequest, sentence: str) -> dict[str, Any]:
         return translate(translator, [sentence], Decoding(request.beam, request.length_penalty))[0].to_json()
 
-    @lru_cache(SOURCES)
-    def given(source: str) -> ExploredModel:
-        if not source.strip():
+    target = LanguageModel(translator.model, translator.vocabulary.target, name)
+    first = ExploredModel(name, target, look_bytes)
+
+    def explored(request: PassRequest) -> ExploredModel:
+        if not request.source.strip():
             raise UsageError(f"{name} translates; give the sentence to translate")
-        return ExploredModel(name, replace(translator.given(source), name=name), look_bytes)
+        return first.with_input(replace(translator.given(request.source), name=name))
 
-    return ServedTask(name, "/v1/translate", answer, given)
+    return ServedTask(name, "/v1/translate", answer, explored, "source")
 
 
-def forecast_task(name: str, model: LanguageModel) -> ServedTask:
+def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
     """A forecaster."""
     from foretell.forecasting.forecaster import as_forecaster, forecast
     from foretell.forecasting.output import forecast_json
     from foretell.forecasting.series import Series, numbered
+    from foretell.forecasting.value_model import ValueTokenizer, reading_values
 
     forecaster = as_forecaster(model)
+    tokenizer = ValueTokenizer(forecaster.codec.vocab_size)
+    plain = reading_values(forecaster, "0 1", tokenizer)
+    first = ExploredModel(name, plain, look_bytes, levels=plain.levels)
+
+    def explored(request: PassRequest) -> ExploredModel:
+        given = reading_values(forecaster, request.text, tokenizer)
+        return first.with_input(given, given.levels)
 
     def answer(request: ForecastRequest, values: list[float | None]) -> dict[str, Any]:
         history = np.array([np.nan if value is None else value for value in values])
@@ -124,22 +133,29 @@ def forecast_task(name: str, model: LanguageModel) -> ServedTask:
         found = forecast(forecaster, series, request.horizon, request.samples, seed=request.seed)
         return forecast_json(found[0], request.levels)
 
-    return ServedTask(name, "/v1/forecast", answer)
+    return ServedTask(name, "/v1/forecast", answer, explored, "values")
 
 
-def prediction_task(name: str, model: LanguageModel) -> ServedTask:
-    """A model with a task's head."""
-    from foretell.finetuning.predict import predict
+def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
+    """A model with a task's head. The live page shows the label or the number of one text."""
+    from foretell.finetuning.head import head_of
+    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.predict import as_task_input, predict
 
     def answer(request: PredictRequest, texts: str | list[str]) -> dict[str, Any]:
         return predict(model, [texts])[0].to_json()
 
-    return ServedTask(name, "/v1/predict", answer)
+    reading = as_task_input(model)
+    outcomes = outcomes_of(reading) if head_of(model).task.most_texts == 1 else None
+    shown = ExploredModel(name, reading, look_bytes, outcomes=outcomes)
+    return ServedTask(name, "/v1/predict", answer, (lambda _: shown) if outcomes else None)
 
 
 TASK_OF_PART = {"series_codec": forecast_task, "task_head": prediction_task}  # by the kind of a part
 
 
-def tasks_of(name: str, model: LanguageModel) -> list[ServedTask]:
+def tasks_of(name: str, model: LanguageModel, look_bytes: int) -> list[ServedTask]:
     """The tasks that a language model was trained for."""
-    return [TASK_OF_PART[part.kind](name, model) for part in model.parts.values() if part.kind in TASK_OF_PART]
+    return [
+        TASK_OF_PART[part.kind](name, model, look_bytes) for part in model.parts.values() if part.kind in TASK_OF_PART
+    ]

@@ -14,13 +14,16 @@ from foretell.errors import TokenizerError, UsageError
 from foretell.insight.attribution.direct_logit_attribution import (
     SUM_BOUND,
     DirectLogitAttribution,
+    StreamDecomposition,
     direct_logit_attribution,
+    names_by_token,
 )
 from foretell.insight.recording import make_prediction
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.norm import FrozenNorm, LayerNorm
+from foretell.model.structure import model_structure
 
 MakeModel = Callable[..., LanguageModel]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -50,6 +53,33 @@ def test_contributions_add_up_to_the_logit_of_any_token_at_any_position(
         for token in (0, 7):
             assert excess(model, direct_logit_attribution(model, text, token, at), at) <= 1
             assert excess(model, direct_logit_attribution(model, text, token, at, against=4), at) <= 1
+
+
+def by_token_and_part(model: LanguageModel, text: str, at: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """The contributions (2, T) of tokens and (2,) of all parts to the mean of two directions over some positions."""
+    structure = model_structure(model.decoder)
+    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    with torch.inference_mode(), Trace(model, names_by_token(stream, structure)) as trace:
+        model(model.encode(text))
+        count = at.stop - at.start
+        directions = model.decoder.get_parameter("head.weight")[:2].double()[:, None].expand(-1, count, -1) / count
+        _, vectors = stream.stacked(trace, at)
+        return stream.by_token(trace, at, directions), torch.einsum("npd,cpd->c", vectors, directions)
+
+
+@pytest.mark.parametrize("at", [slice(0, 7), slice(6, 7), slice(2, 5)])
+def test_tokens_have_the_sum_of_the_parts(config: ModelConfig, make_model: MakeModel, text: str, at: slice) -> None:
+    tokens, parts = by_token_and_part(make_model(config, torch.float64), text, at)
+    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9)
+    assert not tokens[:, at.stop :].any()  # what comes later is not read
+
+
+@pytest.mark.parametrize("changes", MORE.values(), ids=MORE)
+def test_tokens_have_the_sum_of_the_parts_in_further_combinations(
+    changes: dict[str, Any], make_model: MakeModel, text: str
+) -> None:
+    tokens, parts = by_token_and_part(make_model("gpt2", torch.float64, **changes), text, slice(0, 7))
+    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9)
 
 
 @pytest.mark.parametrize("changes", MORE.values(), ids=MORE)

@@ -164,10 +164,24 @@ class Term(ABC):
         """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; None if it lacks that part."""
         return None
 
+    @abstractmethod
+    def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        """The dot products with C directions (C, P, D), by the token that they come from: (C, T).
+
+        That is the token that a head reads, and for other parts the one at which they are added. The values of
+        `names_by_token` must be recorded.
+        """
+
     def stacked(self, trace: Trace, at: Positions) -> tuple[list[str], Tensor]:
         """The names of the N parts, and their vectors (N, D) or (N, P, D)."""
         names, vectors = zip(*self.parts(trace, at), strict=True)
         return list(names), torch.stack(torch.broadcast_tensors(*vectors))
+
+
+def names_by_token(stream: Term, structure: Structure) -> list[str]:
+    """The values that `Term.by_token` reads."""
+    cores = [name for name in stream.names() if structure[name].formula == "attention"]
+    return [*stream.names(), *(f"{core}.{name}" for core in cores for name in ("weights", "value"))]
 
 
 def contributions(stream: Term, trace: Trace, at: int, direction: Tensor) -> list[tuple[str, float]]:
@@ -192,6 +206,10 @@ class Part(Term):
 
     def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
         return vectors if name == self.name else None
+
+    def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        ((_, vectors),) = self.parts(trace, at)
+        return added_there((directions * vectors).sum(-1), at, trace[self.name].shape[1])
 
 
 @dataclass(frozen=True)
@@ -218,35 +236,34 @@ class HeadOutputs(Term):
             return torch.eye(width, dtype=torch.float64, device=device), []
         return self.projection.weight.detach().double(), optional_part(f"{self.path}.bias", self.projection.bias)
 
+    def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        """A head reads weight times value at each token, scaled to its recorded output, which may be changed."""
+        output, weights = trace[self.core][0].double(), trace[f"{self.core}.weights"][0].double()
+        output, weights = output[:, at], weights[:, at]  # (H, P, E), (H, P, S)
+        values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
+        values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
+        read = weights @ values  # (H, P, E)
+        factor = (output * read).sum(-1, keepdim=True) / read.square().sum(-1, keepdim=True).clamp(min=TINY)
+        matrix, bias = self.projection_weights(output.shape[0] * output.shape[-1], output.device)
+        inside = (directions @ matrix).unflatten(-1, (len(output), -1))  # (C, P, H, E)
+        sources = torch.einsum("cphe,hse,hps->cs", inside, values, weights * factor)
+        rest = torch.einsum("cphe,hpe->cp", inside, output - factor * read)
+        rest = rest + sum((directions @ vector for _, vector in bias), start=torch.zeros_like(rest))
+        return sources + added_there(rest, at, sources.shape[-1])
+
+
+TINY = 1e-300  # a head that reads nothing but zeros
+
+
+def added_there(values: Tensor, at: slice, length: int) -> Tensor:
+    """Numbers (C, P) of P positions among all of a text, (C, T)."""
+    placed = values.new_zeros(len(values), length)
+    placed[:, at] = values
+    return placed
+
 
 def optional_part(name: str, vector: Tensor | None) -> NamedVectors:
     return [] if vector is None else [(name, vector.detach().double())]
-
-
-@dataclass(frozen=True)
-class SourceOutputs(HeadOutputs):
-    """The output of attention by head and source: what a head reads at each token (weight times value) is a part.
-
-    A part is called `core[head]@source`; the parts of a head add up to its output.
-    """
-
-    def names(self) -> list[str]:
-        return [f"{self.core}.weights", f"{self.core}.value"]
-
-    def parts(self, trace: Trace, at: Positions) -> NamedVectors:
-        assert isinstance(at, int), "the parts of one position"
-        weights = trace[f"{self.core}.weights"][0, :, at].double()  # (H, S)
-        values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
-        values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
-        weight, bias = self.projection_weights(weights.shape[0] * values.shape[-1], values.device)
-        read = weights[..., None] * values  # (H, S, E)
-        updates = torch.einsum("dhe,hse->hsd", weight.unflatten(1, (len(weights), -1)), read)  # (H, S, D)
-        parts = [
-            (f"{self.core}[{head}]@{source}", update)
-            for head, sources in enumerate(updates)
-            for source, update in enumerate(sources)
-        ]
-        return [*parts, *bias]
 
 
 @dataclass(frozen=True)
@@ -263,6 +280,9 @@ class Sum(Term):
     def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
         carried = self.first.carry(name, vectors, trace, at)
         return self.second.carry(name, vectors, trace, at) if carried is None else carried
+
+    def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        return self.first.by_token(trace, at, directions) + self.second.by_token(trace, at, directions)
 
 
 @dataclass(frozen=True)
@@ -286,15 +306,23 @@ class Normalized(Term):
         carried = self.term.carry(name, vectors, trace, at)
         return None if carried is None else self.frozen(trace, at)(carried)
 
+    def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        frozen = self.frozen(trace, at)
+        scaled = directions * frozen.scale
+        found = self.term.by_token(trace, at, scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled)
+        if frozen.shift is None:
+            return found
+        return found + added_there(directions @ frozen.shift.double(), at, found.shape[-1])
+
     def frozen(self, trace: Trace, at: Positions) -> FrozenNorm:
         return self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})
 
 
 class StreamDecomposition:
-    """Finds the terms that a value of the stream consists of; `attention` decides how attention is divided."""
+    """Finds the terms that a value of the stream consists of."""
 
-    def __init__(self, decoder: Decoder, structure: Structure, attention: type[HeadOutputs] = HeadOutputs):
-        self.decoder, self.structure, self.attention = decoder, structure, attention
+    def __init__(self, decoder: Decoder, structure: Structure):
+        self.decoder, self.structure = decoder, structure
         self.by_formula: dict[str, Callable[[Value], Term]] = {
             "": lambda value: self.stream(value.reads[0]),
             "identity": lambda value: self.stream(value.reads[0]),
@@ -326,7 +354,7 @@ class StreamDecomposition:
         value = self.structure[inner]
         module = self.decoder.get_submodule(value.module)
         if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
-            return self.attention(value.reads[0], inner, module)
+            return HeadOutputs(value.reads[0], inner, module)
         if is_norm(module) and len(value.reads) == 1:  # a norm of the update, before it is added
             return Normalized(self.update(value.reads[0]), inner, module, self._statistics(value))
         return Part(name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from foretell.insight.page.block_values import BlockPart, BlockValue, values_with_offset
 from foretell.insight.page.contributions import (
     PARTS_AT_ONCE,
     WRITES_AT_ONCE,
@@ -114,12 +116,25 @@ def last_positions(page: PageModel, tokens: int) -> Sequence[int]:
     return range(tokens)[::-1][:LAST_POSITIONS] if numbers > MOST_NUMBERS else ()
 
 
-def values_at(traced: TracedPass, index: str) -> np.ndarray:
-    parts = []
-    for value in traced.page.values_at(layer_in(index)):
-        axis = next(axis for axis, letter in enumerate(value.axes) if letter in "TS")
-        parts.append(traced.array(value.name).take(last_number(index), axis).ravel())
-    return np.concatenate(parts)
+def values_at(blocks: Callable[[PageModel], list[list[BlockPart]]]) -> dict[str, Any]:
+    """The content and the needs of a family that has the values of a layer at one position, one after the other."""
+
+    def values(page: PageModel, index: str) -> list[BlockValue]:
+        return values_with_offset(blocks(page)[layer_in(index)])
+
+    def content(traced: TracedPass, index: str) -> np.ndarray:
+        parts = []
+        for value in values(traced.page, index):
+            axis = next(axis for axis, letter in enumerate(value.axes) if letter in "TS")
+            parts.append(traced.array(value.name).take(last_number(index), axis).ravel())
+        return np.concatenate(parts)
+
+    return {"content": content, "needs": lambda page, index: [value.name for value in values(page, index)]}
+
+
+def source_positions(page: PageModel, _: int) -> list[str]:
+    layers, positions = range(len(page.encoder)), range(page.source_length)
+    return [f"{layer}.{position}" for layer in layers for position in positions]
 
 
 LAST = "the values of the layers at the last positions, one by one"
@@ -186,13 +201,20 @@ STREAMS_AT = PositionFamily(
 # The values of a layer at one position, one after the other, each from its offset
 VALUES_AT = PositionFamily(
     "values.at.{}",
-    values_at,
-    needs=lambda page, index: [value.name for value in page.values_at(layer_in(index))],
+    **values_at(lambda page: page.blocks),
     left_out=LAST,
     in_file=lambda page, tokens: [
         f"{layer}.{position}" for position in last_positions(page, tokens) for layer in range(page.config.num_layers)
     ],
     group=last_number,
     sizes=lambda page: [page.config.num_layers],
+)
+ENCODER_AT = PositionFamily(
+    "encoder.at.{}",
+    **values_at(lambda page: page.encoder_blocks),
+    left_out="the values of the encoder's layers",
+    in_file=source_positions,
+    sizes=lambda page: [len(page.encoder)],
+    is_of_source=True,
 )
 VALUES = (values_family(False, "the other values of the layers, layer by layer"),)

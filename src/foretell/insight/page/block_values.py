@@ -64,17 +64,24 @@ class BlockPart:
 Sections = Mapping[tuple[str, int], str]
 
 
+def values_with_offset(parts: list[BlockPart]) -> list[BlockValue]:
+    """The values of a layer that a section of one position has, one after the other."""
+    return [value for part in parts for value in part.values if value.offset is not None]
+
+
 def same_numbers(structure: Structure, name: str) -> tuple[str, int]:
     """A key that is equal for names of the same tensor in the same shape: its origin, and the number of dimensions."""
     return structure.origin(name), len(structure[name].dims)
 
 
-def block_parts(decoder: Decoder, structure: Structure, layer: int, sections: Sections) -> list[BlockPart]:
+def block_parts(
+    decoder: Decoder, structure: Structure, layer: int, sections: Sections, prefix: str = "values"
+) -> list[BlockPart]:
     """The sublayers of a layer in the order of the pass. Raises the errors of `updates_of`.
 
-    sections: of values that the page has elsewhere, by `same_numbers`; others are in `values.<layer>.<path>`.
+    sections: of values that the page has elsewhere, by `same_numbers`; others are in `<prefix>.<layer>.<path>`.
     """
-    finder = BlockFinder(decoder, structure, layer, sections)
+    finder = BlockFinder(decoder, structure, layer, sections, prefix)
     parts = [finder.part(update) for update in updates_of(decoder, structure, layer)]
     size, placed = 0, []
     for part in parts:
@@ -90,9 +97,9 @@ def block_parts(decoder: Decoder, structure: Structure, layer: int, sections: Se
 class BlockFinder:
     """Finds the values of one layer; each belongs to the first sublayer that reads it."""
 
-    def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections):
-        self.decoder, self.structure, self.layer, self.sections = decoder, structure, layer, sections
-        self.block = structure.stream[layer + 1]
+    def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections, prefix: str):
+        self.decoder, self.structure, self.sections, self.prefix = decoder, structure, sections, f"{prefix}.{layer}"
+        self.input, self.block = structure.stream[layer : layer + 2]
         self.stream = [value.name for value in stream_path(structure, layer)]
         self.has_rotation = decoder.config.position == "rotary"
         self.seen: set[str] = set()
@@ -116,7 +123,8 @@ class BlockFinder:
         if value is None or name in self.seen:
             return
         if name in self.stream or not self.is_inside(name):
-            if self.is_inside(name) or same_numbers(self.structure, name) in self.sections:  # the memory has none
+            is_known = name == self.input or same_numbers(self.structure, name) in self.sections  # the memory is not
+            if self.is_inside(name) or is_known:
                 yield name
             return
         self.seen.add(name)
@@ -141,7 +149,7 @@ class BlockFinder:
         """The names that lead to the keys and values of a core, with the tokens that they belong to."""
         if self.structure[core].formula != "attention":
             return
-        of = OF_MEMORY if self.structure.memory_axes(core) else OF_KEY
+        of = OF_MEMORY if self.structure.memory_axes(core) == "S" else OF_KEY
         attention = core.rpartition(".")[0]
         for name in self.structure[core].reads[1:]:
             while name.startswith(f"{attention}."):
@@ -161,7 +169,7 @@ class BlockFinder:
 
     def describe(self, value: Value, of: str) -> BlockValue:
         path = self.path(value.name)
-        section = self.sections.get(same_numbers(self.structure, value.name), f"values.{self.layer}.{path}")
+        section = self.sections.get(same_numbers(self.structure, value.name), f"{self.prefix}.{path}")
         return BlockValue(value.name, path, section, self.label(value, path), value.dims[1:], of, self.epsilon(value))
 
     def epsilon(self, value: Value) -> float | None:
@@ -180,7 +188,7 @@ class BlockFinder:
         if repeated := self.repeated(value.name):
             return self.label(self.structure[repeated[0]], self.path(repeated[0]))
         if value.formula in UPDATES:
-            return f"stream after {last.removesuffix('_residual')}"
+            return f"stream after {last.removesuffix('_residual').replace('_', ' ')}"
         if value.formula == ROTATED:
             return f"{last}, rotated"
         return f"{normalized([*modules, last])}, normalized" if last.endswith("_norm") else LABELS.get(last, last)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
 from foretell.insight.page.block_values import Neurons
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
 from foretell.model.structure import Structure
 
@@ -23,6 +24,8 @@ NEURONS = 10  # listed per position: the ones that add the longest vectors to th
 WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
 HEAD_BIAS = "head.bias"
+OUTCOMES = 10  # labels whose contributions a page has, the most probable ones
+MEAN = -1  # the id of the mean of all labels
 
 
 def sections_of(length: int, at_once: int) -> int:
@@ -93,6 +96,57 @@ def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
         *([] if bias is None else [bias[ids][..., None]]),
     ]
     return array(torch.cat([column.double() for column in columns], dim=-1).float())
+
+
+# --- outcomes --------------------------------------------------------------------------------------------------------
+
+
+def outcomes_in(page: PageModel) -> Outcomes:
+    assert page.outcomes is not None, "the model has no task's head"
+    return page.outcomes
+
+
+def outcome_logits(traced: TracedPass) -> np.ndarray:
+    """The outputs (C,)."""
+    return array(outcomes_in(traced.page).outputs(traced.final))
+
+
+def shown_outcomes(traced: TracedPass) -> tuple[Tensor, Tensor, Tensor]:
+    """The ids (K,), outputs (K,) and weights (K, D) of the largest outputs; last, as -1, of the mean of all, if any."""
+    outcomes = outcomes_in(traced.page)
+    outputs = outcomes.outputs(traced.final).double()
+    weight = outcomes.weight.double()
+    ids = outputs.topk(min(OUTCOMES, len(outputs))).indices
+    if len(outputs) == 1:
+        return ids, outputs, weight
+    mean = torch.full_like(ids[:1], MEAN)
+    return (
+        torch.cat([ids, mean]),
+        torch.cat([outputs[ids], outputs.mean()[None]]),
+        torch.cat([weight[ids], weight.mean(0)[None]]),
+    )
+
+
+@torch.inference_mode()
+def outcome_parts(traced: TracedPass) -> np.ndarray:
+    """Id, output and the contributions of all N parts for K outputs: (1, K, 2 + N)."""
+    ids, outputs, weight = shown_outcomes(traced)
+    at, values = outcomes_in(traced.page).positions(len(traced.ids)), torch.zeros(0)
+    for start in range(at.start, at.stop, PARTS_AT_ONCE):
+        _, vectors = head_input(traced.page).stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
+        part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
+        values = values + part if len(values) else part
+    return array(torch.cat([ids[:, None].double(), outputs[:, None], values], dim=-1).float()[None])
+
+
+@torch.inference_mode()
+def outcome_tokens(traced: TracedPass) -> np.ndarray:
+    """The contributions of all T tokens to K outputs, (T, K)."""
+    _, _, weight = shown_outcomes(traced)
+    at = outcomes_in(traced.page).positions(len(traced.ids))
+    count = at.stop - at.start
+    directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
+    return array(head_input(traced.page).by_token(traced.trace, at, directions).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------

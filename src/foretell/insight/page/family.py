@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foretell.errors import UsageError
 from foretell.insight.page.packing import PackedSection, pack_rounded
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 
@@ -59,6 +60,13 @@ class PositionFamily(Family):
 
     indices: Callable[[PageModel], Sequence[Index]] = lambda page: ()
     sizes: Callable[[PageModel], Sequence[int]] = lambda page: ()  # of the numbers before the position
+    is_of_source: bool = False  # the positions count tokens of the source
+
+    def check(self, traced: TracedPass, index: Index) -> None:
+        """Raise UsageError for a position after the text or the source."""
+        length = traced.page.source_length if self.is_of_source else len(traced.ids)
+        if last_number(index) >= length:
+            raise UsageError(f"the text has {length} tokens; there is no position {last_number(index)}")
 
     @property
     def prefix(self) -> str:

@@ -49,9 +49,11 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         "position": config.position,
         "places": [asdict(point) for point in page.points],
         "lensPlaces": page.lens_points,
-        "blocks": page.block_outline,
+        **page.block_outline,
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,
+        "outcomes": page.outcomes and page.outcomes.to_json(),
+        "hasLevels": page.levels is not None,
         "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
     }
 

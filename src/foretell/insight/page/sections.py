@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.insight.page.block_sections import CONTRIBUTIONS, STREAMS_AT, VALUES, VALUES_AT
+from foretell.insight.attribution.direct_logit_attribution import names_by_token
+from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
+from foretell.insight.page.contributions import (
+    head_input,
+    outcome_logits,
+    outcome_parts,
+    outcome_tokens,
+    outcomes_in,
+)
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
@@ -76,6 +84,22 @@ def vector_family(name: str, attribute: str) -> Family:
     )
 
 
+def task_family(
+    name: str,
+    content: Callable[[TracedPass], Any],
+    pack: Callable[[str, Any], PackedSection] = pack_exact,
+    needs: Callable[[PageModel], Sequence[str]] = lambda page: (),
+) -> Family:
+    """A section about the labels or the number that a tuned model predicts."""
+    return Family(
+        f"outcomes.{name}",
+        lambda traced, _: content(traced),
+        pack,
+        lambda page: range(page.outcomes is not None),
+        lambda page, _: needs(page),
+    )
+
+
 def norms(traced: TracedPass, _: int) -> np.ndarray:
     """The Euclidean norms (P, T) of the stream at all points."""
     streams = (traced.trace[point.name][0] for point in traced.page.points)  # a copy of all takes 30 times as long
@@ -119,6 +143,11 @@ FAMILIES = (
     lens_family("entropies", "entropies"),
     memory_family("cross", lambda page: page.cross),
     memory_family("encoder", lambda page: page.encoder),
+    Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
+    task_family("logits", outcome_logits),
+    task_family("words", lambda traced: np.array(outcomes_in(traced.page).words(traced.text)), pack_whole),
+    task_family("parts", outcome_parts, needs=lambda page: head_input(page).names()),
+    task_family("tokens", outcome_tokens, needs=lambda page: names_by_token(head_input(page), page.structure)),
     Family(
         "embed.sum",
         lambda traced, _: traced.stream(0),
@@ -135,6 +164,7 @@ FAMILIES = (
     *CONTRIBUTIONS,
     STREAMS_AT,
     VALUES_AT,
+    ENCODER_AT,
     vector_family("queries", "query"),
     vector_family("keys", "key"),
     Family(
@@ -159,7 +189,7 @@ LENS_AT = PositionFamily(
     pack_exact,
     needs=lambda page, _: [page.points[point].name for point in page.lens_points],
 )
-BY_POSITION = (LENS_AT, STREAMS_AT, VALUES_AT)
+BY_POSITION = (LENS_AT, STREAMS_AT, VALUES_AT, ENCODER_AT)
 # The loss of each token but the first, in nats
 LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import OutputError, TokenizerError, UsageError
+from foretell.errors import OutputError, TokenizerError
 from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
 from foretell.insight.attribution.logit_lens import LensArrays, read_lens
 from foretell.insight.page.block_values import (
@@ -24,6 +25,7 @@ from foretell.insight.page.block_values import (
     neurons_of,
     same_numbers,
 )
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
 from foretell.insight.replacement import Replacement
 from foretell.insight.trace import DEFAULT_BYTES, Trace
@@ -62,6 +64,7 @@ class PageModel:
     """A model, and the names of its values that a page shows.
 
     cross: the weights from the text to the memory, per layer; encoder: of the encoder; both are empty without a memory.
+    outcomes: of a tuned model; levels: the numbers that the first tokens of the vocabulary stand for, of a forecaster.
     """
 
     model: LanguageModel
@@ -70,9 +73,11 @@ class PageModel:
     attention: list[AttentionNames]
     cross: list[str]
     encoder: list[str]
+    outcomes: Outcomes | None = None
+    levels: np.ndarray | None = None
 
     @classmethod
-    def of(cls, model: LanguageModel) -> Self:
+    def of(cls, model: LanguageModel, outcomes: Outcomes | None = None, levels: np.ndarray | None = None) -> Self:
         """Raises UsageError for a model without attention weights or without a tokenizer."""
         check_model(model)
         decoder, structure = model.decoder, model_structure(model.decoder)
@@ -85,11 +90,26 @@ class PageModel:
             [attention_names(decoder, structure, layer) for layer in layers],
             [value.name for value in cross if value is not None],
             [value.name for value in encoder_weights(structure)],
+            outcomes,
+            levels,
         )
+
+    def with_input(self, model: LanguageModel, levels: np.ndarray | None = None) -> Self:
+        """The page of the same decoder with another source or scale; it shares the names of the values."""
+        other, own = copy.copy(self), {"model": model, "levels": levels}
+        kept = {name: value for name, value in vars(self).items() if name != "vocabulary" or levels is None}
+        vars(other).clear()
+        vars(other).update({**kept, **own})
+        return other
 
     @property
     def config(self) -> ModelConfig:
         return self.model.decoder.config
+
+    @property
+    def source_length(self) -> int:
+        """The number of tokens that an encoder has read."""
+        return 0 if self.model.memory is None else len(self.model.memory.ids)
 
     @cached_property
     def lens_points(self) -> list[int]:
@@ -107,9 +127,17 @@ class PageModel:
         return [block_parts(self.model.decoder, self.structure, layer, sections) for layer in layers]
 
     @cached_property
-    def block_outline(self) -> list[list[dict[str, Any]]]:
-        """`blocks` as JSON; conversion takes longer than a pass of a small model."""
-        return [[part.to_json() for part in parts] for parts in self.blocks]
+    def encoder_blocks(self) -> list[list[BlockPart]]:
+        """The values of each layer of the encoder, which no other sections have; their keys are in the source, too."""
+        structure = replace(self.structure, stream=self.structure.memory_stream)
+        layers = range(len(self.encoder))
+        return [block_parts(self.model.decoder, structure, layer, {}, "encoder") for layer in layers]
+
+    @cached_property
+    def block_outline(self) -> dict[str, list[list[dict[str, Any]]]]:
+        """`blocks` and `encoder_blocks` as JSON; conversion takes longer than a pass of a small model."""
+        both = {"blocks": self.blocks, "encoderBlocks": self.encoder_blocks}
+        return {name: [[part.to_json() for part in parts] for parts in blocks] for name, blocks in both.items()}
 
     @cached_property
     def values(self) -> dict[str, BlockValue]:
@@ -117,10 +145,6 @@ class PageModel:
         values = (value for parts in self.blocks for part in parts for value in part.values)
         prefix = "values."
         return {value.section.removeprefix(prefix): value for value in values if value.section.startswith(prefix)}
-
-    def values_at(self, layer: int) -> list[BlockValue]:
-        """The values of a layer in the sections `values.at`: the ones of the text that no other section has."""
-        return [value for part in self.blocks[layer] for value in part.values if value.offset is not None]
 
     @cached_property
     def neurons(self) -> list[Neurons | None]:
@@ -215,11 +239,6 @@ class TracedPass:
             stream = self.trace[self.page.points[self.page.lens_points[point]].name][0, self.lens_from :]
             self._lens[point] = self._read_lens(stream, [*self.ids[self.lens_from + 1 :], -1])
         return self._lens[point]
-
-    def check_position(self, position: int) -> None:
-        """Raise UsageError for a position after the text."""
-        if position >= len(self.ids):
-            raise UsageError(f"the text has {len(self.ids)} tokens; there is no position {position}")
 
     @torch.inference_mode()
     def lens_at(self, position: int) -> LensArrays:

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.outline import heading_of, model_outline, pass_outline
 from foretell.insight.page.packing import PackedSection, pack_weights
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
@@ -241,19 +244,29 @@ class PageReport:
         return asdict(self)
 
 
-def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: int = DEFAULT_BYTES) -> PageReport:
+def write_page(
+    model: LanguageModel,
+    text: str,
+    path: str | Path,
+    budget_bytes: int = DEFAULT_BYTES,
+    outcomes: Outcomes | None = None,
+) -> PageReport:
     """Write the page of one pass over a text, atomically; an existing file is replaced.
+
+    outcomes: of a tuned model (`label_attribution.outcomes_of`).
 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
     check_target(Path(path), HTML_MARK)
-    return write_traced(record_all(model, text), path, budget_bytes)
+    return write_traced(record_all(model, text, outcomes), path, budget_bytes)
 
 
-def record_all(model: LanguageModel, text: str) -> TracedPass:
+def record_all(
+    model: LanguageModel, text: str, outcomes: Outcomes | None = None, levels: np.ndarray | None = None
+) -> TracedPass:
     """One pass over a text with the values of all sections of a file."""
-    page, ids = PageModel.of(model), model.encode_fitting(text)
+    page, ids = PageModel.of(model, outcomes, levels), model.encode_fitting(text)
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 

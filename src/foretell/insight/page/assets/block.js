@@ -1,5 +1,5 @@
 // The values of the chosen layer in the order of the pass: norms, queries, keys, values, heads, the feed-forward layer.
-import { streamVector, whyMissing } from "./data.js";
+import { encoderLayer, streamVector, whyMissing } from "./data.js";
 import { byId, fill, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
@@ -8,25 +8,49 @@ const WORDS = { attention: "Attention", cross_attention: "Encoder-decoder attent
 const OWN = ["attention", "cross_attention"]; // each has a section; any other part is shown like a feed-forward layer
 
 export const hasFeedforward = (data) => data.blocks.flat().some(({ name }) => !OWN.includes(name));
-export const showAttentionValues = (data, choice) => showValues(data, choice, "attention-values", "attention", ({ name }) => name === "attention");
-export const showCrossValues = (data, choice) => data.memory && showValues(data, choice, "cross-values", "cross_attention", ({ name }) => name === "cross_attention");
-export const showFeedforwardValues = (data, choice) => hasFeedforward(data) && showValues(data, choice, "feedforward-values", "feedforward", ({ name }) => !OWN.includes(name));
+// Each shows the values of some parts of a layer, of the decoder or of the encoder.
+export const showAttentionValues = (data, choice) => showValues(data, choice, DECODER, "attention-values", "attention", ({ name }) => name === "attention");
+export const showCrossValues = (data, choice) => data.memory && showValues(data, choice, DECODER, "cross-values", "cross_attention", ({ name }) => name === "cross_attention");
+export const showFeedforwardValues = (data, choice) => hasFeedforward(data) && showValues(data, choice, DECODER, "feedforward-values", "feedforward", ({ name }) => !OWN.includes(name));
+export const showEncoderAttention = (data, choice) => data.memory && showValues(data, choice, ENCODER, "encoder-attention", "attention", ({ name }) => name === "attention");
+export const showEncoderFeedforward = (data, choice) => data.memory && showValues(data, choice, ENCODER, "encoder-feedforward", "feedforward", ({ name }) => name !== "attention");
 
-function showValues(data, choice, place, name, isWanted) {
-  const strips = makeStrips(place, `${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
+// The layers of a stack: the chosen one, its parts, the sections of its values at one position, and the tokens that it reads.
+const DECODER = {
+  layer: (data, { layer }) => layer, parts: (data, layer) => data.blocks[layer], section: "values.at",
+  words: (data, choice) => `Layer ${choice.layer} at ${named(data, choice.token)}`,
+  position: (data, choice, of) => {
+    if (of === "key") return { position: choice.key, of: ` of ${named(data, choice.key)}` };
+    return of === "memory" ? { position: choice.sourceToken, of: ` of ${inSource(data, choice.sourceToken)}` } : { position: choice.token, of: "" };
+  },
+};
+const ENCODER = {
+  layer: (data, { layer }) => encoderLayer(data, layer), parts: (data, layer) => data.encoderBlocks[layer], section: "encoder.at",
+  words: (data, choice) => `Encoder layer ${encoderLayer(data, choice.layer)} at ${inSource(data, choice.sourceToken)} of the source`,
+  position: (data, choice, of) => {
+    if (of !== "key") return { position: choice.sourceToken, of: "" };
+    const weights = data.get(`memory.encoder.${encoderLayer(data, choice.layer)}`)?.vector(choice.head, choice.sourceToken) ?? [1];
+    const key = weights.indexOf(Math.max(...weights));
+    return { position: key, of: ` of ${inSource(data, key)}` };
+  },
+};
+const inSource = (data, position) => `${quoted(data.memory.tokens[position].text)} (${position})`;
+
+function showValues(data, choice, stack, place, name, isWanted) {
+  const strips = makeStrips(place, `${stack === ENCODER ? "Encoder, " : ""}${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
   const facts = make("dl", { class: "compared" });
   const note = make("p", { class: "hint" });
   fill(byId(place), facts, strips.element, note);
   const show = () => {
-    byId(`${place}-title`).textContent = `Layer ${choice.layer} at ${named(data, choice.token)}: ${TITLES[name]}`;
-    const values = data.blocks[choice.layer].filter(isWanted).flatMap((part) => part.values);
-    const read = values.map((value) => ({ value, line: readLine(data, choice, value) })).filter(({ line }) => line);
+    byId(`${place}-title`).textContent = `${stack.words(data, choice)}: ${TITLES[name]}`;
+    const values = stack.parts(data, stack.layer(data, choice)).filter(isWanted).flatMap((part) => part.values);
+    const read = values.map((value) => ({ value, line: readLine(data, choice, value, stack) })).filter(({ line }) => line);
     const missing = values.length - read.length;
     fill(note, missing && read.length ? `${missing} of the ${values.length} values of this layer are missing. ${whyMissing(data)}` : "");
     fill(facts, ...read.filter(({ value }) => isStatistic(value)).flatMap(({ value, line }) => statisticFacts(value, line)));
     strips.show(read.filter(({ value }) => !isStatistic(value)).map(({ line }) => line), whyMissing(data));
   };
-  choice.listen((changed) => ["token", "key", "layer", "head", "data"].some((each) => changed.has(each)) && show());
+  choice.listen((changed) => ["token", "key", "sourceToken", "layer", "head", "data"].some((each) => changed.has(each)) && show());
 }
 
 const TITLES = {
@@ -46,12 +70,12 @@ function statisticFacts({ label, epsilon }, { values: [value], address }) {
 }
 
 // The vector of a value for the chosen token (or key, or token of the memory) and head; null if the page lacks it.
-export function readLine(data, choice, value) {
-  const { position, of } = positionOf(data, choice, value);
+function readLine(data, choice, value, stack = DECODER) {
+  const { position, of } = stack.position(data, choice, value.of);
   const { heads, groups, headWidth } = data.shape;
   const index = { H: choice.head, G: Math.floor(choice.head / (heads / groups)), T: position, S: position };
   const lead = value.axes.slice(0, -1), last = value.axes.at(-1);
-  const values = wholeVector(data, value, lead.map((axis) => index[axis])) ?? vectorAt(data, choice.layer, value, position, index);
+  const values = wholeVector(data, value, lead.map((axis) => index[axis])) ?? vectorAt(data, `${stack.section}.${stack.layer(data, choice)}.${position}`, value, index);
   if (!values) return null;
   const from = last.endsWith("*E") ? index[last[0]] * headWidth : 0;
   return {
@@ -69,27 +93,13 @@ function wholeVector(data, { section, offset }, lead) {
 }
 
 // From the section with the values of a layer at one position.
-function vectorAt(data, layer, { axes, offset }, position, index) {
-  const stored = offset === null ? null : data.get(`values.at.${layer}.${position}`);
+function vectorAt(data, section, { axes, offset }, index) {
+  const stored = offset === null ? null : data.get(section);
   if (!stored) return null;
   const { heads, groups, headWidth, width, feedforward } = data.shape;
   const sizes = { D: width, E: headWidth, F: feedforward, "H*E": heads * headWidth, "G*E": groups * headWidth };
   const size = sizes[axes.at(-1)] ?? Number(axes.at(-1)), row = ["H", "G"].includes(axes[0]) ? index[axes[0]] : 0;
   return stored.vector().slice(offset + row * size, offset + (row + 1) * size);
-}
-
-// The position whose vector is shown, and words for it where it is not the chosen token.
-function positionOf(data, choice, { of }) {
-  if (of === "key") return { position: choice.key, of: ` of ${named(data, choice.key)}` };
-  if (of !== "memory") return { position: choice.token, of: "" };
-  const position = mostRead(data, choice);
-  return { position, of: ` of ${quoted(data.memory.tokens[position].text)} (${position})` };
-}
-
-// The token of the memory that the chosen token reads most of.
-function mostRead(data, { layer, head, token }) {
-  const weights = data.get(`memory.cross.${layer}`)?.vector(head, token) ?? [1];
-  return weights.indexOf(Math.max(...weights));
 }
 
 // The output of every head at the chosen token, before the output projection.

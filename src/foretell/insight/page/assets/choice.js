@@ -1,14 +1,17 @@
 // The choice shared by all parts of the page: token (the query), key, layer, head; and what is under the pointer.
-import { strongest } from "./data.js";
+import { strongest, strongestSource } from "./data.js";
 import { listen } from "./dom.js";
 
 export function makeChoice(data) {
   const listeners = [];
-  const limits = { token: data.last, key: data.last, layer: data.shape.layers - 1, head: data.shape.heads - 1 };
-  const choice = { token: data.last, key: 0, layer: 0, head: 0, under: null };
-  let isKeyChosen = false; // else it is the strongest one
-  const chooseKey = () => { choice.key = strongest(data, choice.layer, choice.head, choice.token); };
-  chooseKey();
+  const limits = { token: data.last, key: data.last, sourceToken: data.memory ? data.memory.tokens.length - 1 : 0, layer: data.shape.layers - 1, head: data.shape.heads - 1 };
+  const choice = { token: data.last, key: 0, sourceToken: 0, layer: 0, head: 0, under: null };
+  const isGiven = { key: false, sourceToken: false }; // else it has the largest weight
+  const largest = { key: strongest, sourceToken: strongestSource };
+  const chooseLargest = () => {
+    for (const [name, find] of Object.entries(largest)) if (!isGiven[name]) choice[name] = find(data, choice.layer, choice.head, choice.token);
+  };
+  chooseLargest();
 
   choice.listen = (listener) => listeners.push(listener);
   choice.announce = (changed = new Set(EVERYTHING)) => {
@@ -16,7 +19,7 @@ export function makeChoice(data) {
   };
   // Call when sections have arrived.
   choice.update = () => {
-    if (!isKeyChosen) chooseKey();
+    chooseLargest();
     choice.announce();
   };
   // Show one more part.
@@ -32,11 +35,13 @@ export function makeChoice(data) {
       const held = Math.min(limits[name], Math.max(0, Math.trunc(value)));
       if (Number.isFinite(held) && held !== choice[name]) { choice[name] = held; changed.add(name); }
     }
-    if (changed.size) isKeyChosen = values.key !== undefined;
-    if (changed.size && !isKeyChosen) {
-      chooseKey();
-      changed.add("key");
+    for (const name of Object.keys(largest)) {
+      if (["token", "layer", "head", name].some((each) => changed.has(each))) {
+        isGiven[name] = values[name] !== undefined;
+        changed.add(name);
+      }
     }
+    chooseLargest();
     if (changed.size) choice.announce(changed);
   };
   // What is under the pointer, {token, key}, or null.
@@ -50,16 +55,16 @@ export function makeChoice(data) {
   return choice;
 }
 
-const EVERYTHING = ["token", "key", "layer", "head", "under", "data"];
+const EVERYTHING = ["token", "key", "sourceToken", "layer", "head", "under", "data"];
 
 // The URL keeps the choice, so that a link opens the page with the same choice.
-const NAMES = ["token", "key", "layer", "head"];
+const NAMES = ["token", "key", "layer", "head", "sourceToken"];
 
-export function followUrl(choice) {
+export function followUrl(data, choice) {
   read(choice);
   listen(window, "hashchange", () => read(choice));
   choice.listen((changed) => {
-    if (NAMES.some((name) => changed.has(name))) write(choice);
+    if (NAMES.some((name) => changed.has(name))) write(choice, NAMES.filter((name) => data.memory || name !== "sourceToken"));
   });
 }
 
@@ -70,8 +75,8 @@ function read(choice) {
   choice.set(values);
 }
 
-function write(choice) {
+function write(choice, names) {
   const values = new URLSearchParams(location.hash.slice(1));
-  for (const name of NAMES) values.set(name, choice[name]);
+  for (const name of names) values.set(name, choice[name]);
   history.replaceState(null, "", `#${values}`);
 }

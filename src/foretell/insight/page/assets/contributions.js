@@ -7,29 +7,51 @@ import { signedBar } from "./terms.js";
 
 export function showContributions(data, choice) {
   if (!data.hasContributions) return;
-  let chosen = 0, against = null;
+  const comparison = makeComparison("contribution");
   const show = () => {
     const parts = data.get("contributions.parts")?.value;
     const position = choice.token - data.lensFrom, atOnce = data.atOnce.parts;
     const stored = position < 0 ? null : data.get(`contributions.${Math.floor(position / atOnce)}`);
     byId("contributions-title").textContent = `Contributions to a logit after ${named(data, choice.token)}`;
     if (!parts || !stored) return fill(byId("contributions"), make("p", { class: "hint" }, whyMissing(data)));
-    const tokens = candidates(stored, position % atOnce);
-    chosen = Math.min(chosen, tokens.length - 1);
-    if (against !== null && (against === chosen || against >= tokens.length)) against = null;
-    const own = difference(tokens[chosen], tokens[against]);
-    const select = (id, words, value, options, change) => make("span", { class: "field" }, make("label", { for: id }, words),
-      make("select", { id, onchange: (event) => { change(event.target.value); show(); byId(id).focus(); } }, ...options.map(([key, text]) => make("option", { value: key, selected: key === String(value) }, text))));
-    const options = tokens.map(({ id, logit }, i) => [String(i), `${quoted(data.vocabulary[id])} (${four(logit)})`]);
-    fill(byId("contributions"),
-      make("div", { class: "choices" },
-        select("contribution-token", "Logit of", chosen, options, (value) => { chosen = Number(value); }),
-        select("contribution-against", "minus the logit of", against ?? "", [["", "no other token"], ...options.filter((_, i) => i !== chosen)], (value) => { against = value === "" ? null : Number(value); })),
-      make("div", { class: "columns" }, sumTable(parts, own), make("div", {}, ...headTables(data, choice, parts, own))));
+    const rows = candidates(stored, position % atOnce).map((row) => ({ ...row, words: quoted(data.vocabulary[row.id]) }));
+    const own = comparison.difference(rows);
+    fill(byId("contributions"), comparison.selects(rows, show), make("div", { class: "columns" }, ...contributionTables(data, choice, "contribution", parts, own)));
   };
   choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
   onTheme(show);
 }
+
+// The choice of a logit, and of one that is subtracted from it, at first the last one or none.
+// rows: [{words, logit, parts, tokens}], of which the last two are lists of contributions.
+export function makeComparison(id, isLastSubtracted = false) {
+  let chosen = 0, against = isLastSubtracted ? Infinity : null;
+  const hold = (rows) => {
+    chosen = Math.min(chosen, rows.length - 1);
+    if (against === Infinity) against = rows.length - 1;
+    if (against !== null && (against === chosen || against >= rows.length)) against = null;
+  };
+  return {
+    difference(rows) {
+      hold(rows);
+      const row = rows[chosen], other = rows[against];
+      if (!other) return row;
+      const minus = (name) => row[name]?.map((value, i) => value - other[name][i]);
+      return { ...row, logit: row.logit - other.logit, parts: minus("parts"), tokens: minus("tokens") };
+    },
+    selects(rows, show) {
+      const select = (name, words, value, options, change) => make("span", { class: "field" }, make("label", { for: name }, words),
+        make("select", { id: name, onchange: (event) => { change(event.target.value); show(); byId(name).focus(); } }, ...options.map(([key, text]) => make("option", { value: key, selected: key === String(value) }, text))));
+      const options = rows.map(({ words, logit }, i) => [String(i), `${words} (${four(logit)})`]);
+      return make("div", { class: "choices" },
+        select(`${id}-token`, "Logit of", chosen, options, (value) => { chosen = Number(value); }),
+        select(`${id}-against`, "minus the logit of", against ?? "", [["", "no other"], ...options.filter((_, i) => i !== chosen)], (value) => { against = value === "" ? null : Number(value); }));
+    },
+  };
+}
+
+// What each part, and what each head contributed; `own`: a row, as `makeComparison` has them; noun: what it adds up to.
+export const contributionTables = (data, choice, id, parts, own, noun = "logit") => [sumTable(id, parts, own, noun), make("div", {}, ...headTables(data, choice, id, parts, own))];
 
 // The tokens whose contributions the page has at the chosen position, each once: {id, logit, parts}.
 function candidates(stored, position) {
@@ -40,9 +62,6 @@ function candidates(stored, position) {
   }
   return [...known.values()];
 }
-
-const difference = (token, other) => (other === undefined || other === null ? token
-  : { id: token.id, logit: token.logit - other.logit, parts: token.parts.map((part, i) => part - other.parts[i]) });
 
 // Sums of the parts by layer and module, in the order of the pass.
 function rowsOf(parts, values) {
@@ -57,32 +76,32 @@ function rowsOf(parts, values) {
   return [...rows.values()];
 }
 
-function sumTable(parts, own) {
+function sumTable(id, parts, own, noun) {
   const rows = rowsOf(parts, own.parts);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
-  const total = own.parts.reduce((sum, value) => sum + value, 0);
+  const constant = own.constant ?? 0, total = own.parts.reduce((sum, value) => sum + value, constant);
   const line = ({ words, value }) => make("tr", {}, make("th", { scope: "row" }, words), make("td", { class: "number" }, four(value)), signedBar(value / largest));
   const end = (words, value) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), make("td", { class: "number" }, four(value)), make("td", {}));
-  const words = "What each part added to the logit, directly: the dot product of its vector, divided by the last norm, with the token’s row of the head. Blue raises the logit, orange lowers it. The remainder is rounding.";
+  const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is rounding.`;
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
-    make("table", { class: "bars signed", id: "contribution-sums" }, caption(words),
+    make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), end("Sum", total), end("Remainder", own.logit - total), end("Logit of the model", own.logit))));
+      make("tbody", {}, ...rows.map(line), ...(constant ? [end("Mean of the training examples", constant)] : []), end("Sum", total), end("Remainder", own.logit - total), end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit))));
 }
 
 // The contribution of every head: a table per kind of attention, one row per layer.
-function headTables(data, choice, parts, own) {
+function headTables(data, choice, id, parts, own) {
   const largest = Math.max(...parts.map(({ head }, i) => (head === null ? 0 : Math.abs(own.parts[i])))) || 1;
   const modules = new Set(parts.filter(({ head }) => head !== null).map(({ module }) => module));
   return [...modules].map((module) => {
     const values = new Map(parts.map((part, i) => [part, own.parts[i]]).filter(([part]) => part.module === module && part.head !== null).map(([{ layer, head }, value]) => [`${layer} ${head}`, value]));
-    return headTable(data, choice, module, (layer, head) => values.get(`${layer} ${head}`) ?? 0, largest);
+    return headTable(data, choice, `${id}-${module}`, module, (layer, head) => values.get(`${layer} ${head}`) ?? 0, largest);
   });
 }
 
 // A click or the arrow keys choose the head.
-function headTable(data, choice, module, valueOf, largest) {
-  const { layers, heads } = data.shape, id = `contribution-${module}-heads`;
+function headTable(data, choice, prefix, module, valueOf, largest) {
+  const { layers, heads } = data.shape, id = `${prefix}-heads`;
   const cell = (layer, head) => {
     const value = valueOf(layer, head), share = value / largest, words = `layer ${layer}, head ${head}: ${four(value)}`;
     const isChosen = layer === choice.layer && head === choice.head;

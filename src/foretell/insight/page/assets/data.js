@@ -139,6 +139,14 @@ export function strongest(data, layer, head, query) {
   return firstKey(data, layer, query) + best;
 }
 
+// The token of the source that a token reads most of; 0 without a source.
+export function strongestSource(data, layer, head, token) {
+  const weights = data.memory && data.get(`memory.cross.${layer}`)?.vector(head, token);
+  return weights ? weights.indexOf(Math.max(...weights)) : 0;
+}
+
+export const encoderLayer = (data, layer) => Math.min(layer, data.memory.layers - 1); // the encoder may have fewer
+
 // Scaled attention scores, recomputed from queries and keys to four decimals, if the page has them.
 export const hasOperands = (data, layer) => data.all(`queries.${layer}`, `keys.${layer}`);
 

@@ -6,6 +6,8 @@ export const four = (value) => {
 };
 // Two decimals, where there is no room for four.
 export const two = (value) => (Math.abs(value) < 0.005 ? "0.00" : value.toFixed(2).replace("-", "−"));
+// A value of a series in four significant digits.
+export const value = (number) => String(Number(number.toPrecision(4))).replace("-", "−");
 // A probability: four decimals, and two significant digits if it is small, so that none but 0 is shown as 0.
 export const probability = (value) => {
   if (value === 0 || value >= 0.001) return value.toFixed(4);

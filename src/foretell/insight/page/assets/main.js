@@ -1,5 +1,5 @@
 // Starts the page of a file, and shows the parts of a pass.
-import { hasFeedforward, showAttentionValues, showCrossValues, showFeedforwardValues, showHeadOutputs } from "./block.js";
+import { hasFeedforward, showAttentionValues, showCrossValues, showEncoderAttention, showEncoderFeedforward, showFeedforwardValues, showHeadOutputs } from "./block.js";
 import { followUrl, makeChoice } from "./choice.js";
 import { showTheme } from "./colors.js";
 import { showContributions } from "./contributions.js";
@@ -12,7 +12,9 @@ import { showGrid, showMap } from "./heads.js";
 import { showLens, showLensMap } from "./lens.js";
 import { showMemory } from "./memory.js";
 import { showHere, showNext } from "./next.js";
+import { showOutcome } from "./outcomes.js";
 import { showArcs, showRow } from "./row.js";
+import { showSeries } from "./series.js";
 import { showSizes, showVectors } from "./stream.js";
 import { showTerms } from "./terms.js";
 import { showTokens, showWhere } from "./tokens.js";
@@ -21,10 +23,12 @@ import { showTokens, showWhere } from "./tokens.js";
 export const PARTS = {
   "where": [showWhere],
   "text-section": [showTokens],
+  "series-section": [showSeries],
+  "outcome-section": [showOutcome],
   "next-section": [showNext, showHere],
   "embedding-section": [showEmbedding],
   "attention-section": [showMap, showGrid, showArcs, showRow, showTerms, showAttentionValues, showHeadOutputs],
-  "memory-section": [showMemory, showCrossValues],
+  "memory-section": [showMemory, showCrossValues, showEncoderAttention, showEncoderFeedforward],
   "feedforward-section": [showNeurons, showFeedforwardValues],
   "stream-section": [showSizes, showVectors],
   "lens-section": [showLensMap, showLens],
@@ -36,6 +40,8 @@ export const shown = {}; // data and choice, for the browser's console and the t
 
 // Sections of what some models lack
 const LACKING = {
+  "series-section": (data) => !data.hasLevels,
+  "outcome-section": (data) => !data.outcomes,
   "memory-section": (data) => !data.memory,
   "feedforward-section": (data) => !hasFeedforward(data),
   "contributions-section": (data) => !data.hasContributions,
@@ -47,7 +53,7 @@ export function begin(data, earlier = {}) {
   const choice = makeChoice(data);
   Object.assign(shown, { data, choice });
   choice.set(earlier);
-  followUrl(choice);
+  followUrl(data, choice);
   showFacts(data);
   for (const [id, isLacking] of Object.entries(LACKING)) byId(id).hidden = isLacking(data);
   return choice;

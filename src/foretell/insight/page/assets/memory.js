@@ -1,6 +1,6 @@
 // The source that a decoder reads: encoder-decoder attention and the encoder's own, with the tokens of both texts.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { whyMissing } from "./data.js";
+import { encoderLayer, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
 import { addressOf, four, quoted, short, visible } from "./format.js";
 
@@ -8,19 +8,21 @@ const NUMBERS = 24; // columns up to which every cell shows its weight
 
 export function showMemory(data, choice) {
   if (!data.memory) return;
-  fill(byId("memory-tokens"), ...data.memory.tokens.map((token) => make("span", { class: "token" }, visible(token.text))));
+  const chips = data.memory.tokens.map((token, i) => make("button", { type: "button", class: "token", onclick: () => choice.set({ sourceToken: i }) }, make("bdi", {}, visible(token.text))));
+  fill(byId("memory-tokens"), ...chips);
   const paint = () => {
+    chips.forEach((chip, i) => chip.setAttribute("aria-pressed", i === choice.sourceToken));
     paintMaps(data, choice);
   };
   choice.listen((changed) => {
-    if (["token", "layer", "head"].some((name) => changed.has(name))) paint();
+    if (["token", "layer", "head", "sourceToken"].some((name) => changed.has(name))) paint();
   });
   onTheme(paint);
 }
 
 function paintMaps(data, choice) {
   const { layer, head, token } = choice;
-  const own = Math.min(layer, data.memory.layers - 1); // the encoder may have fewer layers
+  const own = encoderLayer(data, layer);
   const cross = data.get(`memory.cross.${layer}`);
   const encoder = data.get(`memory.encoder.${own}`);
   if (!data.all(`memory.cross.${layer}`, `memory.encoder.${own}`)) return fill(byId("cross-reading"), whyMissing(data));
@@ -32,7 +34,7 @@ function paintMaps(data, choice) {
   fill(byId("cross-reading"), strongest(data, cross.vector(head, token), token));
   fill(byId("encoder-title"), `Encoder layer ${own}, head ${head}: the source with itself `, make("code", {}, encoderName));
   fill(byId("encoder-map"), map("Rows and columns: tokens of the source", data.memory.tokens, data.memory.tokens,
-    (row) => encoder.vector(head, row), encoderName, null, null));
+    (row) => encoder.vector(head, row), encoderName, choice.sourceToken, (row) => choice.set({ sourceToken: row })));
 }
 
 function strongest(data, weights, token) {

@@ -79,9 +79,9 @@ const logScale = (high) => ({
   fromShare: (share) => Math.round(high ** share),
 });
 
-// A table of tokens with their probabilities as bars. A full bar is probability 1 in every table.
+// A table of tokens, or of what `noun` names, with their probabilities as bars. A full bar is probability 1 in every table.
 // rows: [{id, text, probability, mark, before}]; digits: the probability as text; append: in a live page, continues with a token
-function barTable(title, rows, digits, append) {
+export function barTable(title, rows, digits, { append = null, noun = "Token" } = {}) {
   const piece = ({ id, text }) => {
     const name = make("bdi", { class: "piece" }, visible(text));
     return append ? make("button", { type: "button", class: "link", title: "Continue with this token", onclick: () => append(id) }, name) : name;
@@ -94,7 +94,7 @@ function barTable(title, rows, digits, append) {
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
-    make("thead", {}, make("tr", {}, ...(hasBefore ? ["Token", "Before", "After"] : ["Token", "Probability"]).map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    make("thead", {}, make("tr", {}, ...(hasBefore ? [noun, "Before", "After"] : [noun, "Probability"]).map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
     make("tbody", {}, ...rows.map(line)));
 }
 
@@ -121,7 +121,7 @@ export function showNext(data) {
     const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
       id, text: data.vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: isFiltered ? null : addressOf("probabilities", data.last, id),
     }));
-    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits, data.append));
+    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits, { append: data.append }));
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     byId("next-summary").textContent = kept === size

@@ -37,7 +37,7 @@ function chart(data, sizes, range, choice, width) {
   const band = [...points(({ high }) => high), ...points(({ low }) => low).reverse()].join(" ");
   const dots = data.places.map((place, i) => draw("circle", { cx: x(i), cy: y(sizes.at(i, choice.token)), r: place.layer === choice.layer ? 5.5 : 3.5, class: place.layer === choice.layer ? "dot chosen" : "dot" },
     draw("title", {}, `${place.label}: ${four(sizes.at(i, choice.token))}`)));
-  const ticks = niceTicks(top).map((value) => draw("g", { class: "tick" },
+  const ticks = niceTicks(0, top).map((value) => draw("g", { class: "tick" },
     draw("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }), draw("text", { x: LEFT - 6, y: y(value), "text-anchor": "end", "dominant-baseline": "middle" }, String(value))));
   const every = Math.ceil((data.shape.layers + 1) / Math.max(2, (width - LEFT) / 48));
   const layers = data.places.flatMap((place, i) => (place.layer === null || (place.layer + 1) % every ? [] : [
@@ -47,10 +47,11 @@ function chart(data, sizes, range, choice, width) {
     draw("polyline", { points: own.join(" "), class: "own" }), ...dots, ...layers);
 }
 
-function niceTicks(top) {
-  const rough = top / 4, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
-  return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => Number((i * step).toPrecision(6)));
+// About five round numbers between two.
+export function niceTicks(low, high) {
+  const rough = (high - low) / 4 || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power, first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
 }
 
 function normTable(data, sizes, range, token) {

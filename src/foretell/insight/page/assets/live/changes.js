@@ -3,6 +3,7 @@
 import { byId, caption, fill, make } from "../dom.js";
 import { four, named, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
+import { isNumber, predictionOf } from "../outcomes.js";
 import { addPanel, blockOf, button, select, signed } from "./panels.js";
 import { addChange, fetchSections, session } from "./session.js";
 
@@ -135,37 +136,36 @@ function unchangedPass() {
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();
-    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses"], { change: [] }, cancel.signal) });
+    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses", ...(shown.data.outcomes ? ["outcomes.logits"] : [])], { change: [] }, cancel.signal) });
   }
   return original.data;
 }
 
 async function showEffect(data) {
-  const after = distribution(data.get("logits").whole), loss = mean(data.get("losses").whole);
+  const now = predictionOf(data), loss = mean(data.get("losses").whole);
+  if (!now || (isNumber(data) && !data.get("outcomes.logits"))) return;
   if (!session.state.change.length) return fill(byId("change-effect"), make("p", { class: "summary" }, lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
   if (!plain || shown.data !== data) return;
-  const before = distribution(plain.get("logits").whole), [best, earlier] = [largest(after), largest(before)];
-  const prediction = `Prediction: ${quoted(data.vocabulary[best])}, ${best === earlier ? "as before" : `originally ${quoted(data.vocabulary[earlier])}`}. `;
-  const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(data.vocabulary[id]))),
-    make("td", { class: "number", "data-address": `probabilities[${data.last},${id}]` }, inDigits(after[id])),
+  const { noun, names, shares: after } = now, { shares: before } = predictionOf(plain), [best, earlier] = [largest(after), largest(before)];
+  const prediction = `${noun === "Label" ? "Label" : "Prediction"}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
+  const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
+    make("td", { class: "number", "data-address": noun === "Token" ? `probabilities[${data.last},${id}]` : null }, inDigits(after[id])),
     make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
   fill(byId("change-effect"),
     make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
-    make("div", { class: "scroll" }, make("table", {}, caption("The most probable tokens of both passes"),
-      make("thead", {}, make("tr", {}, ...["Token", "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
+    make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
+      make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
+}
+
+function numberInWords(data, plain) {
+  const [after, before] = [data, plain].map((pass) => pass.get("outcomes.logits").whole[0]);
+  return `Number: ${four(after)}, originally ${four(before)}; difference ${signed(four, after - before)}. `;
 }
 
 const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the text: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);
-
-function distribution(logits) {
-  const most = logits.reduce((a, b) => Math.max(a, b));
-  const powers = Float64Array.from(logits, (logit) => Math.exp(logit - most));
-  const total = powers.reduce((sum, power) => sum + power, 0);
-  return powers.map((power) => power / total);
-}

@@ -1,6 +1,7 @@
 // The shown pass next to another one: of another text, of another model, or of the same model without changes.
-import { readLens, softmax } from "../data.js";
+import { readLens } from "../data.js";
 import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
+import { predictionOf } from "../outcomes.js";
 import { four, probability, quoted, short, visible } from "../format.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
 import { fetchSections, session } from "./session.js";
@@ -43,17 +44,18 @@ export function showCompare(data, choice) {
 // The other pass: its logits, and the lens at its last token; null if it cannot be had.
 async function otherPass(fields, signal) {
   const outline = await fetchSections([], fields, signal);
-  return outline && fetchSections(["logits", `lens.at.${outline.last}`], fields, signal);
+  return outline && fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, signal);
 }
 
 function tables(data, other) {
   const [here, there] = [data, other].map(distributionOf);
+  if (!here || !there) return [];
   const pieces = new Set([...likeliest(here), ...likeliest(there)]);
   const rows = [...pieces].sort((a, b) => Math.max(here.get(b) ?? 0, there.get(b) ?? 0) - Math.max(here.get(a) ?? 0, there.get(a) ?? 0)).slice(0, TOKENS);
   return [
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both distributions" }, make("table", { class: "bars" },
-      caption(`What comes next, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
-      header("Token", "Here", "There", "Difference"),
+      caption(`${data.outcomes ? "The prediction" : "What comes next"}, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
+      header(predictionOf(data).noun, "Here", "There", "Difference"),
       make("tbody", {}, ...rows.map((piece) => tokenRow(piece, here.get(piece) ?? 0, there.get(piece) ?? 0))))),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both lenses" }, make("table", {},
       caption("The logit lens at the last token of each text: the most probable token after each layer."),
@@ -82,8 +84,8 @@ function lensRows(data, other) {
 
 // The probability of each token's text: models with other tokenizers are compared by text.
 function distributionOf(pass) {
-  const { shares } = softmax(Array.from(pass.get("logits").whole));
-  return new Map(shares.map((share, id) => [pass.vocabulary[id], share]));
+  const prediction = predictionOf(pass);
+  return prediction && new Map(Array.from(prediction.shares, (share, id) => [prediction.names[id], share]));
 }
 
 const likeliest = (distribution) => [...distribution].sort(([, a], [, b]) => b - a).slice(0, TOKENS).map(([piece]) => piece);

@@ -6,6 +6,14 @@ import { ask } from "./server.js";
 import { busy, session } from "./session.js";
 import { makeTour } from "./tour.js";
 
+// What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
+const SERIES = Array.from({ length: 48 }, (_, t) => Math.round(100 + t / 2 + 20 * Math.sin((t * Math.PI) / 6))).join(" ");
+export const FIRST = { text: { source: "", text: "The return value of the function is" }, source: { source: "The return value of the function is", text: "" }, values: { source: "", text: SERIES } };
+const WORDS = { text: "Text", source: "Translation", values: "Values, oldest first, with spaces or commas between them; - for a missing one" };
+const HINTS = {
+  text: "Edit the text: everything below follows. Click a token under “What comes next” to continue with it.",
+  values: "Edit the values: everything below follows. Click a value under “What comes next” to continue with it; the scale stays as it is.",
+};
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
 
 // The link to an example: {title, text, layer, head, token}.
@@ -29,7 +37,7 @@ async function showTranslated(state) {
 }
 
 export function showEditor(served) {
-  const readsSource = (name) => Boolean(served.find((each) => each.name === name)?.reads_source);
+  const readsOf = (name) => served.find((each) => each.name === name)?.reads ?? "text";
   const source = make("textarea", { id: "source", rows: 2, spellcheck: "false" });
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
@@ -45,21 +53,25 @@ export function showEditor(served) {
     timer = setTimeout(() => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }), PAUSE);
   });
   model.addEventListener("change", () => {
-    const { source: last, text: own } = session.state, rest = { model: model.value, appended: [], change: [] };
-    if (readsSource(model.value)) showTranslated({ ...rest, source: last || own, text: "" });
-    else session.update({ ...rest, source: "", text: last || own });
+    const { source: last, text: own, model: before } = session.state, reads = readsOf(model.value);
+    const isKept = (reads === "values") === (readsOf(before) === "values"), sentence = last || own, [example] = reads === "source" ? [] : served.find(({ name }) => name === model.value).examples;
+    const first = isKept ? (reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence }) : { ...FIRST[reads], ...(example && { text: example.text }) };
+    showTranslated({ model: model.value, appended: [], change: [], second: "", otherText: "", ...first });
   });
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
     make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    ofSource, make("label", { for: "text" }, "Text"), text,
-    make("p", { class: "hint", id: "text-hint" }, "Edit the text: everything below follows. Click a token under “What comes next” to continue with it."),
+    ofSource, make("label", { for: "text", id: "text-label" }), text,
+    make("p", { class: "hint", id: "text-hint" }),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
   session.listen((state) => {
     if (document.activeElement !== text) text.value = state.text;
     if (document.activeElement !== source) source.value = state.source;
-    ofSource.hidden = !readsSource(state.model);
+    const reads = readsOf(state.model);
+    ofSource.hidden = reads !== "source";
+    byId("text-label").textContent = WORDS[reads];
+    byId("text-hint").textContent = HINTS[reads] ?? HINTS.text;
     model.value = state.model;
     const examples = served.find(({ name }) => name === state.model)?.examples ?? [];
     byId("examples").hidden = !examples.length;
@@ -82,11 +94,12 @@ function showContinuations() {
       node = node.get(id);
     }
     const best = shown.data?.has("logits") ? mostProbable(shown.data.get("logits").whole) : null;
+    byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
         button("Add the most probable token", best === null, () => session.update({ appended: [...appended, best] })),
         button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
-        button("Into the text", !appended.length, () => session.update({ text: text + appended.map(textOf).join(""), appended: [] }))),
+        button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
   };
   session.listen(draw);

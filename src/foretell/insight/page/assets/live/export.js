@@ -12,7 +12,7 @@ export function makeExport() {
   const panel = make("select", { id: "export-panel", onfocus: () => listPanels(panel) });
   addFoldedPanel("export", "Take it along",
     make("div", { class: "editor-row" },
-      button("As Python", () => showText(holder, "Python", asPython(session.state))),
+      button("As Python", () => showText(holder, "Python", asPython(session.state, shown.data))),
       button("As curl", () => showText(holder, "curl", asCurl())),
       button("As one file", saveFile),
       make("label", { for: "export-panel" }, "Panel"), panel,

@@ -16,7 +16,7 @@ const post = (path, body, signal) => request(path, { method: "POST", body: JSON.
 
 export const ask = async (path, body, signal) => (await post(path, body, signal)).json();
 export const askFile = async (path, body, signal) => (await post(path, body, signal)).blob();
-export const models = async () => (await request("explore", {})).json(); // {models: [{name, examples, reads_source}]}
+export const models = async () => (await request("explore", {})).json(); // {models: [{name, examples, reads}]}
 
 // Calls `take` with each line of the answer, parsed.
 export async function askLines(path, body, signal, take) {

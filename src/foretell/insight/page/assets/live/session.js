@@ -36,12 +36,15 @@ export const passFields = ({ model, source, text, appended, change } = session.s
 
 // A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
 async function readPass(fields, sections, signal, askOf) {
-  const known = models.get(fields.model) ?? models.set(fields.model, new Map()).get(fields.model);
+  const ofModel = models.get(fields.model) ?? models.set(fields.model, new Map()).get(fields.model), known = new Map(ofModel);
   let pass = null, data = null;
   await askLines("explore", { ...fields, sections: [...OF_MODEL.filter((name) => !known.has(name)), ...sections] }, signal, async (line) => {
     if (line.pass) ({ pass } = line);
-    else if (OF_MODEL.includes(line.section.name)) known.set(line.section.name, (await open(line.section)).value);
-    else await data.put(line.section);
+    else if (OF_MODEL.includes(line.section.name)) {
+      const { name, value } = await open(line.section);
+      known.set(name, value);
+      if (name === "outline" || !known.get("outline").hasLevels) ofModel.set(name, value); // the values of tokens follow the series
+    } else await data.put(line.section);
     if (data || !OF_MODEL.every((name) => known.has(name))) return;
     const structure = { ...known.get("outline"), ...pass, vocabulary: known.get("vocabulary") };
     data = makeData(structure, askOf(structure));
@@ -54,7 +57,8 @@ async function showPass(signal) {
   if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
   let data = null;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal)); }, () => {
-    data.append = (id) => session.update({ appended: [...session.state.appended, id] });
+    // The head of a task reads the text to its end
+    data.append = (id) => session.update(data.outcomes ? { text: session.state.text + data.vocabulary[id] } : { appended: [...session.state.appended, id] });
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);

@@ -2,7 +2,9 @@
 import { hasFeedforward } from "../block.js";
 import { dot, firstKey, hasLens, hasOperands, keyVector, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
 import { byId, fill, make } from "../dom.js";
-import { count, four, named, probability, quoted, storedProbability } from "../format.js";
+import { count, four, named, probability, quoted, storedProbability, value as inDigits } from "../format.js";
+import { isNumber, predictionOf } from "../outcomes.js";
+import { seriesOf } from "../series.js";
 
 // Each step: the element that it shows, a title, and two sentences; null while their numbers are fetched.
 const STEPS = [
@@ -12,6 +14,28 @@ const STEPS = [
       `The model reads the text as ${count(data.tokens.length, "token")}, each one of the ${data.shape.vocabulary.toLocaleString("en")} of its vocabulary.`,
       `The chosen token is ${quoted(data.tokens[token].text)}, which has position ${token} and the id ${data.tokens[token].id} in the vocabulary.`,
     ],
+  },
+  {
+    at: "series", title: "The series and its next value", isIn: (data) => data.hasLevels,
+    words: (data) => {
+      const series = seriesOf(data);
+      return series && [
+        `The model has read ${count(data.tokens.length, "value")} and gives each of its ${series.levels.length.toLocaleString("en")} bins a probability for the next one.`,
+        `Half of the probability is between ${inDigits(series.quantile(0.25))} and ${inDigits(series.quantile(0.75))}; the median is ${inDigits(series.quantile(0.5))}.`,
+      ];
+    },
+  },
+  {
+    at: "outcome", title: "The prediction", isIn: (data) => data.outcomes,
+    words: (data) => {
+      const logits = data.get("outcomes.logits"), prediction = logits && predictionOf(data);
+      if (!prediction) return null;
+      const best = largest(Array.from(prediction.shares));
+      return [
+        isNumber(data) ? `The number of this text is ${four(logits.whole[0])}.` : `The label of this text is ${quoted(prediction.names[best])}, with probability ${probability(prediction.shares[best])}.`,
+        "Below it, every word, head and layer has its contribution.",
+      ];
+    },
   },
   {
     at: "next-section", title: "What comes next",

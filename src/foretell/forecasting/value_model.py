@@ -1,0 +1,95 @@
+"""A forecaster as a language model whose tokens are values, for explanations and pages."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from foretell.errors import UsageError
+from foretell.forecasting.codec import Scale, SeriesCodec
+from foretell.forecasting.forecaster import Forecaster
+from foretell.language_model import LanguageModel
+from foretell.text import Tokenizer
+from foretell.text.tokenizer_json import word_level_json
+
+SEPARATOR = re.compile(r"[\s,;]+")
+MISSING = frozenset(("", "-", "–", "?", "nan", "na", "null", "none", "missing"))
+
+
+class ValueTokenizer(Tokenizer):
+    """Ids as texts; each shows the value that it stands for in some scale."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
+        self.texts: list[str] = []
+
+    def with_values(self, values: np.ndarray) -> Self:
+        """The same tokenizer for values (V,), NaN for a missing one."""
+        other = copy.copy(self)
+        other.texts = [value_text(value) for value in values]
+        return other
+
+    def text_of(self, token_id: int) -> str:
+        return self.texts[token_id] if 0 <= token_id < len(self.texts) else super().text_of(token_id)
+
+
+@dataclass(frozen=True, repr=False)
+class ValueModel(LanguageModel):
+    """A forecaster's decoder in the scale of one context. A text is a list of values, as `parse_values` reads it.
+
+    levels: the values that a forecast takes, (bins,). `reading_values` makes one.
+    """
+
+    codec: SeriesCodec = field(default_factory=SeriesCodec)
+    scale: Scale = field(default_factory=lambda: Scale(0.0, 1.0))
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        return self.codec.encode(parse_values(text), self.scale).tolist()
+
+
+def reading_values(
+    forecaster: Forecaster, text: str | np.ndarray, tokenizer: ValueTokenizer | None = None
+) -> ValueModel:
+    """The model for a context, given as a text or as values. tokenizer: of an earlier context of the same forecaster.
+
+    Raises UsageError for a text that is not a list of values, DataError where all values are missing.
+    """
+    values = parse_values(text) if isinstance(text, str) else text
+    codec, scale = forecaster.codec, forecaster.prompt(values, len(values)).scale
+    tokens = np.arange(codec.vocab_size)
+    named = (tokenizer or ValueTokenizer(codec.vocab_size)).with_values(codec.decode(tokens, scale))
+    levels = np.maximum(codec.decode(tokens[: codec.config.bins], scale), forecaster.least(values))
+    return ValueModel(forecaster.decoder, named, forecaster.name, codec=codec, scale=scale, levels=levels)
+
+
+def parse_values(text: str) -> np.ndarray:
+    """The values (T,) of a text, between white space, commas or semicolons; `-` or `missing` is NaN."""
+    words = SEPARATOR.split(text.strip(" \t\r\n,;"))
+    try:
+        values = np.array([np.nan if word.lower() in MISSING else float(word) for word in words])
+    except ValueError:
+        wrong = next(word for word in words if word.lower() not in MISSING and not is_number(word))
+        raise UsageError(
+            f"{wrong[:40]!r} is not a number; give values with spaces between them, - for a missing one"
+        ) from None
+    if np.isinf(values).any():
+        raise UsageError("a value is infinite; give finite numbers")
+    return values
+
+
+def is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def value_text(value: float) -> str:
+    """A value in four digits; `missing` for none."""
+    return "missing" if np.isnan(value) else f"{value:.4g}"

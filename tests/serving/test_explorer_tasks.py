@@ -1,0 +1,283 @@
+"""The live page of models with a task's head, and of forecasters: labels, numbers, values and their next one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import torch
+
+from foretell.config import make_section
+from foretell.finetuning.head import with_head
+from foretell.finetuning.inputs import choose_tokens
+from foretell.finetuning.label_attribution import attribute_label, outcomes_of
+from foretell.finetuning.predict import as_task_input, predict
+from foretell.finetuning.settings import Columns, HeadSettings, Pool
+from foretell.forecasting.codec import CodecConfig, SeriesCodec, SeriesCodecPart
+from foretell.forecasting.forecaster import PART, as_forecaster
+from foretell.forecasting.span_effects import next_probabilities
+from foretell.forecasting.value_model import reading_values, value_text
+from foretell.insight.page.sections import all_sections, find_sections, needed_values
+from foretell.insight.page.traced_pass import PageModel
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.text import id_tokenizer
+from tests.serving.conftest import click, settled
+
+TEXT, LABELS = "a fine day", ("good", "bad", "neither")
+VALUES, BINS = "3 1 4 - 5 9 2.5 6", 31
+TUNED: list[tuple[str, str, tuple[str, ...], Pool]] = [
+    ("labels", "classify", LABELS, "mean"),
+    ("stars", "regress", (), "extract"),
+]
+CORE = "trunk.blocks.0.attention.core"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, toy_model):
+    """A classifier that reads the mean, one for numbers that reads a token of its task, and a forecaster."""
+    base, folder = load(toy_model, dtype="float32"), tmp_path_factory.mktemp("tasks")
+    for name, task, labels, pool in TUNED:
+        tokens = choose_tokens(base.tokenizer, pool, False)
+        values: dict[str, Any] = {"mean": 3.0, "deviation": 2.0} if task == "regress" else {}
+        shape: dict[str, Any] = {"task": task, "labels": labels, "pool": pool, "columns": Columns(texts=("text",))}
+        head = HeadSettings(**shape, tokens=tokens, **values)
+        tuned = with_head(base, head, seed=3)
+        with torch.no_grad():
+            tuned.parts["task_head"].linear.weight.mul_(4)  # pyrefly: ignore[missing-attribute]
+        tuned.save(folder / name)
+    codec = SeriesCodec(make_section(CodecConfig, {"bins": BINS}))
+    config = preset_config("toy", vocab_size=codec.vocab_size, context_length=32)
+    part = SeriesCodecPart(codec, 4)
+    decoder = make_decoder(config, seed=5).eval()
+    LanguageModel(decoder, id_tokenizer(codec.vocab_size), "series", parts={PART: part}).save(folder / "series")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(start_server, folders):
+    return start_server(*(str(folders / name) for name in ("labels", "stars", "series")), "--memory", "0.05")
+
+
+def opened(open_live: Any, model: str, text: str = TEXT, **state: str) -> tuple[Any, list[str]]:
+    values = {"model": model, "text": text, **state}
+    return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()))
+
+
+def lines(server: Any, **body: Any) -> list[Any]:
+    answer = server.post("/explore", **body)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def edit(page: Any, text: str) -> None:
+    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.request.method == "POST"):
+        page.locator("#text").fill(text)
+    settled(page)
+
+
+def numbers(page: Any, selector: str) -> list[str]:
+    return [text.replace("−", "-") for text in page.locator(selector).all_inner_texts()]
+
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["labels", "stars", "series"])
+def test_sections_are_those_of_a_pass_with_the_library(server, folders, name):
+    model, text = load(folders / name, dtype="float32"), VALUES if name == "series" else TEXT
+    if name == "series":
+        given = reading_values(as_forecaster(model), text)
+        page = PageModel.of(given, levels=given.levels)
+    else:
+        given = as_task_input(model)
+        page = PageModel.of(given, outcomes_of(given))
+    sections = all_sections(page)
+    names = [each for each in sections if each.startswith(("outcomes.", "levels", "logits", "vocabulary"))]
+    assert len(names) == (3 if name == "series" else 6)
+    first, *rest = lines(server, model=name, text=text, sections=names)
+    ids = given.encode_fitting(text)
+    assert [token["id"] for token in first["pass"]["tokens"]] == ids
+    found = find_sections(page, sections, names)
+    traced = page.record(ids, text, needed_values(page, found.values()))
+    for each, line in zip(names, rest, strict=True):
+        family, index = found[each]
+        assert line["section"]["content"] == family.section(traced, index).content, each
+
+
+def test_outputs_and_contributions_are_those_of_the_verbs(folders):
+    for name in ("labels", "stars"):
+        model = load(folders / name, dtype="float32")
+        given = as_task_input(model)
+        page = PageModel.of(given, outcomes_of(given))
+        found = {each: value for each, value in all_sections(page).items() if each.startswith("outcomes.")}
+        traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()))
+        content = {each: family.content(traced, index) for each, (family, index) in found.items()}
+        [prediction] = predict(model, TEXT)
+        shown = torch.tensor(content["outcomes.logits"]).double()
+        if prediction.probabilities:
+            shares = [*prediction.probabilities.values()]
+            assert shown.softmax(0).tolist() == pytest.approx(shares, abs=1e-6)
+        else:
+            assert shown.item() == pytest.approx(prediction.value, abs=1e-6)
+        own = attribute_label(model, [TEXT])
+        rows = content["outcomes.parts"][0].astype(float)
+        row = rows[0] - rows[-1] if len(rows) > 1 else rows[0]  # minus the mean of all labels
+        np.testing.assert_allclose(row[2:], [part.value for part in own.parts], atol=1e-5)
+        assert row[1] == pytest.approx(own.logit, abs=1e-5)
+        tokens = content["outcomes.tokens"].astype(float)
+        by_token = tokens[:, 0] - (tokens[:, -1] if len(rows) > 1 else 0)
+        owners = content["outcomes.words"]
+        words = [by_token[owners == index].sum() for index in range(owners.max() + 1)]
+        np.testing.assert_allclose(words, [word.value for word in own.words], atol=1e-5)
+
+
+def test_the_tokens_of_a_changed_pass_still_add_up(folders):
+    given = as_task_input(load(folders / "labels", dtype="float32"))
+    page = PageModel.of(given, outcomes_of(given))
+    found = [all_sections(page)[f"outcomes.{name}"] for name in ("parts", "tokens")]
+    changes = {CORE: lambda value: value * 0.5, "trunk.blocks.1.attention.core": lambda value: value + 1}
+    traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found), changes)
+    parts, tokens = (family.content(traced, index) for family, index in found)
+    np.testing.assert_allclose(tokens.sum(0), parts[0, :, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"text": "1 two 3"}, "'two' is not a number"),
+        ({"text": "- -"}, "all missing"),
+        ({"text": "1 1e999"}, "infinite"),
+        ({"text": " ".join(["1"] * 40)}, "context"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused(server, body, words):
+    answer = server.post("/explore", model="series", **body)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+
+
+# --- the page in a browser -------------------------------------------------------------------------------------------
+
+
+def test_the_label_of_a_text_follows_the_text(open_live, folders):
+    page, complaints = opened(open_live, "labels")
+    model = load(folders / "labels", dtype="float32")
+    for text in ("a finer day", "no day at all"):
+        edit(page, text)
+        page.locator("#outcome-section").scroll_into_view_if_needed()
+        page.locator("#outcome-sums tbody tr").first.wait_for()
+        settled(page)
+        [prediction] = predict(model, text)
+        assert page.locator("#outcome .result").inner_text() == prediction.label
+        expected = sorted(prediction.to_json()["probabilities"].values(), reverse=True)
+        assert numbers(page, "#outcome tbody .number") == [f"{share:.4f}" for share in expected]
+    rows = [row.split("\t") for row in page.locator("#outcome-word-table tbody tr").all_inner_texts()]
+    words = {word.text.strip(): word.value for word in attribute_label(model, [text]).words}
+    shown = {row[0].replace("␣", "").strip(): float(row[1].replace("−", "-")) for row in rows[:-1]}
+    assert shown == pytest.approx(words, abs=6e-5)
+    assert numbers(page, "#outcome-sums .total .number")[-1] == f"{attribute_label(model, [text]).logit:.4f}"
+    assert complaints == []
+
+
+def test_a_head_that_is_switched_off_changes_the_label(open_live, folders):
+    page, complaints = opened(open_live, "labels")
+    page.locator("#changes").scroll_into_view_if_needed()
+    click(page, "Head 0 of layer 0 off")
+    page.locator("#change-effect tbody tr").first.wait_for()
+    model = load(folders / "labels", dtype="float32")
+    [before] = predict(model, TEXT)
+    given = as_task_input(model)
+    outcomes, page_model = outcomes_of(given), PageModel.of(given)
+    assert outcomes is not None
+    off = {CORE: lambda value: value * torch.tensor([0.0, *[1.0] * (value.shape[1] - 1)])[None, :, None, None]}
+    traced = page_model.record(given.encode(TEXT), TEXT, [], off)
+    after = dict(zip(LABELS, outcomes.outputs(traced.final).softmax(0).tolist(), strict=True))
+    for row in page.locator("#change-effect tbody tr").all_inner_texts():
+        label, changed, original, _ = row.split("\t")
+        assert changed == f"{after[label]:.4f}" and original == f"{before.to_json()['probabilities'][label]:.4f}"
+    assert page.locator("#change-effect .summary").inner_text().startswith("Label: ")
+    assert complaints == []
+
+
+def test_a_number_and_its_change(open_live, folders):
+    page, complaints = opened(open_live, "stars")
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    page.locator("#outcome-number").wait_for()
+    [prediction] = predict(load(folders / "stars", dtype="float32"), TEXT)
+    assert float(numbers(page, "#outcome-number")[0]) == pytest.approx(prediction.value, abs=6e-5)
+    page.locator("#outcome-sums tbody tr").first.wait_for()
+    assert "Mean of the training examples" in page.locator("#outcome-sums").inner_text()
+    click(page, "Attention of layer 0 off")
+    page.locator("#change-effect tbody tr").first.wait_for()
+    [words] = numbers(page, "#change-effect .summary")
+    assert f"originally {prediction.value:.4f}" in words
+    assert complaints == []
+
+
+def test_a_series_its_next_value_and_a_continuation(open_live, folders):
+    page, complaints = opened(open_live, "series", VALUES)
+    forecaster = as_forecaster(load(folders / "series", dtype="float32"))
+    model = reading_values(forecaster, VALUES)
+    ids = model.encode(VALUES)
+    tokens = [value_text(value) for value in forecaster.codec.decode(ids, model.scale)]
+    assert page.locator("#tokens .token").all_inner_texts() == tokens
+    page.locator("#series tbody .number").first.wait_for()
+    mean = float(next_probabilities(forecaster, np.array([ids]))[0] @ model.levels)
+    assert float(numbers(page, "#series tbody .number")[0]) == pytest.approx(mean, rel=1e-3)
+    assert page.locator("#series polyline").count() == 2  # the missing value parts the line
+    page.locator("#next-table .link").first.click()
+    page.locator("#tokens").scroll_into_view_if_needed()
+    page.locator("#tokens .token").nth(len(ids)).wait_for()
+    click(page, "Into the text")
+    assert len(page.locator("#text").input_value().split()) == len(ids) + 1
+    assert complaints == []
+
+
+def test_another_scale_has_other_values(open_live, folders):
+    page, complaints = opened(open_live, "series", VALUES)
+    first = [float(text) for text in numbers(page, "#next-table tbody .piece")]
+    edit(page, "3000 1000 4000 - 5000 9000 2500 6000")
+    values = [float(text) / 1000 for text in numbers(page, "#next-table tbody .piece")]
+    assert values == pytest.approx(first, rel=2e-3)
+    page.locator("#model").focus()
+    page.locator("#model").select_option("labels")
+    settled(page)
+    assert page.locator("#text").input_value().startswith("The return value")
+    assert not page.locator("#series-section").is_visible() and page.locator("#outcome-section").is_visible()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", ["labels", "stars", "series"])
+def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
+    page, _ = opened(open_live, name, VALUES if name == "series" else TEXT)
+    page.locator("#export details").evaluate("details => details.open = true")
+    click(page, "As Python")
+    code = page.locator("#export-code").inner_text().replace(json.dumps(name), repr(str(folders / name)))
+    exec(compile(code, "<page>", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    shown = [float(text) for text in numbers(page, "#next-table tbody .number")[:5]]
+    assert [float(line.split()[0]) for line in printed[:5]] == pytest.approx(shown, abs=6e-5)
+    if name != "series":
+        page.locator("#outcome-section").scroll_into_view_if_needed()
+        page.locator("#outcome-sums tbody tr").first.wait_for()
+        shown = numbers(page, "#outcome-number" if name == "stars" else "#outcome tbody .number")
+        assert {word for line in printed[6:] for word in line.split()} >= set(shown)
+
+
+@pytest.mark.parametrize(("name", "place"), [("labels", "outcome"), ("series", "series")])
+def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_problems, name, place):
+    page, complaints = opened(open_live, name, VALUES if name == "series" else TEXT)
+    page.locator(f"#{place}-section").scroll_into_view_if_needed()
+    settled(page)
+    assert accessibility_problems(page) == []
+    page.locator("#tour-button").click()
+    click(page, "Next", "#tour")
+    settled(page)
+    assert page.locator(f".toured #{place}").count() == 1
+    assert "being computed" not in page.locator("#tour").inner_text()
+    assert complaints == []
