@@ -174,7 +174,7 @@ def train_translate(
         Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
     ] = None,
     batch_tokens: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens per step, of both languages; default: 4096.")
+        int | None, arguments.Whole, Parameter(help="Tokens per step, of both languages; default: 2048.")
     ] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
