@@ -5,28 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import MaxLen
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from foretell.errors import OutputError
 from foretell.insight.page.family import Family, Index, PositionFamily
 from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection
 from foretell.insight.page.sections import find_sections, needed_values
 from foretell.insight.page.traced_pass import TracedPass
-from foretell.insight.page.write_page import live_files
+from foretell.insight.page.write_page import live_files, make_page, values_of_file
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.connection import send_stream, until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
-from foretell.serving.look_request import Name
+from foretell.serving.look_request import ChangeRequest, Name
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
+from foretell.serving.texts import PassEndpoint
 
 SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
 # Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
@@ -130,3 +132,34 @@ def compute_some(traced: TracedPass, waiting: list[tuple[Family, Index]]) -> lis
 
 def described(section: PackedSection) -> dict[str, Any]:
     return {**section.to_json(), "content": section.content}
+
+
+class PageFile(PassEndpoint[PassRequest]):
+    """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
+
+    request_type, media_type = PassRequest, "text/html"
+    headers: ClassVar = {"content-disposition": "attachment; filename=explorer.html"}
+
+    async def respond(self, served: ExploredModel, request: PassRequest, key: str) -> bytes:
+        with errors_of("model"):
+            values = values_of_file(served.page, len(await self.server.in_worker(partial(pass_ids, served, request))))
+        traced = await traced_pass(self.server, served, request, values)
+        for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
+            await self.server.engine.call(partial(traced.lens, point))
+        remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
+        try:
+            return (await self.server.in_worker(partial(make_page, traced, remarks=remarks)))[1].encode()
+        except OutputError as error:
+            raise ApiError(400, str(error), "text") from None
+
+
+def in_words(change: ChangeRequest) -> str:
+    """`trunk.blocks.0.attention.core, scale 0, heads 3`; a vector as the number of its entries."""
+    given: dict[str, Any] = change.model_dump(exclude_none=True, exclude={"value"})
+    shown = {
+        name: f"vector of {len(value)} numbers" if name in ("add", "set") and isinstance(value, list) else value
+        for name, value in given.items()
+    }
+    return ", ".join(
+        [change.value, *(f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in shown.items())]
+    )

@@ -26,9 +26,8 @@ from foretell.serving.chats import Chats
 from foretell.serving.completions import Completions
 from foretell.serving.connection import SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
-from foretell.serving.explorer import Explorer, ExplorerFiles
+from foretell.serving.explorer import Explorer, ExplorerFiles, PageFile
 from foretell.serving.models import ServedModel
-from foretell.serving.page_file import PageFile
 from foretell.serving.patch_map import PatchMap
 from foretell.serving.preparation import Wanted, make_answer
 from foretell.serving.requests import GenerationRequest
