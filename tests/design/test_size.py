@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        805,
+        806,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc",
     ),
