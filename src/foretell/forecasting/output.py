@@ -99,7 +99,7 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     ids, texts, scale = tokens_of(forecaster, forecast)
     model = LanguageModel(forecaster.decoder, id_tokenizer(forecaster.decoder.config.vocab_size), forecaster.name)
     traced = record_all(model, " ".join(str(each) for each in ids))
-    values = forecaster.codec.decode(np.arange(forecaster.codec.vocab_size), scale)
+    values = forecaster.codec.decode(np.arange(forecaster.codec.vocab_size)[:, None], scale)[:, 0]
     vocabulary: list[str | None] = [value_text(value) for value in values]
     return write_traced(replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary), path)
 
@@ -112,7 +112,7 @@ def tokens_of(forecaster: Forecaster, forecast: Forecast) -> tuple[list[int], li
     ahead = forecaster.codec.encode(forecast.median[:horizon], prompt.scale).tolist()
     ids = [*prompt.ids, *ahead]
     start = len(forecast.series) - len(prompt.ids)
-    values = forecaster.codec.decode(ids, prompt.scale)
+    values = forecaster.codec.decode(ids, prompt.scale, -len(prompt.ids))
     times = [forecast.series.timeline.text(start + index) for index in range(len(ids))]
     return ids, [f"{time} {value_text(value)}" for time, value in zip(times, values, strict=True)], prompt.scale
 
