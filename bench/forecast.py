@@ -80,8 +80,9 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
     session = run_training(ForecastTraining(request), PlainReporter())
     minutes = (time.perf_counter() - started) / 60
     forecaster = load_forecaster(out, "cpu")
-    windows = max(1, min(MOST_WINDOWS, data.test // forecaster.horizon))
-    origins = rolling_origins(series, forecaster.horizon, data.test // windows, windows)
+    forecaster, horizon = forecaster.for_series(known)
+    windows = max(1, min(MOST_WINDOWS, data.test // horizon))
+    origins = rolling_origins(series, horizon, data.test // windows, windows)
     plan = Plan(choose_season(known, None)[0], samples=4 if quick else 100, seed=arguments.seed)
     about = session.task.record()
     return {
@@ -90,7 +91,7 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
         "training_minutes": minutes,
         "series": len(series),
         "season": plan.season,
-        "horizon": forecaster.horizon,
+        "horizon": horizon,
         "rows": rows_of(forecaster, origins, plan, 2 if quick else arguments.ets_origins),
     }
 

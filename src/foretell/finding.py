@@ -1,4 +1,4 @@
-"""Find the model of a MODEL argument: a path, a run, `primer` or a name on the Hub. Imports no torch."""
+"""Find the model of a MODEL argument: a path, a run, an included model or a name on the Hub. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretell.runs.record import and_advice
 from foretell.runs.run import RUNS, Run, is_run
 from foretell.text import Tokenizer, load_tokenizer
 
-SHIPPED = ("primer",)
+SHIPPED = ("primer", "almanac")
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 

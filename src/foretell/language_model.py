@@ -130,6 +130,10 @@ class LanguageModel:
         """The text of ids (T,); incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
 
+    def texts_of(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token of a row."""
+        return [self.tokenizer.text_of(token_id) for token_id in ids]
+
     def all_parts(self) -> dict[str, Part]:
         return {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
 

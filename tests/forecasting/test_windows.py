@@ -44,14 +44,14 @@ def test_the_windows_of_a_step_depend_on_seed_and_step_alone():
 
 def test_every_length_of_context_is_drawn():
     source, rng = make_source(RAMP), np.random.default_rng(0)
-    assert {source.draw(rng).context for _ in range(300)} == set(range(1, 9))
+    assert {source.draw(rng, 0).context for _ in range(300)} == set(range(1, 9))
 
 
 @pytest.mark.parametrize("length", [2, 3, 11, 12, 13, 40])
 def test_series_of_any_length_make_windows_with_a_target(length):
     source, rng = make_source(np.arange(float(length))), np.random.default_rng(0)
     for _ in range(30):
-        window = source.draw(rng)
+        window = source.draw(rng, 0)
         assert 1 <= window.context < len(window.values) <= 12
 
 
@@ -86,7 +86,7 @@ def test_held_out_windows_end_with_the_series_and_know_a_given_context():
 
 def test_a_scale_that_looks_ahead_is_caught():
     source, rng = make_source(RAMP**2), np.random.default_rng(0)
-    windows = [source.draw(rng) for _ in range(4)]
+    windows = [source.draw(rng, 0) for _ in range(4)]
     check_no_look_ahead(windows, CODEC)
     with pytest.raises(TrainingError, match="looks ahead"):
         check_no_look_ahead(windows, CODEC, lambda window: scale_of(window.values))

@@ -224,7 +224,7 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     forecaster = as_forecaster(load(folders / "series", dtype="float32"))
     model = reading_values(forecaster, VALUES)
     ids = model.encode(VALUES)
-    tokens = [value_text(value) for value in forecaster.codec.decode(ids, model.scale)]
+    tokens = [value_text(value) for value in forecaster.codec.decode(ids, model.scale, -len(ids))]
     assert page.locator("#tokens .token").all_inner_texts() == tokens
     page.locator("#series tbody .number").first.wait_for()
     mean = float(next_probabilities(forecaster, np.array([ids]))[0] @ model.levels)

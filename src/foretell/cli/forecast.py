@@ -73,10 +73,15 @@ def train_forecast(
     ] = True,
     season: Season = None,
     column: Columns = None,
+    start_from: Annotated[str | None, Parameter(help="Continue from this forecaster; default: almanac.")] = None,
+    from_scratch: Annotated[bool, Parameter(help="Start from random weights instead of almanac's.")] = False,
     file_format: Format = FORMAT_DEFAULTS,
     options: Options = DEFAULTS,
 ) -> None:
     """Train a decoder on series of numbers, to forecast with.
+
+    It starts from the included forecaster almanac, which was trained on synthetic series; with --size, --codec... or
+    another shape from random weights. The weights with the smallest loss on held-out values are kept, almanac's too.
 
     The file has a column of names, one of times and one of values; or one of times and a series in each other; or a
     series in each row after its name; or a single column. Empty cells are missing values. The run remembers how the
@@ -85,7 +90,7 @@ def train_forecast(
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
     out = options.directory([] if data is None else [data])
-    from foretell.forecasting.train import ForecastRequest, ForecastTraining
+    from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
     request = ForecastRequest(
         data=data,
@@ -94,6 +99,8 @@ def train_forecast(
         size=size,
         horizon=horizon,
         season=season,
+        start=forecaster_start(start_from) if start_from else None,
+        is_from_scratch=from_scratch,
         overrides=options.sections({"series.hold_out": None if hold_out else False}),
         **options.shared(out),
     )
@@ -130,6 +137,7 @@ def forecast(
     samples: Samples = 100,
     seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
     minimum: Minimum = None,
+    season: Season = None,
     series: Names = None,
     column: Columns = None,
     out: Annotated[Path | None, Parameter(help="Write the table here (CSV); default: standard output.")] = None,
@@ -152,7 +160,8 @@ def forecast(
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
     chosen = choose_series(file_format.read(data, column, forecaster), series)
-    steps = forecaster.horizon if horizon is None else horizon
+    forecaster, usual = forecaster.for_series(chosen, season)
+    steps = usual if horizon is None else horizon
     forecaster = replace(forecaster, minimum=least)
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
@@ -261,7 +270,7 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
     names = []
     for each in series:
         values = each.values[-forecaster.context_length :]
-        if forecaster.codec.clipped(values, scale_of(values)) > 0:
+        if forecaster.codec.clipped(values, scale_of(values, forecaster.season or 1)) > 0:
             names.append(each.unique_id)
     if names:
         limit = forecaster.codec.config.limit
@@ -325,7 +334,8 @@ def evaluate_forecast(
     forecaster = open_forecaster(model, **options.keywords())
     measured = choose_series(file_format.read(data, column, forecaster), series)
     chosen, why = choose_season(measured, season)
-    ahead = forecaster.horizon if horizon is None else horizon
+    forecaster, usual = forecaster.for_series(measured, season)
+    ahead = usual if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
         origins = rolling_origins(measured, ahead, step, windows)
@@ -337,12 +347,13 @@ def evaluate_forecast(
     plan = Plan(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
-    if test is None and ahead + step * (windows - 1) > forecaster.horizon:
+    held_out = forecaster.horizon
+    if test is None and held_out is not None and ahead + step * (windows - 1) > held_out:
         note(
-            f"training held out the last {forecaster.horizon} values of a series, more of a long one: if this is the "
+            f"training held out the last {held_out} values of a series, more of a long one: if this is the "
             "data it was trained on, the model was trained on some of the values that it forecasts here"
         )
-    elif test is None and forecaster.calibration is not None:
+    elif test is None and held_out is not None and forecaster.calibration is not None:
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     note_combination(forecaster)
     with ProgressLine("origins") as progress:

@@ -85,6 +85,7 @@ INTERVALS = "intervals.json"  # in a saved model
 BASE_LEVEL = 80.0  # percent; its bounds vary less from sample to sample than those further out
 LEAST_WIDTH = 0.01  # of a half-width, in standard deviations of the context: paths that all agree have none
 LEVELS = np.arange(101.0)
+PRIOR_WINDOWS = 4  # held-out windows that the intervals of the model before its training count for
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
@@ -135,13 +136,20 @@ def scores_of(held_out: HeldOut) -> np.ndarray:
     return scores[~np.isnan(scores)]
 
 
-def calibrate(held_out: Sequence[HeldOut], combination: Combination | None = None) -> Calibration:
+def calibrate(
+    held_out: Sequence[HeldOut], combination: Combination | None = None, prior: Calibration | None = None
+) -> Calibration:
     """The calibration from held-out windows of combined forecasts, at least one of them with a value.
 
     Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
+    The scores of `prior` count like those of PRIOR_WINDOWS windows, since the scores of one window are alike.
     """
-    scores = np.sort(np.concatenate([scores_of(each) for each in held_out]))
+    scores = np.concatenate([scores_of(each) for each in held_out])
     assert len(scores), "windows without a known value are left out before"
+    if prior is not None:
+        copies = PRIOR_WINDOWS * len(scores) / len(held_out) / (len(LEVELS) - 2)
+        scores = np.concatenate([scores, np.repeat(prior.scores[1:-1], max(1, round(copies)))])
+    scores = np.sort(scores)
     ranks = np.clip(np.ceil((len(scores) + 1) * LEVELS / 100).astype(int), 1, len(scores))
     quantiles = (0.0, *scores[ranks[1:] - 1].tolist())
     return Calibration(scores=quantiles, windows=len(held_out), combination=combination)

@@ -1,6 +1,7 @@
 """The codec: values of a series as token ids and back. It takes a tokenizer's place around an unchanged decoder.
 
-A series is scaled by its context, (value - mean) / standard deviation, and the scaled value is rounded to a bin. Bins
+A cycle is subtracted from a series (`cycle_of`) and the rest is scaled by its context, (value - mean) / standard
+deviation, and rounded to a bin. So a model need not find the season by itself; ES-RNN (Smyl 2020) divides by it. Bins
 are equally wide after asinh: about 0.0066 standard deviations near the mean with the default settings, wider outside
 (Ansari et al. 2024, "Chronos", section 3.1, with other bins and without scaling by the mean).
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,9 @@ from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-9  # a standard deviation below this share of the largest value is rounding noise of a constant series
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
+CYCLES = 8  # the last ones, of which a cycle is the mean
+CYCLE_DECAY = 0.7  # of the weights in that mean, from one to the one before
+Earlier = np.ndarray | tuple[()]  # values of a series before a context
 
 
 class CodecConfig(Section):
@@ -42,18 +46,23 @@ class CodecConfig(Section):
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of a series: its mean and its standard deviation over some of its values."""
+    """The scale of a series: its cycle, and the mean and standard deviation of some of its values without the cycle."""
 
     location: float
     spread: float
+    cycle: tuple[float, ...] = (0.0,)  # the first value belongs to the first time after the context
 
     def moved(self, shift: float, factor: float) -> Scale:
         """The scale under which a value that was z standard deviations from the mean is z * factor + shift."""
-        return Scale(self.location - shift * self.spread / factor, self.spread / factor)
+        return replace(self, location=self.location - shift * self.spread / factor, spread=self.spread / factor)
+
+    def cycle_at(self, first: int, count: int) -> np.ndarray:
+        """The cycle (count,) from `first` on, counted from the end of the context."""
+        return np.array(self.cycle)[(first + np.arange(count)) % len(self.cycle)]
 
 
-def scale_of(values: np.ndarray) -> Scale:
-    """The scale of a context (T,); missing values (NaN) do not count.
+def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale:
+    """The scale of a context (T,); missing values (NaN) do not count. The cycle also follows from the values `before`.
 
     A constant context is scaled by a quarter of its value, zeros and a context without any value by 1.
     """
@@ -61,11 +70,38 @@ def scale_of(values: np.ndarray) -> Scale:
     if not len(known):
         return Scale(0.0, 1.0)
     largest = float(np.abs(known).max()) or 1.0
-    relative = known / largest  # the square of 1e200 would overflow
-    location, spread = float(relative.mean()), float(relative.std())
+    whole = np.concatenate([before[-(CYCLES + 1) * season :], values]) / largest  # the square of 1e200 would overflow
+    scale = Scale(0.0, 1.0, tuple(cycle_of(whole, season)))
+    rest = values / largest - scale.cycle_at(-len(values), len(values))
+    location, spread = float(np.nanmean(rest)), float(np.nanstd(rest))
     if spread <= CONSTANT:
-        return Scale(float(known[0]), GUESSED_SPREAD * largest if known[0] else 1.0)
-    return Scale(location * largest, spread * largest)
+        spread = GUESSED_SPREAD if known[0] else 1.0 / largest
+    return Scale(location * largest, spread * largest, tuple(largest * each for each in scale.cycle))
+
+
+def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
+    """The mean deviation (season,) of each phase from the moving average of a season, from the next value's on.
+
+    The last CYCLES cycles count, by CYCLE_DECAY. The cycle is shrunk by the share of its variance that noise explains,
+    to zero where noise explains all (James and Stein 1961). Zeros with less than two seasons of values.
+    """
+    recent = values[-(CYCLES + 1) * season :]
+    known = np.flatnonzero(~np.isnan(recent))
+    if season < 2 or len(known) < 2 * season:
+        return np.zeros(max(1, season))
+    recent = np.interp(np.arange(len(recent)), known, recent[known])
+    half = season // 2
+    window = np.ones(2 * half + 1)
+    window[[0, -1]] = 1.0 if season % 2 else 0.5
+    inner = np.arange(half, len(recent) - half) - len(recent)  # counted from the end
+    deviation = recent[half : len(recent) - half] - np.convolve(recent, window / season, "valid")
+    phase, weight = inner % season, CYCLE_DECAY ** (-inner // season)
+    total = np.bincount(phase, weight, season)
+    cycle = np.bincount(phase, weight * deviation, season) / total
+    noise = float(np.average((deviation - cycle[phase]) ** 2, weights=weight))
+    count = float(np.mean(total**2 / np.bincount(phase, weight**2, season)))  # of equally weighted cycles
+    explained = noise / max(count - 1, 0.05) / (float(cycle.var()) or 1.0)
+    return max(0.0, 1 - explained) * (cycle - cycle.mean())
 
 
 class SeriesCodec:
@@ -85,16 +121,19 @@ class SeriesCodec:
         scaled = np.sinh((np.arange(self.config.bins) - middle) * self._width) * self.config.linear_range
         return np.append(scaled, np.nan)
 
-    def encode(self, values: np.ndarray, scale: Scale) -> np.ndarray:
-        """The ids (T,) of values (T,), int64; beyond the limit the last bin."""
-        scaled = (values - scale.location) / (scale.spread * self.config.linear_range)
+    def encode(self, values: np.ndarray, scale: Scale, first: int = 0) -> np.ndarray:
+        """The ids (T,) of values (T,), int64; beyond the limit the last bin. first: their time after the context."""
+        scaled = (values - scale.cycle_at(first, len(values)) - scale.location) / (
+            scale.spread * self.config.linear_range
+        )
         bins = np.floor((np.arcsinh(scaled) + self._edge) / self._width)
         ids = np.clip(np.nan_to_num(bins, nan=0), 0, self.config.bins - 1).astype(np.int64)
         return np.where(np.isnan(values), self.missing_id, ids)
 
-    def decode(self, ids: np.ndarray | Sequence[int], scale: Scale) -> np.ndarray:
-        """The values of ids, of the same shape: the middles of their bins; NaN where one is missing."""
-        return self.centers[np.asarray(ids)] * scale.spread + scale.location
+    def decode(self, ids: np.ndarray | Sequence[int], scale: Scale, first: int = 0) -> np.ndarray:
+        """The values of ids (..., T), of the same shape: the middles of their bins; NaN where one is missing."""
+        centers = self.centers[np.asarray(ids)]
+        return centers * scale.spread + scale.location + scale.cycle_at(first, centers.shape[-1])
 
     def rounding(self, values: np.ndarray, scale: Scale) -> float:
         """The mean absolute error that encoding and decoding alone make, NaN without values."""
@@ -103,7 +142,8 @@ class SeriesCodec:
 
     def clipped(self, values: np.ndarray, scale: Scale) -> int:
         """The number of values beyond the last bin."""
-        return int((np.abs(values - scale.location) > self.config.limit * scale.spread).sum())
+        rest = values - scale.cycle_at(-len(values), len(values)) - scale.location
+        return int((np.abs(rest) > self.config.limit * scale.spread).sum())
 
 
 @register_part
@@ -114,13 +154,15 @@ class SeriesCodecPart(Part):
     kind: ClassVar[str] = "series_codec"
     file_names: ClassVar[tuple[str, ...]] = (INTERVALS,)
     codec: SeriesCodec
-    horizon: int  # how far ahead the model was trained to look, the default of `forecast`
+    horizon: int | None  # that was held out in training, the default of `forecast`; None: the series decide
+    season: int | None = 1  # of the cycle that is subtracted; None: the series decide
     format: SeriesFormat = DETECT  # how the file that it was trained on writes series
     calibration: Calibration | None = None
 
     def config(self) -> dict[str, Any]:
         written = self.format.model_dump(exclude_none=True)
-        return {**self.codec.config.model_dump(mode="json"), "horizon": self.horizon, "format": written}
+        own = {"horizon": self.horizon, "season": self.season, "format": written}
+        return {**self.codec.config.model_dump(mode="json"), **own}
 
     def save_files(self, directory: Path) -> None:
         if self.calibration is not None:
@@ -130,8 +172,9 @@ class SeriesCodecPart(Part):
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:
         saved = make_section(SavedCodecConfig, values)
         return cls(
-            SeriesCodec(CodecConfig(**saved.model_dump(exclude={"horizon", "format"}))),
+            SeriesCodec(CodecConfig(**saved.model_dump(include=set(CodecConfig.model_fields)))),
             saved.horizon,
+            saved.season,
             saved.format,
             load_calibration(source.directory),
         )
@@ -140,5 +183,6 @@ class SeriesCodecPart(Part):
 class SavedCodecConfig(CodecConfig):
     """The entry of the codec in config.json."""
 
-    horizon: int = Field(gt=0)
+    horizon: int | None = Field(gt=0)
+    season: int | None = Field(1, gt=0)
     format: SeriesFormat = DETECT

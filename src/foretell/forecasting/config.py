@@ -18,6 +18,8 @@ class SeriesConfig(Section):
     hold_out: bool = True  # False: train on all values, and measure nothing
     noise: float = Field(0.1, ge=0, le=1)  # standard deviation of random changes of a window's scale
     missing_rate: float = Field(0.05, ge=0, lt=1)  # share of the windows in which some values are hidden
+    cycle: int = Field(1, gt=0)  # values of the cycle that is subtracted; by default the season; 1: none
+    synthetic: float = Field(0.0, ge=0, le=1)  # share of the windows that are synthetic series
     combine: bool = True  # with a repeated season or last value, where held-out values show that it is better
     smoothing: float = Field(1.5, ge=0)  # standard deviation, in bins, of the target's distribution over near bins
 
@@ -57,4 +59,5 @@ TRAINING: dict[str, Any] = {
     "warmup_steps": 30,
     "sample_every": 500,
 }
+TUNING: dict[str, Any] = {"learning_rate": 1e-3}  # from the included weights: docs/forecasting.md
 CONTEXT_LENGTH = 448  # two weeks of hours and then some, with room for two days to come

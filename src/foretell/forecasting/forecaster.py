@@ -17,7 +17,7 @@ from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.series import Series
+from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.batch_generation import run
@@ -60,17 +60,24 @@ class Forecaster:
 
     decoder: Decoder
     codec: SeriesCodec
-    horizon: int  # that it was trained for
+    horizon: int | None = None  # that it was trained for; None: the series decide
     name: str = "model"
     format: SeriesFormat = DETECT  # of the file that it was trained on
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
     # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
     calibration: Calibration | None = None
+    season: int | None = 1  # of the cycle that is subtracted; None: the series decide, 1 until then
 
     @property
     def context_length(self) -> int:
         """The most values that the decoder reads at once, including the forecast."""
         return self.decoder.config.context_length
+
+    def for_series(self, series: Sequence[Series], season: int | None = None) -> tuple[Forecaster, int]:
+        """The forecaster with the season of these series where the training had none, and the default horizon."""
+        season = season or choose_season(series, None)[0]
+        horizon = self.horizon or default_horizon(series, season)
+        return replace(self, season=self.season or season), horizon
 
     def context_for(self, horizon: int) -> int:
         """The number of values read before a forecast that still fits behind them; at least half the context.
@@ -84,14 +91,14 @@ class Forecaster:
         return self.context_for(horizon) + horizon > self.context_length + 1
 
     def prompt(self, history: np.ndarray, context: int) -> Prompt:
-        """The last `context` values of a history, scaled by themselves."""
+        """The last `context` values of a history, scaled by themselves; the cycle is the one of the whole history."""
         values = history[-context:]
         if np.isnan(values).all():
             raise DataError(
                 f"the last {len(values)} values of a series are all missing, so there is nothing to continue"
             )
-        scale = scale_of(values)
-        return Prompt(self.codec.encode(values, scale).tolist(), scale)
+        scale = scale_of(values, self.season or 1, history[:-context])
+        return Prompt(self.codec.encode(values, scale, -len(values)).tolist(), scale)
 
     def sample_paths(
         self,
@@ -114,9 +121,9 @@ class Forecaster:
                 f"horizon must be from 1 to {MOST_STEPS:,} and samples from 1 to {MOST_SAMPLES:,}, not {horizon:,} and "
                 f"{samples:,}"
             )
-        length = min(context or self.context_length, self.context_for(horizon))
+        length = self.context_for(horizon)
         prompts = [
-            replace(self.prompt(history, length), stream=stream)
+            replace(self.prompt(history[-context:] if context else history, length), stream=stream)
             for history, stream in zip(histories, streams_of(histories), strict=True)
         ]
         paths = self.continue_prompts(prompts, horizon, samples, seed, progress)
@@ -138,7 +145,8 @@ class Forecaster:
 
     def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:
         """The standard deviation of the values that a forecast reads."""
-        return scale_of(history[-min(context or self.context_length, self.context_for(horizon)) :]).spread
+        known, length = history[-context:] if context else history, self.context_for(horizon)
+        return scale_of(known[-length:], self.season or 1, known[:-length]).spread
 
     def interval(self, history: np.ndarray, paths: np.ndarray, level: float, context: int | None = None) -> Bounds:
         """The bounds (H,), (H,) of a level in percent after a history, from its paths (samples, H)."""
@@ -236,7 +244,7 @@ def forecast(
     progress: Advance = ignore_progress,
     **file_format: str,
 ) -> ShownList[Forecast]:
-    """The next `horizon` values of each series, as sampled paths; default: the horizon of the training.
+    """The next `horizon` values of each series, as sampled paths; default: the training's horizon, or two seasons.
 
     series: also a file or a DataFrame of pandas or polars, read as the training's data was. file_format: fields of
     `SeriesFormat`, such as date_format.
@@ -249,7 +257,8 @@ def forecast(
         given = make_section(SeriesFormat, file_format, "format")
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
     histories = [each.values for each in series]
-    steps = forecaster.horizon if horizon is None else horizon
+    forecaster, usual = forecaster.for_series(series)
+    steps = usual if horizon is None else horizon
     paths = forecaster.sample_paths(histories, steps, samples, seed=seed, progress=progress)
     return ShownList(Forecast(each, sampled, forecaster) for each, sampled in zip(series, paths, strict=True))
 
@@ -276,4 +285,6 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(model.decoder, part.codec, part.horizon, model.name, part.format, calibration=part.calibration)
+    return Forecaster(
+        model.decoder, part.codec, part.horizon, model.name, part.format, None, part.calibration, part.season
+    )

@@ -167,6 +167,7 @@ def offset_of(seconds: np.ndarray, unit: Unit) -> int:
 MOST_SERIES = 200  # that are looked at
 LONGEST = 400  # values per season that is looked for
 CLEAR = 0.3  # autocorrelation from which a season counts
+SEASONS_AHEAD = 2  # the default horizon
 AS_GOOD = 0.9  # of the best: a shorter season this good is the season, since its multiples are as good
 
 
@@ -214,6 +215,12 @@ def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str
     if season == 1:
         return 1, "none found in the values; --season names one"
     return season, f"found in the values, autocorrelation {strength:.2f}"
+
+
+def default_horizon(series: Sequence[Series], season: int) -> int:
+    """Two seasons, but at most a quarter of the longest series."""
+    longest = max(len(each) for each in series)
+    return max(1, min(SEASONS_AHEAD * max(season, 4), longest // 4))
 
 
 def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:

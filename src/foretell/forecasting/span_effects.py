@@ -149,8 +149,9 @@ def span_effects(
     bounds = np.linspace(0, len(ids), min(spans, len(ids)) + 1).round().astype(int)
     players = len(bounds) - 1
     of_value = np.repeat(np.arange(players), np.diff(bounds))  # the span of each value
-    (mean_id,) = forecaster.codec.encode(np.array([prompt.scale.location]), prompt.scale)
-    levels = forecaster.codec.decode(np.arange(forecaster.codec.config.bins), prompt.scale)
+    bins = forecaster.codec.config.bins
+    mean_id = bins // 2
+    levels = forecaster.codec.decode(np.arange(bins)[:, None], prompt.scale)[:, 0]  # at the next time
     levels = np.maximum(levels, forecaster.least(series.values))
 
     def value(masks: Masks) -> np.ndarray:
@@ -173,7 +174,8 @@ def last_values(forecaster: Forecaster, series: Series, context: int | None) -> 
     """The last `context` values of a series, at most the number that a forecast reads, which is the default."""
     if context is not None and context < 1:
         raise UsageError(f"--context must be at least 1, not {context}")
-    most = forecaster.context_for(forecaster.horizon)
+    forecaster, horizon = forecaster.for_series([series])
+    most = forecaster.context_for(horizon)
     return forecaster.prompt(series.values, min(context or most, most))
 
 

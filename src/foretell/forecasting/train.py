@@ -18,14 +18,15 @@ from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.forecasting.calibration import save_calibration
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
-from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, ForecastConfig, SeriesConfig
-from foretell.forecasting.forecaster import load_forecaster
+from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
+from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, mean_of
-from foretell.forecasting.series import Series, choose_season
+from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model
+from foretell.loading import Start, load_start
 from foretell.manifest import write_manifest
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from foretell.device import DeviceName
 
 logger = logging.getLogger(__name__)
+INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 MOST_PASSES = 100  # over the values, unless the number of steps is given
 FEWEST_STEPS = 300  # are always allowed, for short series
 EVALUATIONS = 10  # per training
-SEASONS_AHEAD = 2  # the default horizon
 HELD_OUT_SHARE = 10  # a series holds out at most a tenth, or one horizon
 PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
@@ -60,13 +61,26 @@ class ForecastRequest(TrainingRequest):
     format: SeriesFormat = DETECT
     horizon: int | None = None
     season: int | None = None
+    is_from_scratch: bool = False  # random weights; otherwise those of `start`, by default INCLUDED where it fits
+    free_with_start: ClassVar[tuple[str, ...]] = ("dropout", "context_length")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.start is not None and (given := self.other_shape()):
+            raise ConfigError(f"{self.start.name}, the model to start from, has its own shape; leave out {given}")
+        if self.is_from_scratch and self.start is not None:
+            raise ConfigError(f"--from-scratch makes a new model; leave out --start-from {self.start.name}")
         if self.size is not None:
             check_known(self.size, tuple(SIZES), "size")
         if self.horizon is not None and self.horizon < 1:
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
+
+    def other_shape(self) -> str:
+        """The first option that gives the model another shape or other bins than its start has; empty without one."""
+        if self.size is not None:
+            return f"--size {self.size}"
+        fields = [f"model.{key}" for key in self.section("model") if key not in self.free_with_start]
+        return next(iter([*fields, *(f"codec.{key}" for key in self.section("codec"))]), "")
 
     @property
     def described(self) -> list[str]:
@@ -90,6 +104,15 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     curve = SERIES
     format = DETECT  # of the file, once it is read
 
+    def choose_start(self) -> None:
+        request = self.request
+        if request.is_from_scratch or request.start is not None:
+            return
+        if given := request.other_shape():
+            logger.info(f"from        random weights: {INCLUDED}, the included forecaster, does not fit {given}")
+            return
+        self.request = replace(request, start=forecaster_start(INCLUDED))
+
     def read(self, run: Run, reporter: Reporter) -> list[Series]:
         request = self.request
         assert request.data is not None
@@ -110,7 +133,10 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         season, why = choose_season(data, self.request.season)
         reasons = [f"season      {season}: {why}"]
         series = self.series_config(data, season)
+        size, start = self.request.size, self.request.start
         codec = make_section(CodecConfig, self.request.section("codec"), "codec")
+        if start is not None:
+            size, codec = start.name, as_forecaster(start.model).codec.config
         configs = {
             name: ForecastConfig(
                 model=self.model_config(data, codec, series, name),
@@ -118,10 +144,10 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
                 series=series,
                 training=self.training_config(1),
             )
-            for name in ((self.request.size,) if self.request.size else SIZES)
+            for name in ((size,) if size else SIZES)
         }
         check_series_fit(data, next(iter(configs.values())))
-        size, values = self.request.size, sum(map(len, data))
+        values = sum(map(len, data))
         if size is None:
             costs = {name: cost_of(config) for name, config in configs.items()}
             size, reason = self.timed_size(configs, costs, data, machine, values)
@@ -129,7 +155,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         config = configs[size]
         check_model_fits(weight_shapes(config.model), config.training, machine.memory)
         values_per_step = config.training.batch_size * config.model.context_length
-        most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
+        own_values = values_per_step * (1 - config.series.synthetic)
+        most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
         steps, reason = self.timed_steps(config, data, machine, most)
         if self.request.minutes is not None and steps > most:
             steps, reason = most, f"the time would allow {steps:,}, but more would mostly memorise the data"
@@ -143,23 +170,25 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return Choice(config, size, reasons, record)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
-        """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""
         longest = max(len(each) for each in series)
-        horizon = self.request.horizon or max(1, min(SEASONS_AHEAD * max(season, 4), longest // 4))
+        horizon = self.request.horizon or default_horizon(series, season)
         fitting = max(1, longest // (HELD_OUT_SHARE * horizon))
         windows = min(-(-CALIBRATION_WINDOWS // len(series)), fitting)
-        values = {"horizon": horizon, "held_out_windows": windows}
+        values = {"horizon": horizon, "held_out_windows": windows, "cycle": season}
         return make_section(SeriesConfig, {**values, **self.request.section("series")}, "series")
 
     def model_config(
         self, series: Sequence[Series], codec: CodecConfig, config: SeriesConfig, size: str
     ) -> ModelConfig:
-        """The shape of a size, with a context that is no longer than the part of the longest series to learn from."""
+        """The shape of a size, or of the start, with a context no longer than the part of the longest series to learn
+        from."""
         chosen = self.request.section("model")
         longest = max(len(each) for each in series) - (config.horizon if config.hold_out else 0)
         context = max(min(CONTEXT_LENGTH, longest), config.horizon + 1, 2)
         vocab_size = SeriesCodec(codec).vocab_size
-        values = {**MODEL, **SIZES[size], "context_length": context, "vocab_size": vocab_size, **chosen}
+        start = self.request.start
+        shape = {**MODEL, **SIZES[size]} if start is None else start.config.model_dump()
+        values = {**shape, "context_length": context, "vocab_size": vocab_size, **chosen}
         model = make_section(ModelConfig, values, "model")
         if model.vocab_size != vocab_size:
             raise ConfigError(
@@ -179,7 +208,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         checked = make_section(TrainingConfig, {**chosen, "steps": steps}, "training")
         every = max(1, -(-checked.steps // EVALUATIONS))
         own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
-        return make_section(TrainingConfig, {**TRAINING, **own, **chosen, "steps": steps}, "training")
+        defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
+        return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
@@ -196,7 +226,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         began = time.monotonic()
         directory = session.run.best().directory
         forecaster = load_forecaster(directory, cast("DeviceName", session.device.type))
-        calibration = session.task.calibration(replace(forecaster, calibration=None))
+        start = session.task.about.get("from")
+        prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
+        calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
         save_calibration(directory, calibration)
@@ -225,6 +257,13 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.batch_size} "
             "windows per step",
         ]
+
+
+def forecaster_start(argument: str) -> Start:
+    """A trained forecaster to start from; another kind of model is a CheckpointError."""
+    start = load_start(argument)
+    as_forecaster(start.model)
+    return replace(start, model=replace(start.model, notes=()))  # the one on a missing tokenizer is no news here
 
 
 def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -41,15 +42,20 @@ class ValueTokenizer(Tokenizer):
 class ValueModel(LanguageModel):
     """A forecaster's decoder in the scale of one context. A text is a list of values, as `parse_values` reads it.
 
-    levels: the values that a forecast takes, (bins,). `reading_values` makes one.
+    levels: the values of the next forecast, (bins,). context: the number of values that the scale is of.
+    `reading_values` makes one.
     """
 
     codec: SeriesCodec = field(default_factory=SeriesCodec)
     scale: Scale = field(default_factory=lambda: Scale(0.0, 1.0))
     levels: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    context: int = 0
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        return self.codec.encode(parse_values(text), self.scale).tolist()
+        return self.codec.encode(parse_values(text), self.scale, -self.context).tolist()
+
+    def texts_of(self, ids: Sequence[int]) -> list[str]:
+        return [value_text(value) for value in self.codec.decode(ids, self.scale, -self.context)]
 
 
 def reading_values(
@@ -61,10 +67,12 @@ def reading_values(
     """
     values = parse_values(text) if isinstance(text, str) else text
     codec, scale = forecaster.codec, forecaster.prompt(values, len(values)).scale
-    tokens = np.arange(codec.vocab_size)
-    named = (tokenizer or ValueTokenizer(codec.vocab_size)).with_values(codec.decode(tokens, scale))
-    levels = np.maximum(codec.decode(tokens[: codec.config.bins], scale), forecaster.least(values))
-    return ValueModel(forecaster.decoder, named, forecaster.name, codec=codec, scale=scale, levels=levels)
+    following = codec.decode(np.arange(codec.vocab_size)[:, None], scale)[:, 0]  # of the time after the context
+    named = (tokenizer or ValueTokenizer(codec.vocab_size)).with_values(following)
+    levels = np.maximum(following[: codec.config.bins], forecaster.least(values))
+    return ValueModel(
+        forecaster.decoder, named, forecaster.name, codec=codec, scale=scale, levels=levels, context=len(values)
+    )
 
 
 def parse_values(text: str) -> np.ndarray:

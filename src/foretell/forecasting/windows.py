@@ -15,8 +15,9 @@ import torch
 
 from foretell.data.batch import Batch, make_batch, pad
 from foretell.errors import DataError, TrainingError
-from foretell.forecasting.codec import Scale, SeriesCodec, scale_of
+from foretell.forecasting.codec import Earlier, Scale, SeriesCodec, scale_of
 from foretell.forecasting.config import SeriesConfig
+from foretell.forecasting.synthetic import synthetic_series
 from foretell.randomness import stream_key
 
 MOST_HIDDEN = 0.3  # of the values of a window in which some are hidden
@@ -31,10 +32,19 @@ class Window:
 
     values: np.ndarray
     context: int
+    season: int = 1
+    before: Earlier = ()  # earlier values of the series, which help to find its cycle
+
+    @property
+    def history(self) -> np.ndarray:
+        """All values before the forecast."""
+        return np.concatenate([self.before, self.values[: self.context]])
 
     def scale(self, scale_rule: ScaleRule | None = None) -> Scale:
-        """The scale, from the context alone. `scale_rule` is another one, of the whole window, for the check below."""
-        return scale_of(self.values[: self.context]) if scale_rule is None else scale_rule(self)
+        """The scale, from the values before the forecast alone. `scale_rule` is another one, for the check below."""
+        if scale_rule is not None:
+            return scale_rule(self)
+        return scale_of(self.values[: self.context], self.season, self.before)
 
     def loss_mask(self) -> np.ndarray:
         """(T-1,) which targets count: values after the context that are not missing."""
@@ -45,7 +55,10 @@ class Window:
 
 def make_window_batch(windows: Sequence[Window], codec: SeriesCodec, scales: Sequence[Scale], length: int) -> Batch:
     """Windows as one batch of rows (B, length - 1)."""
-    ids = [codec.encode(window.values, scale).tolist() for window, scale in zip(windows, scales, strict=True)]
+    ids = [
+        codec.encode(window.values, scale, -window.context).tolist()
+        for window, scale in zip(windows, scales, strict=True)
+    ]
     rows, lengths = pad(ids, length)
     mask = torch.zeros(len(rows), length - 1)
     for row, window in zip(mask, windows, strict=True):
@@ -72,19 +85,27 @@ class WindowSource:
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng(stream_key("windows", self.seed, step))
-        windows = [self.draw(rng) for _ in range(self.rows)]
+        windows = [self.draw(rng, step * self.rows + row) for row in range(self.rows)]
         scales = [self.change(window.scale(), rng) for window in windows]
         return make_window_batch(windows, self.codec, scales, self.length)
 
-    def draw(self, rng: np.random.Generator) -> Window:
-        """A random stretch of a random series; of a series that is shorter than a row, its end from a random start."""
+    def draw(self, rng: np.random.Generator, index: int) -> Window:
+        """A random stretch of a random series, or the synthetic series `index`, with a random context."""
+        values, before = self.stretch(rng)
+        season = self.config.cycle
+        if rng.random() < self.config.synthetic:
+            values, before, season = synthetic_series(self.seed, index, self.length), (), 1
+        target = min(self.config.horizon, len(values) // 2)
+        context = int(rng.integers(1, max(1, len(values) - target) + 1))
+        return Window(self.hide(values, rng), context, season, before)
+
+    def stretch(self, rng: np.random.Generator) -> tuple[np.ndarray, Earlier]:
+        """A random stretch of a random series, and the values before it; of a series that is shorter than a row, its
+        end from a random start."""
         values = self.series[rng.choice(len(self.series), p=self.shares)]
         last_start = len(values) - self.length if len(values) > self.length else len(values) // 2
         start = int(rng.integers(0, last_start + 1)) if len(values) > 2 else 0
-        values = values[start : start + self.length]
-        target = min(self.config.horizon, len(values) // 2)
-        context = int(rng.integers(1, max(1, len(values) - target) + 1))
-        return Window(self.hide(values, rng), context)
+        return values[start : start + self.length], values[:start]
 
     def hide(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Hide a random share of the values of some windows, so that the model learns the id of missing values."""
@@ -100,7 +121,12 @@ class WindowSource:
 
 
 def held_out_windows(
-    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None, most: int = 1
+    series: Sequence[np.ndarray],
+    length: int,
+    horizon: int,
+    context: int | None = None,
+    most: int = 1,
+    season: int = 1,
 ) -> list[Window]:
     """The last values of each series, `horizon` at a time, after what precedes them and fits, or `context` values."""
     windows = []
@@ -109,7 +135,8 @@ def held_out_windows(
             before = end - horizon
             known = min(before, length - horizon if context is None else context)
             if known >= max(1, context or 1):
-                windows.append(Window(values[before - known : end], known))
+                earlier = () if context is not None else values[: before - known]
+                windows.append(Window(values[before - known : end], known, season, earlier))
     return windows
 
 
@@ -127,7 +154,7 @@ def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec, scale_rul
     """Change every value after the context; if that changes an id before it, raise a TrainingError."""
     for window in windows:
         future = 3 * np.abs(window.values[window.context :]) + 1
-        changed = Window(np.concatenate([window.values[: window.context], future]), window.context)
+        changed = replace(window, values=np.concatenate([window.values[: window.context], future]))
         length = len(window.values)
         before, after = (
             make_window_batch([each], codec, [each.scale(scale_rule)], length) for each in (window, changed)

@@ -126,11 +126,12 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
     def answer(request: ForecastRequest, values: list[float | None]) -> dict[str, Any]:
         history = np.array([np.nan if value is None else value for value in values])
         series = [Series("series", history, numbered())]
-        values_sampled = request.samples * (request.horizon or forecaster.horizon)
+        steps = request.horizon or forecaster.for_series(series)[1]
+        values_sampled = request.samples * steps
         if values_sampled > MOST_SAMPLED:
             message = f"{values_sampled:,} values per series; at most {MOST_SAMPLED:,} are sampled, while others wait"
             raise ApiError(400, f"{message}; ask for fewer samples or steps", "samples")
-        found = forecast(forecaster, series, request.horizon, request.samples, seed=request.seed)
+        found = forecast(forecaster, series, steps, request.samples, seed=request.seed)
         return forecast_json(found[0], request.levels)
 
     return ServedTask(name, "/v1/forecast", answer, explored, "values")

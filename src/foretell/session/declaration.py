@@ -83,6 +83,9 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         self.began = time.monotonic()  # `minutes` are counted from here
         self.probed: tuple[Any, float] | None = None  # the last configuration that was measured: seconds per step
 
+    def choose_start(self) -> None:
+        """Put the default model to start a new run from into the request, if the task has one."""
+
     def check_early(self, machine: Machine) -> None:
         """Refuse a request that cannot fit the machine, before any data is read."""
 

@@ -64,6 +64,7 @@ def run_training(
 
 def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
     """A new run before its first step. If that fails, nothing is left behind."""
+    training.choose_start()
     request = training.request
     if not request.described:
         raise UsageError(f"{request.out} is not a run that can be resumed; name the data too, to start one")

@@ -37,6 +37,7 @@ class TrainingRequest:
     """
 
     config_type: ClassVar[type[Section]]
+    free_with_start: ClassVar[tuple[str, ...]] = ("dropout",)  # fields of the model that a start leaves open
 
     out: Path
     size: str | None = None
@@ -53,10 +54,11 @@ class TrainingRequest:
             for key in self.section(name):
                 check_known(key, tuple(self.section_type(name).model_fields), f"key in {name}:")
         self._check_duration()
-        others = [key for key in self.overrides.get("model", {}) if key != "dropout"]
+        others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]
         if self.start is not None and others:
+            free = " and ".join(self.free_with_start)
             raise ConfigError(
-                f"the model to start from has a shape; leave out model.{others[0]}, only dropout can change"
+                f"the model to start from has a shape; leave out model.{others[0]}, only {free} can change"
             )
 
     def _check_duration(self) -> None:

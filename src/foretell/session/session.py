@@ -135,7 +135,8 @@ class Session(Generic[AnyTask]):
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
             )
-        load_optimizer(checkpoint, self.optimizer, self.task.model)
+        if checkpoint.step > 0:  # before it there are no moments
+            load_optimizer(checkpoint, self.optimizer, self.task.model)
         self.progress = Progress(**state["progress"])
         self._logged = (self.progress.tokens, self.progress.seconds)
         self._saved_step = self.progress.step
@@ -159,6 +160,9 @@ class Session(Generic[AnyTask]):
             self.reporter.ready(self.task)
             if self.progress.step == 0:
                 self.report_start()
+                if self.task.starts_trained:
+                    self.evaluate_and_log(self.progress)
+                    self.save(self.progress)
             self.compile()
             train(
                 self.objective,

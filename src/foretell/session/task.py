@@ -41,6 +41,7 @@ class Task(ABC):
     has_held_out: bool = True  # False: no data to evaluate on
     # that the closing report takes; a training of a given time leaves time for them; an evaluation may change it
     closing_evaluations: float = 0.0
+    starts_trained: bool = False  # True: the first weights are a checkpoint too, which may stay the best
     held_out_setting: str = ""  # the setting that decides how much data is held out
 
     @abstractmethod

@@ -178,8 +178,7 @@ class PageModel:
         with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
             final = decoder.hidden(batch)[0]  # (T, D)
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
-        pieces = [self.model.tokenizer.text_of(token_id) for token_id in ids]
-        return TracedPass(self, text, ids, pieces, self.vocabulary, trace, final, logits)
+        return TracedPass(self, text, ids, self.model.texts_of(ids), self.vocabulary, trace, final, logits)
 
 
 @dataclass(frozen=True, eq=False)
