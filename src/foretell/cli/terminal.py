@@ -258,7 +258,7 @@ def show_loading(argument: str) -> None:
 
 
 def show_tokens(argument: str, text: str, allow_special: bool = False, start_token: str | None = None) -> None:
-    """A line with the tokens that a model reads, as many of the last ones as fit; it needs no torch.
+    """A line with the tokens that a model reads, the last ones if not all fit; it needs no torch.
 
     Nothing is shown for a model of the Hub or without a tokenizer, or where results do not go to a terminal.
     """
