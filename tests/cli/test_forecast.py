@@ -26,6 +26,8 @@ TRAIN = [
     "2",
     "--horizon",
     "3",
+    "--series.cycle",
+    "1",
     "--out",
     "runs/d",
 ]

@@ -140,7 +140,7 @@ def forecast_task(name: str, model: LanguageModel) -> ServedTask:
     def answer(request: ForecastRequest, values: list[float | None]) -> dict[str, Any]:
         history = np.array([np.nan if value is None else value for value in values])
         series = [Series("series", history, numbered())]
-        values_sampled = request.samples * (request.horizon or forecaster.horizon)
+        values_sampled = request.samples * (request.horizon or forecaster.for_series(series)[1])
         if values_sampled > MOST_SAMPLED:
             message = f"{values_sampled:,} values per series; at most {MOST_SAMPLED:,} are sampled, while others wait"
             raise ApiError(400, f"{message}; ask for fewer samples or steps", "samples")
