@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles test-wheel site lint primer chaos receipts fuzz amx neon clean
+.PHONY: demo test test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -44,6 +44,9 @@ lint: $(VENV)/.installed-dev
 
 primer: $(VENV)/.installed-plot  ## train the included model again, from its recipe
 	$(BIN)/python -m foretell.primer.make
+
+almanac: $(VENV)/.installed-plot  ## train the included forecaster again, from its recipe
+	$(BIN)/python -m foretell.almanac.make
 
 chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py

@@ -134,10 +134,8 @@ class Start:
         return self.model.weights_digest()
 
     def decoder(self, config: ModelConfig) -> Decoder:
-        """A decoder for training with the model's weights; `config` may differ from the model's in dropout alone.
-
-        With positions that have no weights, it may also differ in the context's length.
-        """
+        """A decoder for training with the model's weights; `config` may have another dropout, or another length of the
+        context if positions have no weights."""
         decoder = empty_decoder(config)
         weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
         decoder.load_state_dict(weights, assign=True)

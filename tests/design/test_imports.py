@@ -34,7 +34,7 @@ LAYERS = [
     {"trainings"},
     {"lessons", "serving"},
     {"cli"},
-    {"primer"},
+    {"almanac", "primer"},
     {"__init__", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

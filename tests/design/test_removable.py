@@ -17,7 +17,14 @@ SOURCE = Path(foretell.__file__).parent
 # package: the files outside of it that name it, each in a line of a table or in a verb of its own
 REMOVABLE = {
     "forecasting": {
-        *("saved_model/part.py", "cli/explain.py", "cli/forecast.py", "trainings.py", "serving/tasks.py"),
+        *(
+            "saved_model/part.py",
+            "cli/explain.py",
+            "cli/forecast.py",
+            "trainings.py",
+            "serving/tasks.py",
+            "almanac/make.py",
+        ),
     },
     "translation": {
         *(
@@ -61,7 +68,7 @@ def test_a_saved_model_with_a_part_of_a_removed_package_is_one_line(tmp_path, mo
 
 @pytest.mark.parametrize("package", REMOVABLE)
 def test_the_rest_can_be_imported_without_it(package):
-    skipped = ("foretell.__main__",)
+    skipped = ("foretell.__main__", "foretell.almanac.make")
     code = f"PACKAGE, SKIPPED = {f'foretell.{package}'!r}, {skipped!r}\n{WITHOUT}"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

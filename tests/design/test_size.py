@@ -52,14 +52,15 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        806,
+        811,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc",
     ),
+    ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         3,
-        435,
+        446,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
@@ -75,9 +76,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     (
         "forecasting",
-        6,
-        1468,
+        7,
+        1887,
         "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans; "
+        "synthetic series for the included forecaster, the cycle of a season, trainings that start from a forecaster; "
         "forecasters as models of values, for the page",
     ),
     (
@@ -113,7 +115,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples",
     ),
     ("serving", 5, 660, "the explorer: passes of models for any task, operands, patch maps, page files, examples"),
-    ("session", 2, 205, "trainings of a given wall time; the size with the lowest expected loss, from fitted curves"),
+    ("session", 2, 216, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
     (

@@ -118,7 +118,18 @@ OPTIONS = {
         "--verify",
     },
     "forecast": {
-        *("--horizon", "--levels", "--minimum", "--samples", "--seed", "--series", "--column", "--out", "--paths"),
+        *(
+            "--horizon",
+            "--levels",
+            "--minimum",
+            "--season",
+            "--samples",
+            "--seed",
+            "--series",
+            "--column",
+            "--out",
+            "--paths",
+        ),
         *("--plot", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
         *SERIES_FORMAT,
     },
@@ -254,7 +265,8 @@ def test_the_verbs():
 # function of a verb that --task or the kind of the model chooses: its options
 CHOSEN = {
     "cli.forecast:train_forecast": {
-        *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column"),
+        *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column", "--start-from"),
+        "--from-scratch",
         *SERIES_FORMAT,
         *TRAINING,
     },

@@ -26,7 +26,7 @@ def wave(length: int, size: float = 10.0, offset: float = 100.0) -> np.ndarray:
 
 def make_request(file: Path, out: Path, steps: int = 8, **changes) -> ForecastRequest:
     training = {"steps": steps, "batch_size": 4, "evaluate_every": steps, "checkpoint_every": steps}
-    overrides = {"model": SHAPE, "codec": {"bins": 63}, "training": training}
+    overrides = {"model": SHAPE, "codec": {"bins": 63}, "series": {"cycle": 1}, "training": training}
     return ForecastRequest(
         data=file, out=out, size="toy", horizon=4, overrides={**overrides, **changes.pop("overrides", {})}
     )

@@ -31,7 +31,14 @@ def test_a_run_holds_a_model_with_its_codec_in_the_place_of_a_tokenizer(run_dire
     (checkpoint,) = (run_directory / "checkpoints").iterdir()
     parts = json.loads((checkpoint / "config.json").read_text())["parts"]
     file_format = parts["codec"].pop("format")
-    assert parts["codec"] == {"kind": "series_codec", "bins": 63, "limit": 15.0, "linear_range": 1.0, "horizon": 4}
+    assert parts["codec"] == {
+        "kind": "series_codec",
+        "bins": 63,
+        "limit": 15.0,
+        "linear_range": 1.0,
+        "horizon": 4,
+        "season": 1,
+    }
     assert (file_format["id_column"], file_format["date_format"]) == ("unique_id", "%Y-%m-%dT%H:%M:%S")
     assert not (checkpoint / "tokenizer.json").exists()
     assert load_forecaster(run_directory).horizon == 4

@@ -203,7 +203,7 @@ def test_non_finite_weights_are_never_saved(sessions: Any, monkeypatch: pytest.M
 
 def test_a_session_imports_nothing_about_text() -> None:
     packages = "allocator config device distributed errors files installation loading model planning runs session"
-    packages += " training typesetting"
+    packages += " training typesetting weight_shapes"
     imported = set()
     for path in Path(foretell.session.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -21,7 +21,7 @@ from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporters
 
 HOME, RUN = Path(__file__).parent, Path("runs/almanac")
-# Of the series that choose the checkpoint and calibrate the intervals; the training draws from another seed
+# These series choose the checkpoint and calibrate the intervals; the training draws from another seed
 HELD_OUT_SEED, HELD_OUT_SERIES, HELD_OUT_LENGTH = 0, 64, 512
 
 

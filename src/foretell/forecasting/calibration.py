@@ -142,7 +142,7 @@ def calibrate(
     """The calibration from held-out windows of combined forecasts, at least one of them with a value.
 
     Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
-    The scores of `prior` count like those of PRIOR_WINDOWS windows, since the scores of one window are alike.
+    The scores of `prior` count like PRIOR_WINDOWS more windows, since the scores of one window are alike.
     """
     scores = np.concatenate([scores_of(each) for each in held_out])
     assert len(scores), "windows without a known value are left out before"

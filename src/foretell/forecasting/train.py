@@ -61,7 +61,7 @@ class ForecastRequest(TrainingRequest):
     format: SeriesFormat = DETECT
     horizon: int | None = None
     season: int | None = None
-    is_from_scratch: bool = False  # random weights; otherwise those of `start`, by default INCLUDED where it fits
+    is_from_scratch: bool = False  # random weights; otherwise the weights of `start`, by default INCLUDED where it fits
     free_with_start: ClassVar[tuple[str, ...]] = ("dropout", "context_length")
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ def forecaster_start(argument: str) -> Start:
     """A trained forecaster to start from; another kind of model is a CheckpointError."""
     start = load_start(argument)
     as_forecaster(start.model)
-    return replace(start, model=replace(start.model, notes=()))  # the one on a missing tokenizer is no news here
+    return replace(start, model=replace(start.model, notes=()))  # on the missing tokenizer
 
 
 def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:
