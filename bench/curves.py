@@ -8,7 +8,7 @@
 Each point is a training with the defaults of its size, its schedule completed: `foretell train FILES --size S --steps
 N`. The curve is L(N, D) = E + A / N^a + B / D^b (Hoffmann et al. 2022, "Training Compute-Optimal Large Language
 Models", equation 2) of N parameters and D tokens, fitted as there: log L, with a Huber loss, from many starts. Tokens
-that are read again count less (`LossCurve.loss`).
+that are read again count less (`effective_tokens`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from measure import note
 from rich.console import Console
 
 from foretell.runs.run import Run
-from foretell.session.budget import WORTH_OF_REPEATS, LossCurve, saturating
+from foretell.session.budget import LossCurve, effective_tokens
 
 HUBER = 1e-3  # of log L, as in Hoffmann et al.
 Point = dict[str, Any]
@@ -104,7 +104,7 @@ def fit(points: list[Point], unique: float) -> LossCurve:
     from scipy.optimize import minimize
 
     sizes = np.log([point["parameters"] for point in points])
-    tokens = np.log([saturating(point["tokens"], unique, WORTH_OF_REPEATS) for point in points])
+    tokens = np.log([effective_tokens(point["tokens"], unique) for point in points])
     losses = np.log([point["loss"] for point in points])
 
     def huber(values: np.ndarray) -> float:

@@ -59,5 +59,5 @@ TRAINING: dict[str, Any] = {
     "warmup_steps": 30,
     "sample_every": 500,
 }
-TUNING: dict[str, Any] = {"learning_rate": 1e-3}  # from the included weights: docs/forecasting.md
+TUNING: dict[str, Any] = {"learning_rate": 1e-3}  # from the included weights; other rates were not compared
 CONTEXT_LENGTH = 448  # two weeks of hours and then some, with room for two days to come

@@ -1,4 +1,4 @@
-"""The size of a model and the number of steps for a given time: what the time and the data can teach."""
+"""The size of a model with the lowest expected loss after a given time, and the number of steps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from foretell.training.optimizer import Shapes, optimizer_flops_per_step
 logger = logging.getLogger(__name__)
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3; of `plan`
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
-# How many times the first amount repeated tokens, and parameters beyond the best number for the tokens, are worth at
-# most, less 1 (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", section 6)
-WORTH_OF_REPEATS, WORTH_OF_EXCESS = 15.4, 5.3
+MOST_PARAMETERS_PER_TOKEN = 5  # of different tokens: 4.8 million parameters learned from a million, docs/speedrun.md
+WORTH_OF_REPEATS = 15.4  # times the different tokens, at most (Muennighoff et al. 2023, section 6)
 CLOSE = 0.01  # of the loss: of sizes that are about as good, the smallest is cheaper to use
 
 
-def saturating(amount: float, first: float, worth: float) -> float:
-    """`amount`, where more than `first` counts less and less: at most 1 + `worth` times `first`."""
-    repeats = max(0.0, amount / first - 1)
-    return min(amount, first) + first * worth * (1 - math.exp(-repeats / worth))
+def effective_tokens(tokens: float, unique: float) -> float:
+    """The number of new tokens that teach as much as `tokens` of data with `unique` different ones.
+
+    Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", equation 5.
+    """
+    repeats = max(0.0, tokens / unique - 1)
+    return min(tokens, unique) + unique * WORTH_OF_REPEATS * (1 - math.exp(-repeats / WORTH_OF_REPEATS))
 
 
 class LossCurve(NamedTuple):
@@ -35,24 +37,15 @@ class LossCurve(NamedTuple):
     token_factor: float
     token_exponent: float
 
-    def loss(self, parameters: float, tokens: float, unique: float = math.inf) -> float:
-        """The expected loss after `tokens` of data that has `unique` different ones."""
-        if math.isfinite(unique):
-            tokens = saturating(tokens, unique, WORTH_OF_REPEATS)
-            parameters = saturating(parameters, self.best_parameters(unique), WORTH_OF_EXCESS)
+    def loss(self, parameters: float, tokens: float) -> float:
         by_size = self.size_factor / parameters**self.size_exponent
         return self.floor + by_size + self.token_factor / tokens**self.token_exponent
 
-    def best_parameters(self, tokens: float) -> float:
-        """The size for which more parameters and more tokens lower the loss equally, for the same operations."""
-        slope = self.token_exponent * self.token_factor / tokens**self.token_exponent
-        return (self.size_exponent * self.size_factor / slope) ** (1 / self.size_exponent)
 
-
-# Fitted to trainings with the defaults by bench/curves.py: docs/session.md
-TEXT = LossCurve(1.0, 100.0, 0.4, 400.0, 0.4)
-SERIES = TEXT
-PAIRS = TEXT
+# Fitted to trainings with the defaults: docs/session.md
+TEXT = LossCurve(3.826, 164.2, 0.494, 26_412, 0.842)
+SERIES = LossCurve(3.734, 154.5, 0.494, 20_321, 0.842)
+PAIRS = LossCurve(0.981, 1212, 0.494, 54_813, 0.842)
 
 
 class SizeCost(NamedTuple):
@@ -91,30 +84,32 @@ class Budget:
 
     def loss(self, cost: SizeCost) -> float:
         """The expected loss of the size at the end of the time."""
-        return self.curve.loss(cost.parameters, self.tokens(cost), self.unique_tokens)
+        return self.curve.loss(cost.parameters, effective_tokens(self.tokens(cost), self.unique_tokens))
+
+    def allows(self, cost: SizeCost) -> bool:
+        """True if the size takes enough steps, and the data is enough for it."""
+        return self.steps(cost) >= FEWEST_STEPS and cost.parameters <= MOST_PARAMETERS_PER_TOKEN * self.unique_tokens
 
 
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:
-    """The size with the lowest expected loss, of those with enough steps; with the reason.
+    """The size with the lowest expected loss, of those that time and data allow; with the reason.
 
     `costs` has the smallest size first. If the time is too short even for that one, it is chosen with a warning.
     """
     smallest = next(iter(costs))
-    losses = {name: budget.loss(cost) for name, cost in costs.items() if budget.steps(cost) >= FEWEST_STEPS}
-    if not losses:
-        steps = budget.steps(costs[smallest])
+    losses = {name: budget.loss(cost) for name, cost in costs.items() if name == smallest or budget.allows(cost)}
+    if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
         logger.warning(
             f"time        {budget.minutes:g} minutes are too short: about {steps:,.0f} steps of the smallest size, "
             f"{smallest}; a useful model needs {FEWEST_STEPS}: --minutes "
             f"{round_up(budget.minutes * FEWEST_STEPS / steps)}"
         )
-        losses = {smallest: budget.loss(costs[smallest])}
     best = min(losses.values())
     name = next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * best)
     cost, tokens = costs[name], budget.tokens(costs[name])
     passes = f", {tokens / budget.unique_tokens:.2g} times the data" if tokens > budget.unique_tokens else ""
     others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]
-    compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones have too few steps"
+    compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones need more time or data"
     return name, (
         f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in {budget.minutes:g} minutes"
         f"{passes}{compared}"
