@@ -45,7 +45,7 @@ def test_the_reason_has_the_tokens_and_the_losses_of_the_other_sizes():
     name, reason = choose_size(SIZES, budget(minutes_for(20e5, "tiny"), unique_tokens=4e5))
     assert name == "tiny"
     assert reason.startswith(
-        "size        tiny, 100,000 parameters, about 2,000,000 tokens in 20 minutes, 5 times the data: the lowest "
+        "size        tiny, 100,000 parameters, about 2,000,000 tokens in 20 minutes, 5.0 times the data: the lowest "
         "expected loss (toy +"
     )
 

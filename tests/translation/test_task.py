@@ -227,12 +227,12 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
     assert ("2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.1, "tiny")])
+@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny")])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, session, tmp_path, monkeypatch):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     training = TranslationTraining(PairRequest(out=tmp_path, minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
-    data = PairData(session.task.data.train * 1000, session.task.data.validation)
+    data = PairData(session.task.data.train * 5000, session.task.data.validation)
     choice = training.choose(PairText(data, session.task.vocabulary), machine)
     assert choice.size == size
     assert f"size        {size}, " in choice.reasons[0]

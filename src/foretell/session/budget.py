@@ -107,7 +107,7 @@ def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str
     best = min(losses.values())
     name = next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * best)
     cost, tokens = costs[name], budget.tokens(costs[name])
-    passes = f", {tokens / budget.unique_tokens:.2g} times the data" if tokens > budget.unique_tokens else ""
+    passes = f", {tokens / budget.unique_tokens:,.1f} times the data" if tokens > budget.unique_tokens else ""
     others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]
     compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones need more time or data"
     return name, (
