@@ -26,7 +26,7 @@ HELD_OUT_SEED, HELD_OUT_SERIES, HELD_OUT_LENGTH = 0, 64, 512
 
 
 def make() -> None:
-    """Train, then write the best checkpoint next to the recipe."""
+    """Train, then write the best checkpoint into this folder."""
     with TemporaryDirectory() as folder, Reporters(choose_display(True)) as reporter:
         file = Path(folder) / "held-out.csv"
         write_held_out(file)
