@@ -44,7 +44,6 @@ Paths = str | Path | Sequence[str | Path]
 # Packages that can be removed: what `train` imports for a task
 TASK_MODULES = {"forecast": "foretell.forecasting.train"}
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -70,6 +69,7 @@ class TrainOptions(TextSections, total=False):
     separator: str
     decimal: str
     date_format: str
+    is_from_scratch: bool
 
 
 def train(
@@ -101,9 +101,10 @@ def train(
     Settings that are left out are chosen from the data and the machine; the log "foretell" has the reasons. progress:
     True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
     gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start_from: a model to continue
-    from, with its shape and tokenizer. task="forecast": on series of numbers in a file or in a DataFrame of pandas or
-    polars; it takes the options of `foretell train --task forecast`, such as `horizon=24` and `date_format="%d.%m.%Y"`,
-    and `foretell.forecast` reads the model. Raises the errors of `foretell.errors`.
+    from, with its shape and tokenizer; the default for forecasts is almanac. task="forecast": on series of numbers in
+    a file or in a DataFrame of pandas or polars; it takes the options of `foretell train --task forecast`, such as
+    `horizon=24` and `date_format="%d.%m.%Y"`, and `foretell.forecast` reads the model. Raises the errors of
+    `foretell.errors`.
     """
     check_known(task, ("text", *TASK_MODULES), "task")
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
@@ -113,14 +114,13 @@ def train(
         raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
     overrides: dict[str, Any] = {**sections, **({"training": {**training, **given}} if given else {})}
     if task in TASK_MODULES:
-        if tokenizer is not None or start_from is not None:
-            raise ConfigError(f"a training with task='{task}' takes neither tokenizer nor start_from; leave them out")
+        if tokenizer is not None:
+            raise ConfigError(f"a training with task='{task}' takes no tokenizer; leave it out")
         own = {name: overrides.pop(name) for name in [*overrides] if not isinstance(overrides[name], Mapping)}
         common = {"size": size, "minutes": minutes, "device": device, "dtype": dtype, "resume": resume}
+        common |= {"start_from": start_from, "overrides": overrides}
         module = importlib.import_module(TASK_MODULES[task])
-        return best_model(
-            module.make_training(source, out, overrides=overrides, **common, **own), resume, progress, reporter
-        )
+        return best_model(module.make_training(source, out, **common, **own), resume, progress, reporter)
     if isinstance(tokenizer, Mapping):
         overrides["tokenizer"], tokenizer = dict(tokenizer), None
     paths = listed(source)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from foretell.cli.main import VERBS, run
+from foretell.quantization import quantize
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,6 +59,7 @@ def shortened(command: list[str]) -> list[str]:
 def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     """The working directory that the documents assume: my.txt, tables, conversations, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quantize, "MEASURED_TOKENS", 1000)
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
     months = [f"{1949 + month // 12}-{month % 12 + 1:02},{100 + month + 9 * (month % 12)}" for month in range(144)]

@@ -82,14 +82,13 @@ def test_a_checkpoint_that_is_better_than_the_last_evaluation_is_not_improving(
 
 @pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])
 def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
-    rate: float, is_improving: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, caplog
+    rate: float, is_improving: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
     request = tiny_request(review_file, tmp_path / "run", overrides={"training": {"learning_rate": rate}}, start=start)
-    with caplog.at_level("INFO", "foretell"):
-        finetune(request)
+    finetune(request)
     report = read_json(tmp_path / "run" / REPORT)
-    command = f"finetune {start.argument} {review_file} --task classify --steps 24, with your other options"
-    assert (command in " ".join(report.get("advice", ()))) == (command in caplog.text) == is_improving
+    command = f"finetune {start.argument} {review_file} --task classify --steps 24"
+    assert (command in " ".join(report.get("advice", ()))) == is_improving
     assert ("longer training may help" in " ".join(str(TrainingReport(report)).split())) == is_improving
 
 

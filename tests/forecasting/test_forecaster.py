@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foretell.errors import CheckpointError, DataError, UsageError
-from foretell.forecasting.forecaster import Forecast, forecast, load_forecaster
+from foretell.forecasting.forecaster import FEWEST_EQUAL, Forecast, forecast, load_forecaster
 from foretell.forecasting.series import Series, numbered
 from foretell.model.cache import FreshKVView
 from foretell.model.quantized_linear import quantized_layers
@@ -89,7 +89,7 @@ def test_a_rolling_forecast_begins_like_one_that_fits(forecaster):
 
 
 HISTORIES = {
-    "constant": np.full(9, -4.0),
+    "constant": np.full(FEWEST_EQUAL - 1, -4.0),
     "one value": np.array([3.0]),
     "missing values": np.array([1.0, np.nan, 2.0, np.nan]),
     "negative and huge": np.array([-1e150, 1e150, 5e149]),
@@ -99,6 +99,13 @@ HISTORIES = {
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_every_history_has_a_finite_forecast(forecaster, history):
     assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
+
+
+@pytest.mark.parametrize("last", [[], [np.nan]])
+def test_a_series_that_never_changed_is_continued_unchanged(forecaster, last):
+    equal, fewer = (np.array([-4.0] * count + last) for count in (FEWEST_EQUAL, FEWEST_EQUAL - 1))
+    assert (forecaster.sample_paths([equal], 3, 5)[0] == -4).all()
+    assert (forecaster.sample_paths([fewer], 3, 5)[0] != -4).any()
 
 
 def test_a_quantised_forecaster_is_close_to_the_plain_one(forecaster, run_directory):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,10 +98,14 @@ def test_a_model_is_trained_on_a_frame_and_forecasts_another(kind, tmp_path, mon
     (other,) = foretell.forecast("runs/frame", make_frame(kind, {"shop": [1, 1], "day": [1, 2], "price": [5, 6]}), 1, 2)
     assert (other.series.unique_id, other.times) == ("1", ["3"])
     foretell.train(frame, "runs/frame", task="forecast", resume=True, **options)
+    further: dict[str, Any] = {"start_from": "runs/frame", "steps": 2, "progress": False}
+    foretell.train(frame, "runs/further", task="forecast", id_column="shop", **further)
+    record = json.loads(Path("runs/further/run.json").read_text("utf-8"))
+    assert record["from"]["model"] == "runs/frame"
 
 
 def test_options_of_texts_are_refused_for_series():
-    with pytest.raises(foretell.ConfigError, match="takes neither tokenizer nor start_from"):
+    with pytest.raises(foretell.ConfigError, match="takes no tokenizer"):
         foretell.train("x.csv", task="forecast", tokenizer={"kind": "bytes"})
     with pytest.raises(foretell.ConfigError, match="horizon"):
         foretell.train("x.txt", horizon=3)

@@ -1,4 +1,4 @@
-"""All lessons, made once per test run."""
+"""Lessons, each made once per test process, when a test first asks for it: some train a model."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import copy
 
 import pytest
 
-from foretell.lessons.catalog import ENTRIES
 from foretell.lessons.lesson import FigureCheck, Lesson
 from foretell.lessons.registry import make_lesson
 
-NAMES = [entry.name for entry in ENTRIES]
+
+class LessonsOnDemand(dict[str, Lesson]):
+    def __missing__(self, name: str) -> Lesson:
+        self[name] = make_lesson(name)
+        return self[name]
 
 
 @pytest.fixture(scope="session")
-def lessons() -> dict[str, Lesson]:
-    return {name: make_lesson(name) for name in NAMES}
+def lessons() -> LessonsOnDemand:
+    return LessonsOnDemand()
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_a_lesson_ends_with_commands_for_the_readers_file_and_the_readme_leads_t
 
 
 def test_every_catalog_entry_has_a_lesson(lessons):
-    assert list(LESSONS) == NAMES == [lesson.name for lesson in lessons.values()]
+    assert list(LESSONS) == NAMES == [lessons[name].name for name in NAMES]
 
 
 def test_a_lesson_is_found_by_name_and_by_number():

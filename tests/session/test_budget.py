@@ -88,7 +88,7 @@ def test_too_little_time_for_any_size_is_a_warning_with_the_time_needed(caplog):
     minutes = FEWEST_STEPS * 1000 * 6e4 / 1e9 / 60  # 0.2 minutes
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert choose_size(SIZES, budget(minutes / 10))[0] == "toy"
-    assert "0.02 minutes are too short: about 20 steps of the smallest size, toy" in caplog.text
+    assert "too short: about 20 steps of the smallest size, toy, in 0.02 minutes" in caplog.text
     assert "needs 200: --minutes 0.2" in caplog.text
 
 

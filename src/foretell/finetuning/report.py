@@ -46,8 +46,6 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     figures = session.task.head.task.figures(outputs, targets)
     if advice := [*longer_advice(session), *mixture_advice(session, figures, baseline)]:
         entries["advice"] = advice
-        for line in advice:
-            logger.info(f"advice      {line}")
     return write_figures(session, outputs, targets, {}, entries)
 
 
@@ -132,7 +130,9 @@ def mixture_advice(
     if not has_rival or task.config.finetuning.ensemble or baseline["accuracy"] <= figures["accuracy"]:
         return []
     command = command_with(session, *([] if minutes is None else ["--minutes", f"{minutes:g}"]), "--ensemble")
-    return [f"the baseline is better, and a mixture with it may be better than both: {command}"]
+    return [
+        f"the baseline is better, and a mixture with it may be better than both, with your other options: {command}"
+    ]
 
 
 def longer_advice(session: Session[FinetuneTask]) -> list[str]:
@@ -146,7 +146,7 @@ def longer_advice(session: Session[FinetuneTask]) -> list[str]:
         return []
     length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
     command = command_with(session, *length)
-    return [f"the last evaluation is the best, so longer training may help: {command}, with your other options"]
+    return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
 
 
 def command_with(session: Session[FinetuneTask], *options: str) -> str:

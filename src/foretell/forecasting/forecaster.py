@@ -36,6 +36,7 @@ from foretell.typesetting.html import Shown, ShownList
 PART = "codec"  # the name of the codec among the parts of a saved model
 MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
 ROWS_AT_ONCE = 64  # paths; with more, a CPU copies the keys of every path in every step (kernels/fast_decoder.py)
+FEWEST_EQUAL = 8  # values of a series that never changed; the spread of its paths would be a guess of the codec
 SERIES_AT_ONCE = 8  # between two reports of progress
 SHOWN_STEPS, SHOWN_LEVEL = 24, 80  # of a forecast in a notebook
 Advance = Callable[[int, int], None]  # told how many of how many series are done
@@ -135,7 +136,10 @@ class Forecaster:
         return None if self.calibration is None else self.calibration.combination
 
     def combined(self, history: np.ndarray, paths: np.ndarray) -> np.ndarray:
-        """Paths with the naive part of the forecast, at least the minimum."""
+        """Paths with the naive part of the forecast, at least the minimum. Equal values are continued unchanged."""
+        known = history[~np.isnan(history)]
+        if len(known) >= FEWEST_EQUAL and (known == known[0]).all():
+            return np.full_like(paths, known[0])
         moved = paths if self.combination is None else self.combination.apply(history, paths)
         return np.maximum(moved, self.least(history))
 

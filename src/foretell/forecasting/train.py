@@ -259,7 +259,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         ]
 
 
-def forecaster_start(argument: str) -> Start:
+def forecaster_start(argument: str | Path) -> Start:
     """A trained forecaster to start from; another kind of model is a CheckpointError."""
     start = load_start(argument)
     as_forecaster(start.model)
@@ -267,18 +267,18 @@ def forecaster_start(argument: str) -> Start:
 
 
 def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:
-    """The training of `foretell.train(task="forecast")`; options: fields of ForecastRequest, SeriesFormat, `resume`."""
+    """The training of `foretell.train(task="forecast")`, with its options."""
     source = Path(data) if isinstance(data, str) else data
     names = [] if source is None else [source if isinstance(source, Path) else FRAME_NAME]
-    resume = options.pop("resume")
+    resume, start_from = options.pop("resume"), options.pop("start_from")
     file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
-    columns = tuple(options.pop("columns", ()))
     return ForecastTraining(
         ForecastRequest(
             data=source,
             out=default_run_directory(names, resume) if out is None else Path(out),
-            columns=columns,
+            columns=tuple(options.pop("columns", ())),
             format=SeriesFormat(**file_format),
+            start=None if start_from is None else forecaster_start(start_from),
             **options,
         )
     )

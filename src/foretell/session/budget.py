@@ -100,8 +100,8 @@ def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str
     losses = {name: budget.loss(cost) for name, cost in costs.items() if name == smallest or budget.allows(cost)}
     if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
         logger.warning(
-            f"time        {budget.minutes:g} minutes are too short: about {steps:,.0f} steps of the smallest size, "
-            f"{smallest}; a useful model needs {FEWEST_STEPS}: --minutes "
+            f"time        too short: about {steps:,.0f} steps of the smallest size, {smallest}, in "
+            f"{in_minutes(budget.minutes)}; a useful model needs {FEWEST_STEPS}: --minutes "
             f"{round_up(budget.minutes * FEWEST_STEPS / steps)}"
         )
     best = min(losses.values())
@@ -111,9 +111,13 @@ def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str
     others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]
     compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones need more time or data"
     return name, (
-        f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in {budget.minutes:g} minutes"
+        f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in {in_minutes(budget.minutes)}"
         f"{passes}{compared}"
     )
+
+
+def in_minutes(minutes: float) -> str:
+    return f"{minutes:g} minute{'' if minutes == 1 else 's'}"
 
 
 def round_up(minutes: float) -> str:
@@ -131,7 +135,7 @@ def choose_steps(
     mostly memorise its data. speed: the measured speed in words.
     """
     by_time = int(60 * (minutes or default_minutes) / seconds)
-    why = f"{minutes or default_minutes:g} minutes at {speed}"
+    why = f"{in_minutes(minutes or default_minutes)} at {speed}"
     steps = by_time
     if minutes is not None:
         why += ", as an estimate: the time decides"

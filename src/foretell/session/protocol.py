@@ -22,6 +22,7 @@ from foretell.loading import find_start
 from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
+from foretell.session.budget import in_minutes
 from foretell.session.declaration import AnyTask, Machine, Training
 from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
@@ -200,9 +201,9 @@ def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint
     steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
     if is_complete(checkpoint, steps, minutes):
         has_all = minutes is None or checkpoint.step == record.get("most_steps")
-        whole = f"all its {checkpoint.step:,} steps" if has_all else f"used its {minutes:g} minutes"
+        whole = f"all its {checkpoint.step:,} steps" if has_all else f"used its {in_minutes(minutes)}"
         return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
-    whole = f"of {steps:,}" if minutes is None else f"of its {minutes:g} minutes"
+    whole = f"of {steps:,}" if minutes is None else f"of its {in_minutes(minutes)}"
     return f"resuming    {run.directory} after step {checkpoint.step:,} {whole}"
 
 
