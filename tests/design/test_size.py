@@ -77,8 +77,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1887,
-        "layouts of tables and dates, DataFrames, baselines, calibrated and combined forecasts, explained by spans; "
+        1911,
+        "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
+        "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycle of a season, trainings that start from a forecaster; "
         "forecasters as models of values, for the page",
     ),

@@ -36,6 +36,14 @@ def test_a_constant_series_comes_back_exactly(value):
     assert CODEC.decode(CODEC.encode(np.full(2, value), scale), scale).tolist() == [value, value]
 
 
+@pytest.mark.parametrize("level", [0.0, 5.0, 1e12])
+def test_a_context_that_equals_its_cycle_has_a_spread_far_below_the_cycles(level):
+    values = level + np.tile([0.0, 1.0, 2.0, 5.0], 12)
+    scale = scale_of(values, season=4)
+    assert 0 < scale.spread <= 0.011 * values.std()
+    np.testing.assert_allclose(scale.location + scale.cycle_at(0, 4), values[:4], rtol=0, atol=0.01 + 1e-15 * level)
+
+
 def test_a_context_without_values_is_scaled_by_one():
     assert scale_of(np.full(3, NAN)) == Scale(0.0, 1.0)
 

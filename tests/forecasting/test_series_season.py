@@ -25,6 +25,17 @@ def test_values_without_a_season_have_season_one(values):
     assert find_season([values])[0] == 1
 
 
+@pytest.mark.parametrize("period", [24, 30])
+def test_a_slow_wave_has_its_period_and_not_a_shorter_lag(period):
+    noise = np.random.default_rng(0).normal(size=400)
+    assert find_season([100 + 10 * np.sin(2 * np.pi * np.arange(400) / period) + noise])[0] == period
+
+
+def test_a_smooth_series_has_no_season():
+    assert find_season([np.exp(np.arange(300) / 30)])[0] == 1
+    assert find_season([np.random.default_rng(0).normal(size=300).cumsum().cumsum()])[0] == 1
+
+
 def test_what_is_given_or_usual_for_the_times_comes_first():
     hours, _ = find_timeline(["2024-01-01 00:00", "2024-01-01 01:00"], "x")
     series = [Series("a", WAVE, hours)]

@@ -42,7 +42,7 @@ def split_off_dev(
             held_out.update(units[0][: max(1, min(round(fraction * len(units[0])), len(units[0]) - 1))])
         else:
             raise DataError(
-                "each label has one example, or one group of them, so none can be held out; give more rows, or --dev FILE"
+                "each label has one example, or one group, so none can be held out; give more rows, or --dev FILE"
             )
     return divided(examples, held_out)
 

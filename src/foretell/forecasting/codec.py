@@ -23,7 +23,8 @@ from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibr
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
-CONSTANT = 1e-9  # a standard deviation below this share of the largest value is rounding noise of a constant series
+CONSTANT = 1e-12  # a standard deviation below this share of the largest value is rounding noise of a constant series
+STEADY_SPREAD = 0.01  # of a context that its cycle explains exactly, as a share of the cycle's standard deviation
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
 CYCLES = 8  # the last ones, of which a cycle is the mean
 CYCLE_DECAY = 0.7  # of the weights in that mean, from one to the one before
@@ -64,7 +65,8 @@ class Scale:
 def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale:
     """The scale of a context (T,); missing values (NaN) do not count. The cycle also follows from the values `before`.
 
-    A constant context is scaled by a quarter of its value, zeros and a context without any value by 1.
+    A constant context is scaled by a quarter of its value, zeros and a context without any value by 1, and a context
+    that equals its cycle by a hundredth of the cycle's standard deviation.
     """
     known = values[~np.isnan(values)]
     if not len(known):
@@ -75,7 +77,8 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
     rest = values / largest - scale.cycle_at(-len(values), len(values))
     location, spread = float(np.nanmean(rest)), float(np.nanstd(rest))
     if spread <= CONSTANT:
-        spread = GUESSED_SPREAD if known[0] else 1.0 / largest
+        swing = float(np.std(scale.cycle))
+        spread = STEADY_SPREAD * swing if swing > CONSTANT else GUESSED_SPREAD if known[0] else 1.0 / largest
     return Scale(location * largest, spread * largest, tuple(largest * each for each in scale.cycle))
 
 

@@ -21,7 +21,7 @@ DAYS = (  # the formats that are tried, each followed by the time of day that th
 )
 MONTHS = (
     *("%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%B %Y", "%b-%Y", "%b-%y", "%Y %b"),
-    *("%YQ%q", "%Y-Q%q", "%Y Q%q", "Q%q %Y", "Q%q-%Y"),
+    *("%YQ%q", "%Y-Q%q", "%Y Q%q", "Q%q %Y", "Q%q-%Y", "%qQ%Y", "%qQ%y"),
 )
 NAMES = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
 MONTH_NAMES = (*NAMES, "December")

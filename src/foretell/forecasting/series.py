@@ -168,6 +168,7 @@ MOST_SERIES = 200  # that are looked at
 LONGEST = 400  # values per season that is looked for
 CLEAR = 0.3  # autocorrelation from which a season counts
 SEASONS_AHEAD = 2  # the default horizon
+SLOW = 7  # a season is searched up to a seventh above the first lag that is as good
 AS_GOOD = 0.9  # of the best: a shorter season this good is the season, since its multiples are as good
 
 
@@ -224,7 +225,7 @@ def default_horizon(series: Sequence[Series], season: int) -> int:
 
 
 def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:
-    """The shortest lag at which the changes of the series repeat nearly as well as at the best one; 1 for none."""
+    """The shortest lag after which the changes of the series repeat nearly as well as after the best; 1 for none."""
     chosen = series[:: max(1, len(series) // MOST_SERIES)]
     curves = [autocorrelation(values) for values in chosen]
     longest = max((len(curve) for curve in curves), default=0)
@@ -235,12 +236,14 @@ def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:
         return 1, 0.0
     counted = np.maximum((~np.isnan(stacked)).sum(0), 1)
     mean = np.nansum(stacked, 0) / counted
-    mean[:2] = 0
-    best = float(mean.max())
+    # A lag and its multiples, compared with all lags: every lag of a smooth series is strong
+    strength = np.array([0, 0, *(mean[lag::lag].mean() - mean[1:].mean() for lag in range(2, longest))])
+    best = float(strength.max())
     if best < CLEAR:
         return 1, best
-    season = int(np.flatnonzero(mean >= AS_GOOD * best)[0])
-    return season, float(mean[season])
+    first = int(np.flatnonzero(strength >= AS_GOOD * best)[0])
+    season = first + int(strength[first : first + first // SLOW + 1].argmax())  # a slow wave rises over several lags
+    return season, float(strength[season])
 
 
 def autocorrelation(values: np.ndarray) -> np.ndarray:

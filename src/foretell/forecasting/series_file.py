@@ -139,6 +139,8 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
         lines.append(f"dates as {resolved.date_format}")
     if resolved.separator not in (None, ",", "\t"):
         lines.append(f"separator {resolved.separator}")
+    if missing := sum(int(np.isnan(each.values).sum()) for each in series):
+        lines.append(f"{missing:,} missing value{'s' if missing > 1 else ''}")
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
 
 

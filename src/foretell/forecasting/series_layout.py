@@ -102,17 +102,22 @@ def is_number(cell: str) -> bool:
     return cell.lower() in MISSING or (NUMBER.fullmatch(cell) is not None and any(map(str.isdigit, cell)))
 
 
+def is_date(cell: str) -> bool:
+    """True for a time that is not a number as well, as 1.1994 is."""
+    return is_time(cell) and not is_number(cell)
+
+
 def with_header(rows: list[TableRow], name: str) -> SeriesTable:
     """The rows of a table below its header; a file without one gets the names ds, y, or 1, 2, 3."""
     first, body = rows[0].cells, rows[1:]
     numbers = [is_number(cell) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
-    if (is_time(first[0]) and all(numbers[1:]) and len(first) > 1) or (is_compact_first and all(numbers)):
+    if (is_date(first[0]) and all(numbers[1:]) and len(first) > 1) or (is_compact_first and all(numbers)):
         names = ["ds", "y"] if len(first) == 2 else ["ds", *(f"y{index}" for index in range(1, len(first)))]
         logger.info(f"{rows[0].where}: a time and numbers, so the file has no header")
     elif all(numbers):
         names = ["y"] if len(first) == 1 else [str(index) for index in range(1, len(first) + 1)]
-    elif len(first) > 2 and any(map(is_time, first)) and any(numbers) and not all(map(is_time, first[1:])):
+    elif len(first) > 2 and any(map(is_date, first)) and any(numbers) and not all(map(is_date, first[1:])):
         names = [str(index) for index in range(1, len(first) + 1)]
         logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
     elif len(first) > 2 and all(numbers[1:]) and not is_counting(first[1:]):
@@ -137,7 +142,7 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesForma
     """The layout that options name, that a model remembers, or that names and cells show. Raises DataError."""
     chosen = [table.index(name, "--column") for name in columns]
     time = find_time(table, given, remembered)
-    others = [index for index in range(len(table.names)) if index != time]
+    others = [index for index in range(len(table.names)) if index != time and not is_row_count(table, index)]
     name = None if chosen else find_id(table, time, others, given, remembered)
     if name is not None:
         target = find_target(table, [index for index in others if index != name], given, remembered)
@@ -153,27 +158,34 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesForma
             raise DataError(f"{table.where}: no column has values besides {table.names[time]}; {LAYOUTS}")
         return Layout("wide", others, time)
     first = table.body[0].cells
-    if len(table.names) == 1 and is_number(first[0]):
-        return Layout("one column", [0])
-    if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])):
-        return Layout("rows", list(range(1, max(len(row.cells) for row in table.body))), id=0)
+    if len(others) == 1 and is_number(first[others[0]]):
+        return Layout("one column", others)
+    longest = max(len(row.cells) for row in table.body)
+    if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])) and longest > 2:
+        return Layout("rows", list(range(1, longest)), id=0)
     raise DataError(f"{table.where}: what the columns {', '.join(table.names)[:80]} mean is not clear; {LAYOUTS}")
 
 
 def find_time(table: SeriesTable, given: SeriesFormat, remembered: SeriesFormat) -> int | None:
-    """The column of times: with dates in its first row, else with a name for times."""
+    """The column of times: with dates in its first row, else with a name for times, else dates such as 1.1994."""
     if given.time_column is not None:
         return table.index(given.time_column, "--time-column")
     if remembered.time_column in table.names:
         return table.names.index(remembered.time_column)
     first = table.body[0]
     named = [index for index, name in enumerate(table.names) if name.lower() in TIME_NAMES]
-    dated = [index for index in range(len(table.names)) if is_time(first.cell(index))]
-    both = [index for index in dated if index in named] or dated or named
+    dated = [index for index in range(len(table.names)) if is_date(first.cell(index))]
+    is_first = len(table.names) > 1 and all(is_time(row.cell(0)) for row in table.body)
+    both = [index for index in dated if index in named] or dated or named or [0] * is_first
     if len(both) > 1 and dated and both[0] != 0:
         names = ", ".join(table.names[index] for index in both)
         raise DataError(f"{table.where}: the columns {names} have times; --time-column names the one to use")
     return both[0] if both else None
+
+
+def is_row_count(table: SeriesTable, index: int) -> bool:
+    """True for the index that pandas writes: a column without a name that counts the rows."""
+    return not table.names[index] and len(table.names) > 1 and is_counting(table.column(index))
 
 
 def find_id(

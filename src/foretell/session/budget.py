@@ -111,8 +111,8 @@ def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str
     others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]
     compared = f": the lowest expected loss ({', '.join(others)})" if others else ": larger ones need more time or data"
     return name, (
-        f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in {in_minutes(budget.minutes)}"
-        f"{passes}{compared}"
+        f"size        {name}, {cost.parameters:,} parameters, about {tokens:,.0f} tokens in "
+        f"{in_minutes(budget.minutes)}{passes}{compared}"
     )
 
 
