@@ -70,15 +70,13 @@ class Matmul:
         x, matrix = x.contiguous(), self.matrix
         out = torch.empty(*x.shape[:-1], matrix.outputs, dtype=x.dtype)
         M = x.numel() // matrix.inputs
-        if M == 0:
-            return out  # a tile of the matrix unit must have a row
-        if M > ROWS_AT_ONCE:
-            parts = x.view(M, matrix.inputs).split(ROWS_AT_ONCE)
-            return torch.cat([self(part) for part in parts], out=out.view(M, matrix.outputs)).view(out.shape)
-        rows = padded_rows(M)
-        call = (0, 0, 0, self.address, x.data_ptr(), out.data_ptr(), M, rows, x.dtype == torch.bfloat16)
-        scratch = rows * scratch_per_row(matrix) + LINE
-        run_on_threads(linear_program(), np.array(call, LINEAR), 2, scratch, self.is_padded)
+        x_row, out_row = matrix.inputs * x.itemsize, matrix.outputs * x.itemsize
+        for first in range(0, M, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, M - first)
+            rows, places = padded_rows(count), (x.data_ptr() + first * x_row, out.data_ptr() + first * out_row)
+            call = (0, 0, 0, self.address, *places, count, rows, x.dtype == torch.bfloat16)
+            scratch = rows * scratch_per_row(matrix) + LINE
+            run_on_threads(linear_program(), np.array(call, LINEAR), 2, scratch, self.is_padded)
         return out
 
 
