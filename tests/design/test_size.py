@@ -60,8 +60,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        446,
-        "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons",
+        459,
+        "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
+        "numbers of a task's head",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -93,11 +94,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        11,
-        1715,
+        12,
+        1854,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
-        "Shapley values; labels, numbers, series and encoders on the page",
+        "Shapley values; labels, numbers, series and encoders on the page, and their operands",
     ),
     ("lessons", 3, 427, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (

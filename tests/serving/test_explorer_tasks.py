@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from foretell.forecasting.codec import CodecConfig, SeriesCodec, SeriesCodecPart
 from foretell.forecasting.forecaster import PART, as_forecaster
 from foretell.forecasting.span_effects import next_probabilities
 from foretell.forecasting.value_model import reading_values, value_text
+from foretell.insight.explain.explanation import explain_value
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
 from foretell.language_model import LanguageModel
@@ -137,6 +139,46 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
         np.testing.assert_allclose(words, [word.value for word in own.words], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["labels", "stars"])
+def test_every_number_of_a_head_follows_from_its_operands(folders, server, name):
+    given = as_task_input(load(folders / name, dtype="float32"))
+    outcomes, [prediction] = outcomes_of(given), predict(given, TEXT)
+    addresses = ["task_head[-1]", "task_head.weight[0,3]", "trunk.norm[-1,5]"]
+    if name == "labels":
+        addresses += ["task_head['bad']", "task_head.probabilities['bad']", "task_head.mean[5]"]
+    for address in addresses:
+        explanation = explain_value(given, TEXT, address, outcomes)
+        assert explanation.agrees, str(explanation)
+        answer = server.ask("/explore/value", model=name, text=TEXT, address=address)
+        assert (answer["address"], answer["stored"]) == (explanation.address, explanation.stored)
+    if name == "stars":
+        assert explain_value(given, TEXT, "task_head[0]", outcomes).stored == pytest.approx(prediction.value, abs=1e-6)
+    else:
+        share = explain_value(given, TEXT, "task_head.probabilities['bad']", outcomes)
+        assert share.stored == pytest.approx(prediction.to_json()["probabilities"]["bad"], abs=1e-6)
+        assert share.meaning == ("output 1 bad",)
+    assert outcomes is not None
+    other = dataclasses.replace(outcomes, weight=outcomes.weight * 1.001)
+    assert not explain_value(given, TEXT, "task_head[0]", other).agrees
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "words"),
+    [
+        ("labels", "task_head", "task_head has shape (3)"),
+        ("labels", "task_head[3]", "out of range"),
+        ("labels", "task_head['ugly']", "whole number"),
+        ("labels", "task_head.weights[0,0]", "no value is named 'task_head.weights'"),
+        ("stars", "task_head.probabilities[0]", "no value is named"),
+        ("series", "task_head[0]", "no value is named"),
+    ],
+)
+def test_numbers_that_a_head_lacks_are_refused(server, name, address, words):
+    text = VALUES if name == "series" else TEXT
+    answer = server.post("/explore/value", model=name, text=text, address=address)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+
+
 def test_the_tokens_of_a_changed_pass_still_add_up(folders):
     given = as_task_input(load(folders / "labels", dtype="float32"))
     page = PageModel.of(given, outcomes_of(given))
@@ -181,6 +223,20 @@ def test_the_label_of_a_text_follows_the_text(open_live, folders):
     shown = {row[0].replace("␣", "").strip(): float(row[1].replace("−", "-")) for row in rows[:-1]}
     assert shown == pytest.approx(words, abs=6e-5)
     assert numbers(page, "#outcome-sums .total .number")[-1] == f"{attribute_label(model, [text]).logit:.4f}"
+    assert complaints == []
+
+
+def test_a_label_opens_down_to_a_weight_of_the_head(open_live):
+    page, complaints = opened(open_live, "labels")
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    panel, number = page.locator("#value"), page.locator("#outcome .opens").first
+    for address in ("task_head.probabilities[", "task_head[", "task_head.mean[", "trunk["):
+        with page.expect_response(lambda answer: answer.url.endswith("/explore/value")):
+            number.click()
+        settled(page)
+        assert panel.locator("code[aria-current]").inner_text().startswith(address)
+        assert "The value follows from its operands" in panel.inner_text()
+        number = panel.locator("tbody tr").first.locator("td").nth(2).locator(".opens")
     assert complaints == []
 
 

@@ -17,6 +17,7 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
+    from foretell.insight.page.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
 
@@ -162,16 +163,27 @@ def attribute_prediction(
 
 def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
     """The pass as an HTML page; stderr lists what did not fit."""
-    from foretell.finetuning.label_attribution import outcomes_of
-    from foretell.finetuning.predict import TaskInputModel
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(
-        loaded, text, path, outcomes=outcomes_of(loaded) if isinstance(loaded, TaskInputModel) else None
-    )
+    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded))
     for sentence in report.cut:
         note(sentence)
     return report
+
+
+def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
+    """One number with its operands."""
+    from foretell.insight.explain.explanation import explain_value
+
+    return explain_value(loaded, text, address, outcomes_in(loaded))
+
+
+def outcomes_in(loaded: LanguageModel) -> Outcomes | None:
+    """The labels or the number of a model that reads a text as its head does."""
+    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.predict import TaskInputModel
+
+    return outcomes_of(loaded) if isinstance(loaded, TaskInputModel) else None
 
 
 def imported(path: str) -> Callable[..., Any]:
@@ -185,7 +197,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "value": Question(imported("explain.explanation:explain_value"), {"value": "address"}, value_fault),
+    "value": Question(explain_number, {"value": "address"}, value_fault),
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),
@@ -225,12 +237,13 @@ def explain(
 
     Numbers are named as in `foretell trace MODEL --list`. There are also
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
-    --value "probabilities[-1,' the']".
+    --value "probabilities[-1,' the']". Fine-tuned models also have task_head[c],
+    the logit of a label or the number, and task_head.probabilities['a label'].
     """
     question, details = questions.chosen()
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
-    if as_task or questions.prediction or pair:
+    if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
         loaded = arguments.task_input(loaded, pair)
     question.show(loaded, text, details, json)
 

@@ -329,8 +329,7 @@ def outcomes_of(model: TaskInputModel) -> Outcomes | None:
     kind, settings = head.task, head.settings
     if kind.most_texts is None or len(kind.groups([[0]] * kind.fewest_texts)) > 1:
         return None
-    factor = 1.0 if settings.labels else settings.deviation
-    constant = 0.0 if settings.labels else settings.mean
+    factor, constant = (1.0, 0.0) if settings.labels else (settings.deviation, settings.mean)
 
     def outputs(hidden: Tensor) -> Tensor:
         batch = make_task_batch([EncodedExample(([0] * len(hidden),))]).to(hidden.device)
@@ -346,10 +345,11 @@ def outcomes_of(model: TaskInputModel) -> Outcomes | None:
 
     return Outcomes(
         settings.labels or ("the number",),
-        factor * head.linear.weight.detach().double(),
+        head.linear.weight.detach(),
         settings.pool == "mean",
         outputs,
         words,
+        factor,
         constant,
         "" if tfidf_of(model) is None else DECODER_ALONE,
     )

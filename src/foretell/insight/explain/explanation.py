@@ -14,6 +14,9 @@ from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, norm_explainer
+from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
+from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
+from foretell.insight.explain.explain_outcome import explain_outcome
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -27,6 +30,7 @@ from foretell.insight.explain.steps import (
     softmax_equation,
 )
 from foretell.insight.explain.walk import Walk, walk
+from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import (
     IMPLIED,
     Recording,
@@ -138,15 +142,19 @@ def explain(model: LanguageModel, text: str, address: str | None = None) -> Expl
     return walk(model, text) if address is None else explain_value(model, text, address)
 
 
-def explain_value(model: LanguageModel, text: str | list[int], address: str) -> Explanation:
+def explain_value(
+    model: LanguageModel, text: str | list[int], address: str, outcomes: Outcomes | None = None
+) -> Explanation:
     """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
 
     Besides all trace names there are `logits[t,v]`, `probabilities[t,v]`, `loss[t]` and weights by their paths; a token
-    v may be given as text, `probabilities[4,'!']`. Negative indices count from the end. Raises `UsageError` for an
-    unknown name or index.
+    v may be given as text, `probabilities[4,'!']`. Negative indices count from the end. outcomes: of a tuned model, for
+    the numbers of its head, which `explain_outcome` lists. Raises `UsageError` for an unknown name or index.
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
+    if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
+        return explain_of_task(record(model, text, []), outcomes, parsed)
     if parsed.name in weight_shapes(model.decoder):
         return explain_weight(record(model, text, []), parsed)
     wanted = find(parsed, structure)
@@ -214,6 +222,17 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
         recomputed=working.value,
         # subnormal numbers have fewer digits, and many processors flush them to zero
         rounding=ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0),
+    )
+
+
+def explain_of_task(recording: Recording, outcomes: Outcomes, wanted: Address) -> Explanation:
+    """The explanation of a number of a task's head."""
+    index, meaning, stored, working = explain_outcome(recording, outcomes, wanted)
+    dtype, limits = recording.model.dtype, torch.finfo(recording.model.dtype)
+    rounding = ROUNDING * limits.eps * working.scale
+    derived = wanted.name not in (TASK_HEAD, TASK_WEIGHT)
+    return Explanation(
+        wanted.name, index, meaning, tuple(working.steps), stored, dtype_name(dtype), derived, working.value, rounding
     )
 
 

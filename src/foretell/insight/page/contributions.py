@@ -115,7 +115,7 @@ def shown_outcomes(traced: TracedPass) -> tuple[Tensor, Tensor, Tensor]:
     """The ids (K,), outputs (K,) and weights (K, D) of the largest outputs; last, as -1, of the mean of all, if any."""
     outcomes = outcomes_in(traced.page)
     outputs = outcomes.outputs(traced.final).double()
-    weight = outcomes.weight.double()
+    weight = outcomes.scale * outcomes.weight.double()
     ids = outputs.topk(min(OUTCOMES, len(outputs))).indices
     if len(outputs) == 1:
         return ids, outputs, weight

@@ -13,9 +13,10 @@ from torch import Tensor
 class Outcomes:
     """The C outputs of a linear layer that reads one vector of a text: logits of labels, or with C = 1 a number.
 
-    names: of the outputs. weight: (C, D), whose products with the vector, plus `constant`, are the outputs. reads_mean:
-    the vector is the mean over all positions, else the last one's. outputs: computes them from the stream after the
-    last norm, (T, D) to (C,). words: the word that each token of a text belongs to, -1 for a special token.
+    names: of the outputs. weight: (C, D), whose products with the vector, times `scale`, plus `constant`, are the
+    outputs. reads_mean: the vector is the mean over all positions, else the last one's. outputs: computes them from the
+    stream after the last norm, (T, D) to (C,). words: the word that each token of a text belongs to, -1 for a special
+    token.
     """
 
     names: tuple[str, ...]
@@ -23,6 +24,7 @@ class Outcomes:
     reads_mean: bool
     outputs: Callable[[Tensor], Tensor]
     words: Callable[[str], list[int]]
+    scale: float = 1.0
     constant: float = 0.0
     remark: str = ""  # about what the outputs leave out
 

@@ -3,7 +3,7 @@ import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
 import { softmax, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
-import { four, probability, quoted, visible } from "./format.js";
+import { addressOf, four, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
 
@@ -46,9 +46,9 @@ export function showOutcome(data, choice) {
 function showPrediction(data) {
   const logits = data.get("outcomes.logits");
   if (!logits) return fill(byId("outcome"), make("p", { class: "hint" }, whyMissing(data)));
-  if (isNumber(data)) return fill(byId("outcome"), make("p", { class: "result", id: "outcome-number" }, four(logits.whole[0])));
+  if (isNumber(data)) return fill(byId("outcome"), make("p", { class: "result", id: "outcome-number", "data-address": addressOf("task_head", 0) }, four(logits.whole[0])));
   const { names, shares } = predictionOf(data);
-  const order = Array.from(names.keys()).sort((a, b) => shares[b] - shares[a]), rows = order.slice(0, SHOWN).map((id) => ({ id, text: names[id], probability: shares[id] }));
+  const order = Array.from(names.keys()).sort((a, b) => shares[b] - shares[a]), rows = order.slice(0, SHOWN).map((id) => ({ id, text: names[id], probability: shares[id], address: addressOf("task_head.probabilities", id) }));
   const title = names.length > SHOWN ? `The ${SHOWN} most probable of ${names.length} labels` : "The labels";
   fill(byId("outcome"), make("p", { class: "result" }, visible(names[order[0]])), barTable(title, rows, probability, { noun: "Label" }));
 }

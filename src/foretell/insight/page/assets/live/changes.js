@@ -151,7 +151,7 @@ async function showEffect(data) {
   const { noun, names, shares: after } = now, { shares: before } = predictionOf(plain), [best, earlier] = [largest(after), largest(before)];
   const prediction = `${noun === "Label" ? "Label" : "Prediction"}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
-    make("td", { class: "number", "data-address": noun === "Token" ? `probabilities[${data.last},${id}]` : null }, inDigits(after[id])),
+    make("td", { class: "number", "data-address": noun === "Token" ? `probabilities[${data.last},${id}]` : `task_head.probabilities[${id}]` }, inDigits(after[id])),
     make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
   fill(byId("change-effect"),
     make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),

@@ -142,7 +142,7 @@ function table({ listing, columns, operands, sums, row, leftOut }) {
   const more = length > FIRST + 2 ? [button(`Show all ${length} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
   const cut = leftOut ? [make("p", { class: "hint" }, `${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operands" },
-    make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: "number" }, name)))), holder), ...more, ...cut);
+    make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: columns[name].some((entry) => typeof entry === "number") ? "number" : "" }, name)))), holder), ...more, ...cut);
 }
 
 // The address of an operand, from the pattern of its column and the index of its row. “[:,3,:]” is a row of all heads.
