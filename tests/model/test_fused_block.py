@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.activations import activation_name
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import with_fast_kernels
@@ -26,6 +27,7 @@ from foretell.model.kernels import fast_linear, fused_block, matmul
 from foretell.model.kernels.block_program import PHASES
 from foretell.model.kernels.fast_linear import FastForward, FastWeight
 from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedForward, FusedWeights
+from foretell.model.kernels.strict_layers import CompiledActivation
 from foretell.model.kernels.threads import SCRATCH, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.kernels.vectors import HAS_VNNI
@@ -109,6 +111,18 @@ def test_odd_sizes_are_computed(sizes, make):
 def test_every_activation_is_computed(activation, feedforward, make):
     decoder = make("gpt2", activation=activation, feedforward=feedforward)
     assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
+def test_activations_of_many_rows_are_compiled_but_for_gradients(activation, make):
+    decoder = make("gpt2", activation=activation)
+    path = "trunk.blocks.0.feedforward.activation"
+    plain, kernel = (each.get_submodule(path) for each in (decoder, with_fast_kernels(decoder)))
+    assert isinstance(kernel, CompiledActivation) and activation_name(kernel) == activation
+    for x in (torch.randn(count).to(dtype) for count in (3, 33, 50_001) for dtype in (torch.float32, torch.bfloat16)):
+        with torch.no_grad():
+            torch.testing.assert_close(kernel(x), plain(x), rtol=torch.finfo(x.dtype).eps * 16, atol=1e-6)
+    assert torch.equal(kernel(x.requires_grad_()), plain(x))
 
 
 @pytest.mark.parametrize("window", [None, 3, 16, 40])

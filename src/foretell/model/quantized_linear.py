@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from foretell.config import QuantizationConfig, Scheme
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.description import Description
-from foretell.model.kernels import float32_matmul
 from foretell.model.kernels.float32_matmul import fastest_dtype, linear_in_parts
 from foretell.model.quantization import (
     SCALE_DTYPE,
@@ -35,8 +34,6 @@ from foretell.model.surgery import replace
 from foretell.paths import select
 
 logger = logging.getLogger(__name__)
-
-ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of GPT-2's head
 
 
 class QuantizedMatrix(nn.Module):
@@ -85,9 +82,8 @@ class QuantizedMatrix(nn.Module):
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b; W is dequantised in parts."""
         dtype = fastest_dtype(x)
-        elements = ELEMENTS_AT_ONCE if dtype == x.dtype else float32_matmul.ELEMENTS_AT_ONCE
         rows = partial(self.rows, dtype=dtype)
-        return linear_in_parts(x.to(dtype), rows, bias, self.out_features, elements).to(x.dtype)  # (..., O)
+        return linear_in_parts(x.to(dtype), rows, bias, self.out_features).to(x.dtype)  # (..., O)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.scheme} in groups of {self.group}"

@@ -36,6 +36,7 @@ from foretell.model.kernels.fast_linear import (
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm
+from foretell.model.kernels.strict_layers import CompiledActivation, CompiledGELU, CompiledSiLU
 from foretell.model.kernels.threads import LINE, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.norm import LayerNorm, RMSNorm
@@ -204,10 +205,14 @@ def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
     return copy_with(fused, forms_for_many_rows(block, fused.fused.matrices))
 
 
+COMPILED: dict[type[nn.Module], type[CompiledActivation]] = {nn.SiLU: CompiledSiLU, nn.GELU: CompiledGELU}
+
+
 def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.Module]:
-    """Linear layers on the block's packed weights, by path, where kernels are faster for many rows too."""
-    paths = {layer: path for path, layer in block.named_modules()}
-    forms: dict[str, nn.Module] = {}
+    """Layers whose kernels are faster for many rows too, by path: linear ones on the block's packed weights."""
+    paths, activation = {layer: path for path, layer in block.named_modules()}, block.feedforward.activation
+    kernel = COMPILED.get(type(activation))
+    forms: dict[str, nn.Module] = {} if kernel is None else {paths[activation]: recast(activation, kernel)}
     for layers, matrix in zip(layer_groups(block), matrices, strict=True):
         in_turns = layers == inner_layers(block.feedforward)
         parts = layers_on_parts(matrix, layers, in_turns) if is_always_fastest(matrix.matmul, matrix.dtype) else None

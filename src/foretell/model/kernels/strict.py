@@ -24,8 +24,8 @@ from foretell.model.surgery import copy_with, recast
 LAYERS = "foretell.model.kernels.strict_layers"
 NAMES: dict[type[nn.Module], str] = {
     SDPAttention: "StrictAttention",
-    nn.SiLU: "StrictSiLU",
-    nn.GELU: "StrictGELU",
+    nn.SiLU: "CompiledSiLU",
+    nn.GELU: "CompiledGELU",
 }  # there
 # Each vector is computed by itself anyway
 BY_VECTOR = (nn.Embedding, QuantizedEmbedding, nn.LayerNorm, nn.RMSNorm)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretell.activations import SameActivation, activation_name
 from foretell.model.attention import SDPAttention
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend
@@ -29,7 +30,9 @@ ADDRESSES = ("query", "out", "keys", "values", "table", "counts")
 SMALL = 2**18  # products of queries and keys: less time than the start of another thread on a busy machine
 SIZES = ("T", "H", "G", "E", "head_stride", "is_narrow")
 ATTENTION = np.dtype([*CALL, *((name, "i8") for name in ADDRESSES + SIZES)])
-attention_call_at = v.record_at(ATTENTION)
+AT_ONCE = 2**14  # numbers that a thread activates at once
+ACTIVATION = np.dtype([*CALL, *((name, "i8") for name in ("x", "out", "count", "activation", "is_narrow"))])
+attention_call_at, activation_call_at = v.record_at(ATTENTION), v.record_at(ACTIVATION)
 
 
 class StrictAttention(SDPAttention):
@@ -64,35 +67,36 @@ def mix(query: Tensor, key: Tensor, value: Tensor, counts: Tensor) -> Tensor:
     return out.transpose(0, 1).to(query.dtype)
 
 
-class StrictSiLU(nn.SiLU):
-    """`nn.SiLU` with the same bits for an element at any place of a tensor."""
+class CompiledActivation(SameActivation, nn.Module):
+    """An activation with the same bits for an element at any place of a tensor; its other base class is torch's.
+
+    Of 512 rows of 3072 numbers, GELU by tanh takes a third of the time of torch's with AVX2.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        return activated(input, "silu")
+        has_gradient = torch.is_grad_enabled() and input.requires_grad
+        return super().forward(input) if has_gradient else activated(input, activation_name(self))
 
 
-class StrictGELU(nn.GELU):
-    """`nn.GELU`, in the same way."""
+class CompiledSiLU(CompiledActivation, nn.SiLU):
+    """`nn.SiLU` in compiled code."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return activated(input, "gelu_tanh" if self.approximate == "tanh" else "gelu_erf")
+
+class CompiledGELU(CompiledActivation, nn.GELU):
+    """`nn.GELU` in compiled code."""
 
 
 def activated(x: Tensor, name: str) -> Tensor:
     """An activation of every element."""
-    numbers = F.pad(in_float32(x).flatten(), (0, -x.numel() % v.LANES))
+    missing = max(0, v.LANES - x.numel())  # one vector at least
+    numbers = F.pad(x.flatten(), (0, missing)) if missing else x.contiguous()
     out = torch.empty_like(numbers)
-    activation_program().ctypes(numbers.data_ptr(), out.data_ptr(), len(numbers), ACTIVATIONS[name])
-    return out[: x.numel()].view_as(x).to(x.dtype)
+    call = (0, 0, 0, numbers.data_ptr(), out.data_ptr(), out.numel(), ACTIVATIONS[name], x.dtype == torch.bfloat16)
+    run_on_threads(activation_program(), np.array(call, ACTIVATION), 1, 0, False, x.numel() <= AT_ONCE)
+    return out[: x.numel()].view_as(x) if missing else out
 
 
 # --- compiled code ---------------------------------------------------------------------------------------------------
-
-
-def compile_programs() -> None:
-    """Compile the programs of this file, or load them."""
-    attention_program()
-    activation_program()
 
 
 @cache
@@ -104,7 +108,7 @@ def attention_program() -> Any:
 @cache
 def activation_program() -> Any:
     """The compiled program of activations."""
-    return compiled_callback(activate_all, 4)
+    return compiled_callback(activate_all, 1)
 
 
 def attend_all(address):
@@ -120,7 +124,18 @@ def attend_all(address):
         task = claim(counters, 0)
 
 
-def activate_all(x, out, count, activation):
-    """An activation, by its number, of `count` numbers."""
-    for i in range(0, count, 16):
-        v.store_float(out, i, activate(v.load_float(x, i), activation))
+def activate_all(address):
+    """An activation of all numbers, in parts that threads claim; the last vector may overlap the one before it."""
+    call = activation_call_at(address)
+    x, out, count, is_narrow = call.x, call.out, call.count, call.is_narrow != 0
+    first = claim(call.counters, 0) * AT_ONCE
+    while first < count:
+        for i in range(first, min(first + AT_ONCE, count), 16):
+            at = min(i, count - 16)
+            value = v.load_bfloat16(x, at) if is_narrow else v.load_float(x, at)
+            value = activate(value, call.activation)
+            if is_narrow:
+                v.store_bfloat16(out, at, value)
+            else:
+                v.store_float(out, at, value)
+        first = claim(call.counters, 0) * AT_ONCE

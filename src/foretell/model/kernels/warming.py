@@ -27,12 +27,13 @@ from foretell.model.kernels.block_program import block_program
 from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, fastest_unit, linear_program, units_with
-from foretell.model.kernels.strict_layers import compile_programs
+from foretell.model.kernels.strict_layers import activation_program, attention_program
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # of the background process, which must not slow the generation
-LAYERS, BLOCKS, THREADS, STRICT = "linear layers", "transformer blocks", "threads", "strict layers"
+LAYERS, BLOCKS, THREADS = "linear layers", "transformer blocks", "threads"
+ACTIVATIONS, STRICT = "activations", "strict attention"
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
         return []
     stores = map(stored_matrix, layers)
     matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
-    rest = [STRICT] if is_strict else [BLOCKS] if any(map(can_fuse, decoder.modules())) else []
+    is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
+    rest = [STRICT, ACTIVATIONS] if is_strict else [BLOCKS, ACTIVATIONS] if is_fused else []
     return [*matrices, LAYERS, THREADS, *rest]
 
 
@@ -82,7 +84,8 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     LAYERS: linear_program,
     BLOCKS: block_program,
     THREADS: partial(compiling.compile_now, threads.start, 3),
-    STRICT: compile_programs,
+    ACTIVATIONS: activation_program,
+    STRICT: attention_program,
 }
 
 
