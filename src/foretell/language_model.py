@@ -29,7 +29,7 @@ from foretell.model.quantized_linear import (
     quantize_decoder,
 )
 from foretell.model.surgery import copy_with
-from foretell.saved_model.config_file import NO_TOKENIZER
+from foretell.saved_model.config_file import NO_TOKENIZER, command_of
 from foretell.saved_model.part import (
     DECODER,
     QUANTIZATION,
@@ -325,9 +325,14 @@ def load_model(
     if not (for_training if keep_adapters is None else keep_adapters):
         parts = merge_adapters(parts)
     decoder, tokenizer = parts.pop(DECODER, None), parts.pop(TOKENIZER, None)
+    command = command_of(name, [part.kind for part in parts.values()])
     if not isinstance(decoder, DecoderPart) or not isinstance(tokenizer, TokenizerPart | None):
-        raise CheckpointError(f"{directory} is not a language model: its parts are {', '.join(parts) or 'missing'}")
+        advice = f"; use it with: {command}" if command else ""
+        raise CheckpointError(
+            f"{directory} is not a language model: its parts are {', '.join(parts) or 'missing'}{advice}"
+        )
     if tokenizer is None:
         ids_alone = id_tokenizer(decoder.decoder.config.vocab_size)
-        return LanguageModel(decoder.decoder, ids_alone, name, (f"{directory}: {NO_TOKENIZER}",), parts)
+        notes = () if command else (f"{directory}: {NO_TOKENIZER}",)
+        return LanguageModel(decoder.decoder, ids_alone, name, notes, parts)
     return LanguageModel(decoder.decoder, tokenizer.tokenizer, name, parts=parts)

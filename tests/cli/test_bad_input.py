@@ -271,7 +271,11 @@ TABLE = [
     (["finetune", "RUN", "emptytext.csv"], 1, ["emptytext.csv, line 3", "empty"]),
     (["finetune", "RUN", "nolabel.csv"], 1, ["nolabel.csv, line 3", "label", "empty"]),
     (["finetune", "RUN", "samecolumns.csv"], 1, ["2 columns are called 'text'"]),
-    (["finetune", "RUN", "twocolumns.csv"], 1, ["which column holds the label", "'title', 'body'"]),
+    (
+        ["finetune", "RUN", "twocolumns.csv"],
+        1,
+        ["which column holds the label", "'title', 'body'", "--columns text,label"],
+    ),
     (["finetune", "RUN", "twolabels.csv", "--text-column", "txt"], 1, ["'txt'", "did you mean 'text'"]),
     (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding latin-1"]),
     (["finetune", "RUN", "manylabels.csv"], 1, ["10,000 different labels", "--label-column"]),

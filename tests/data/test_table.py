@@ -153,6 +153,30 @@ def test_a_byte_order_mark_is_dropped_and_blank_rows_are_skipped(tmp_path: Path,
     assert caplog.messages == [f"byte order mark dropped: {path}"]
 
 
+@pytest.mark.parametrize(
+    ("header", "separator"),
+    [("text;label", ";"), ("text\tlabel", "\t"), ('"a, b";label', ";"), ("a,b;c", ","), ('"a;b"', ","), ("text", ",")],
+)
+def test_the_first_line_shows_the_separator(header: str, separator: str, tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n", encoding="utf-8")
+    assert open_table(path).separator == separator
+    assert open_table(path, columns=("text",)).separator == ","  # a text with a semicolon
+
+
+def test_a_table_with_another_separator_is_read_and_noted_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "rows.csv"
+    path.write_text("\ufefftext;label\na, b;1\n", encoding="utf-8")
+    table = open_table(path)
+    with caplog.at_level("INFO"):
+        assert table.first_columns() == ["text", "label"]
+        assert [row.cells for row in table] == [{"text": "a, b", "label": "1"}]
+    assert caplog.messages == [
+        f"byte order mark dropped: {path}",
+        f"separator   a semicolon, not a comma: {path}",
+    ]
+
+
 def test_rows_are_located_by_their_first_line(tmp_path: Path):
     path = tmp_path / "rows.csv"
     path.write_text('text,label\n"a\nb",1\nc,2\n', encoding="utf-8")

@@ -52,9 +52,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        817,
+        823,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
-        "malloc; compiled activations have the name of torch's",
+        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -66,14 +66,19 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
-    ("data", 0, 14, "tokens are counted without padding; limits of zip and compressed files as a whole"),
+    (
+        "data",
+        0,
+        39,
+        "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table",
+    ),
     ("evaluation", 0, 4, "results describe themselves as documents"),
     (
         "finetuning",
         4,
-        1598,
+        1608,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels and numbers on the page",
+        "labels and numbers on the page; the separator of predictions, advice on headers and commands",
     ),
     (
         "forecasting",
@@ -113,10 +118,17 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "saved_model",
         1,
-        114,
-        "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples",
+        120,
+        "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples; the "
+        "command for a model by its parts",
     ),
-    ("serving", 5, 660, "the explorer: passes of models for any task, operands, patch maps, page files, examples"),
+    (
+        "serving",
+        5,
+        668,
+        "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
+        "in messages",
+    ),
     ("session", 2, 216, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
@@ -127,7 +139,12 @@ RAISED: list[tuple[str, int, int, str]] = [
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths",
     ),
-    ("typesetting", 0, 48, "the reader of formulas for lessons in Markdown; bars and short lines from other packages"),
+    (
+        "typesetting",
+        0,
+        50,
+        "the reader of formulas for lessons in Markdown; bars and short lines from other packages; closer columns",
+    ),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

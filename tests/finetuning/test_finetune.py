@@ -75,9 +75,9 @@ def test_a_checkpoint_that_is_better_than_the_last_evaluation_is_not_improving(
     request = tiny_request(review_file, tmp_path / "run", overrides={"training": {"learning_rate": 0.005}}, start=start)
     session = finetune(request)
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 13, "validation_loss": 0.1}\n')
-    assert longer_advice(session) == []
+    assert longer_advice(session, {"accuracy": 0.9}) == []
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
-    assert "--steps 24" in longer_advice(session)[0]
+    assert "--steps 24" in longer_advice(session, {"accuracy": 0.9})[0]
 
 
 @pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])

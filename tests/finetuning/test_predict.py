@@ -57,6 +57,15 @@ def test_a_file_of_predictions_keeps_the_columns(
         write_predictions(out, [], head_of(model).task, lambda count: None)
 
 
+@pytest.mark.parametrize(("suffix", "written"), [(".csv", ";"), (".tsv", "\t")])
+def test_predictions_have_the_separator_of_the_file(model: LanguageModel, tmp_path: Path, suffix, written) -> None:
+    path, out = tmp_path / "rows.csv", tmp_path / f"out{suffix}"
+    path.write_text("text;n\nthe film;1\n", encoding="utf-8")
+    table = open_table(path)
+    write_predictions(out, predict_file(model, table, NONE), head_of(model).task, lambda count: None, table.separator)
+    assert out.read_text(encoding="utf-8").startswith(f"text{written}n{written}predicted_label{written}")
+
+
 @pytest.mark.parametrize(("suffix", "column"), [(".csv", "probability_good"), (".jsonl", "probabilities")])
 def test_no_column_of_the_file_is_overwritten(model: LanguageModel, tmp_path: Path, suffix: str, column: str) -> None:
     path = tmp_path / "rows.csv"

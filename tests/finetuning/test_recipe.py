@@ -84,7 +84,8 @@ def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_wei
     assert all(torch.equal(first[key], second[key]) for key in first | second)
     session.progress.evaluations_since_best = 0
     (whole / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
-    assert f"finetune {review_file} --from-scratch --task classify" in longer_advice(session)[0]
+    assert f"finetune {review_file} --from-scratch --task classify" in longer_advice(session, {"accuracy": 0.9})[0]
+    assert longer_advice(session, {"accuracy": 1.0}) == []
 
 
 def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(

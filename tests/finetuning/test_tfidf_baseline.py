@@ -95,3 +95,9 @@ def test_without_scikit_learn_the_rule_needs_no_text(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("task", ["entailment", "similarity", "choice", "tag"])
 def test_kinds_of_several_texts_keep_their_rule(task: str) -> None:
     assert not find_kind(task).linear_model
+
+
+def test_many_labels_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    examples = labelled([(f"text {index}", f"L{index % 20}") for index in range(60)])
+    tuned_baseline(kind_for("classify", examples), examples[:40], examples[40:])
+    assert [str(each.message) for each in recwarn if "unique classes" in str(each.message)] == []

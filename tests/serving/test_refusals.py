@@ -274,3 +274,9 @@ def test_health_answers_while_requests_are_refused(server):
     threading.Thread(target=lambda: (server.post("/v1/completions", prompt="x", n=10**6), done.set())).start()
     assert server.client.get("/health").status_code == 200
     assert done.wait(30)
+
+
+@pytest.mark.parametrize("body", ["{bad", "[[1]", "}" * 100, '{"a": [1}'])
+def test_a_body_that_is_not_json_is_refused_with_its_place(server, body):
+    answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert refused(answer)["message"].startswith("the body is not JSON at line 1, column ")

@@ -9,6 +9,9 @@ import json
 import pytest
 
 from foretell.cli.main import run
+from foretell.loading import load
+from foretell.saved_model.config_file import NO_TOKENIZER
+from foretell.serving.models import ModelSettings, serve_model
 
 SERIES = [float(hour % 5) for hour in range(60)]
 
@@ -73,6 +76,37 @@ def test_a_forecast(server, folder):
     )
     assert answer["data"][0]["median"] == expected["median"]
     assert answer["data"][0]["intervals"] == expected["intervals"]
+
+
+def test_several_series_have_numbers(server):
+    answer = server.ask("/v1/forecast", model="f", series=[SERIES, SERIES], horizon=1, samples=2)
+    assert [row["unique_id"] for row in answer["data"]] == ["series 1", "series 2"]
+    one = server.ask("/v1/forecast", model="f", series=[SERIES], horizon=1, samples=2)
+    assert one["data"][0]["unique_id"] == "series"
+
+
+def test_a_forecaster_asked_for_a_text_names_its_route(server):
+    answer = server.post("/v1/completions", model="f", prompt="a text")
+    assert answer.status_code == 400
+    assert "f answers at /v1/forecast" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("name", "path"), [("f", "/v1/forecast"), ("c", "/v1/predict")])
+def test_a_model_for_a_task_is_introduced_by_its_route(folder, name, path, caplog):
+    model = load(folder / name)
+    assert not any(NO_TOKENIZER in line for line in model.notes)
+    with caplog.at_level("INFO"):
+        serve_model(name, model, ModelSettings(2**24))
+    assert [record.message for record in caplog.records if path in record.message]
+    assert "no chat template" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("f", "foretell forecast {} DATA"), ("t", "foretell translate {} TEXT"), ("c", "")]
+)
+def test_predict_names_the_verb_of_a_model(folder, name, advice, capfd):
+    assert (run(["predict", str(folder / name), "it is good"]) == 0) == (name == "c")
+    assert advice.format(folder / name) in capfd.readouterr().err
 
 
 def test_a_prediction(server, folder):

@@ -216,3 +216,13 @@ def test_a_shown_result_has_text_and_html() -> None:
 
     assert "Q Kᵀ" in str(Result())
     assert "<math" in Result()._repr_html_()
+
+
+def test_a_table_that_is_a_little_too_wide_has_closer_columns_and_whole_words() -> None:
+    table = Table(["", "MASE", "MAE"], [["seasonal naive", "0.392", "1.234e+04"]])
+    exact = len("seasonal naive  0.392  1.234e+04")
+    for width in (exact, exact - 1, exact - 2):
+        lines = document_text(DocumentSection("", [table]), width).splitlines()
+        assert "seasonal naive" in lines[-1]
+        assert max(map(len, lines)) <= width
+    assert "seasonal n…" in document_text(DocumentSection("", [table]), exact - 3)

@@ -188,15 +188,13 @@ def forecast(
 
 
 def open_forecaster(model: str, **options: Unpack[arguments.LoadKeywords]) -> Forecaster:
-    """Load a forecaster; lines on stderr as for other models, but for a note on texts, which it does not read."""
+    """Load a forecaster; lines on stderr as for other models."""
     show_loading(model)
     from foretell.forecasting.forecaster import as_forecaster
     from foretell.loading import load
-    from foretell.saved_model.config_file import NO_TOKENIZER
 
     loaded = load(model, **options)
-    notes = (line for line in loaded.notes if NO_TOKENIZER not in line)
-    show_loaded(model, loaded.decoder, loaded.precision, notes)
+    show_loaded(model, loaded.decoder, loaded.precision, loaded.notes)
     return as_forecaster(loaded)
 
 

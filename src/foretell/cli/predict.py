@@ -61,7 +61,7 @@ def predict(
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
     predicted = predict_file(loaded, table, given)
     if out is not None:
-        write_file(out, predicted, kind)
+        write_file(out, predicted, kind, table.separator)
         return
     for row, result in predicted:
         if json:
@@ -78,12 +78,12 @@ def read_lines() -> list[str]:
     return lines
 
 
-def write_file(out: Path, predicted: Iterable[Predicted], kind: Kind) -> None:
+def write_file(out: Path, predicted: Iterable[Predicted], kind: Kind, separator: str) -> None:
     """Write the rows with their predictions, with progress on stderr."""
     from foretell.finetuning.predict import write_predictions
 
     with CountLine("predicting") as progress:
-        count = write_predictions(out, predicted, kind, progress)
+        count = write_predictions(out, predicted, kind, progress, separator)
     note(f"{out}: {count:,} rows")
 
 

@@ -10,11 +10,14 @@ import csv
 import datetime
 import importlib
 import json
+import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,10 @@ LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long
 PARQUET_ROWS = 256
 # Bytes; without it, Arrow reads a column's part of a whole row group (60 MB take 73 MB, not 14)
 PARQUET_BUFFER = 2**20
+SEPARATORS = {"\t": "a tab", ";": "a semicolon"}  # of .csv files, besides the comma
+QUOTED = re.compile(r'"[^"]*("|$)')
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class JsonList(Format):
     """A JSON list of objects or strings."""
 
     def rows(self, table: Table) -> Iterator[Row]:
-        content = table.file.text(table.note, *table.decoding)
+        content = table.file.text(table.note_once, *table.decoding)
         if not content.strip():
             return
         values = parse_json(content, str(table.file))
@@ -255,6 +262,7 @@ class Table:
     otherwise: Format = LINES
     choose: Choose = field(default=choose_all, compare=False)
     note: Note = field(default=log_note, compare=False)
+    noted: set[str] = field(default_factory=set, init=False, compare=False)
 
     def __iter__(self) -> Iterator[Row]:
         return (row for row in self.records() if not row.is_blank)
@@ -274,14 +282,31 @@ class Table:
     def records(self) -> Iterator[Row]:
         if self.columns and not isinstance(self.format, Delimited):
             raise DataError(f"{self}: --columns names the columns of .csv and .tsv files; this is neither")
-        return self.format.rows(self)
+        return (Delimited(self.separator) if self.format is FORMATS[".csv"] else self.format).rows(self)
+
+    @cached_property
+    def separator(self) -> str:
+        """The separator of a .csv file of rows: a tab or semicolon that its first line has instead of commas."""
+        if self.format is not FORMATS[".csv"] or len(self.columns) == 1:
+            return ","
+        first = QUOTED.sub("", next(self.lines(), ""))
+        found = [] if "," in first else [each for each in SEPARATORS if each in first]
+        if found:
+            logger.info(f"separator   {SEPARATORS[found[0]]}, not a comma: {self}")
+        return next(iter(found), ",")
 
     def cells(self) -> Iterator[Cells]:
         """The rows as lists of cells, the names of the columns first; a CSV or TSV file may lack them."""
         return self.format.cells(self)
 
     def lines(self) -> Iterator[str]:
-        return self.file.lines(self.note, *self.decoding)
+        return self.file.lines(self.note_once, *self.decoding)
+
+    def note_once(self, what: str, where: str) -> None:
+        """A note, unless an earlier reading gave it."""
+        if what not in self.noted:
+            self.noted.add(what)
+            self.note(what, where)
 
     def first_columns(self) -> list[str]:
         for row in self:

@@ -21,6 +21,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, make_dropout
 from foretell.model.init import WEIGHT_STD, with_vocabulary
+from foretell.saved_model.config_file import command_of
 from foretell.saved_model.part import DECODER, TOKENIZER, DecoderPart, Part, PartSource, TokenizerPart, register_part
 from foretell.training.objective import Loss, Objective
 
@@ -91,6 +92,8 @@ def head_of(model: LanguageModel) -> TaskHead:
     """The head of a tuned model; a UsageError for a model without one."""
     head = model.parts.get(TASK_HEAD)
     if not isinstance(head, TaskHead):
+        if command := command_of(model.name, [part.kind for part in model.parts.values()]):
+            raise UsageError(f"{model.name} has no task head; use it with: {command}")
         raise UsageError(f"{model.name} has no task head; make one with: foretell finetune {model.name} DATA")
     return head
 

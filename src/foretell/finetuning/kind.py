@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -349,8 +350,10 @@ def only(available: Sequence[str], names: Sequence[str], what: str, option: str,
     matching = [name for name in available if name.lower() in names]
     if len(matching) == 1:
         return matching[0]
+    advice = "; if it has no header line: --columns text,label" if Path(where).suffix in (".csv", ".tsv") else ""
     raise DataError(
         f"{where}: which column holds the {what}? Name it with {option}; its columns are {list_names(available, 12)}"
+        f"{advice}"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
-from foretell.data.table import FORMATS, LINES, TEXT, Delimited, Row, Table, open_table
+from foretell.data.table import FORMATS, LINES, TEXT, Row, Table, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.head import head_of, input_format
@@ -115,8 +115,11 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
     return kind.find_texts(available, given, str(table))
 
 
-def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done) -> int:
-    """Write rows with their predictions; the file appears whole when all are done. Returns the number of rows."""
+def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, separator: str = ",") -> int:
+    """Write rows with their predictions; the file appears whole when all are done. Returns the number of rows.
+
+    separator: of the cells of a .csv file.
+    """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise UsageError(f"--out {path}: give a name that ends in {', '.join(WRITERS)}")
@@ -124,23 +127,22 @@ def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, do
         raise OutputError(f"could not write {path}: it exists; give another name")
     if not path.parent.is_dir():
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    separator = "\t" if path.suffix.lower() == ".tsv" else separator
     with new_files(path) as (temporary,), temporary.open("w", encoding="utf-8", newline="") as file:
         count = 0
-        for count, cells in enumerate(writer(file, path, predicted, kind), start=1):  # noqa: B007
+        for count, cells in enumerate(writer(file, separator, predicted, kind), start=1):  # noqa: B007
             done(count)
     return count
 
 
-def write_table(file: IO[str], path: Path, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+def write_table(file: IO[str], separator: str, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row and of its prediction, the same columns for every row."""
     table = None
     for row, prediction in predicted:
         cells = joined_cells(row, kind.table_cells(prediction))
         cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in cells.items()}
         if table is None:
-            written_as = FORMATS[path.suffix.lower()]
-            assert isinstance(written_as, Delimited)
-            table = csv.DictWriter(file, list(cells), delimiter=written_as.delimiter, lineterminator="\n")
+            table = csv.DictWriter(file, list(cells), delimiter=separator, lineterminator="\n")
             table.writeheader()
         try:
             table.writerow(cells)
@@ -149,7 +151,7 @@ def write_table(file: IO[str], path: Path, predicted: Iterable[Predicted], kind:
         yield cells
 
 
-def write_lines(file: IO[str], path: Path, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+def write_lines(file: IO[str], separator: str, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row, followed by the cells of its prediction."""
     for row, prediction in predicted:
         cells = joined_cells(row, kind.cells(prediction))

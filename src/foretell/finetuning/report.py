@@ -44,7 +44,7 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     entries = {"best_step": best.step, "baseline": baseline, **ensemble_entry(model)}
     outputs, targets = task_outputs(model, dev, session.dtype), [example.target for example in dev]
     figures = session.task.head.task.figures(outputs, targets)
-    if advice := [*longer_advice(session), *mixture_advice(session, figures, baseline)]:
+    if advice := [*longer_advice(session, figures), *mixture_advice(session, figures, baseline)]:
         entries["advice"] = advice
     return write_figures(session, outputs, targets, {}, entries)
 
@@ -135,14 +135,15 @@ def mixture_advice(
     ]
 
 
-def longer_advice(session: Session[FinetuneTask]) -> list[str]:
-    """The command that trains longer, if the last evaluation was the best.
+def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
+    """The command that trains longer, if the last evaluation was the best and not all predictions are right.
 
     A checkpoint between two evaluations is evaluated too, and may be better than both.
     """
     progress, minutes = session.progress, session.task.about.get("minutes")
     evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
-    if not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
+    is_perfect = figures.get("accuracy") == 1
+    if is_perfect or not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return []
     length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
     command = command_with(session, *length)

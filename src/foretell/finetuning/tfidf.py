@@ -241,6 +241,7 @@ def fit_tfidf(kind: Kind, train: Sequence[Example]) -> TfidfModel | None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the bound of the iterations is meant
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)  # in a fold
         return tune_tfidf(kind, LINEAR_MODELS[kind.linear_model], train)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,6 +17,7 @@ from foretell.weight_shapes import weight_shapes
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
+COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # by the kind of a part
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
 OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
 
@@ -113,6 +114,11 @@ def read_stored_model(directory: Path) -> StoredModel | None:
     notes = () if TOKENIZER in kinds else (f"{directory}: {NO_TOKENIZER}",)
     check_vocabulary(tokenizer, config, directory)
     return StoredModel(config, tokenizer, tensors, quantization, notes)
+
+
+def command_of(name: str, kinds: Iterable[str]) -> str:
+    """The command for a model with a part that no language model has; empty for others."""
+    return next((f"foretell {COMMANDS[kind].format(name)}" for kind in kinds if kind in COMMANDS), "")
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:

@@ -40,12 +40,14 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def depth_of(body: bytes) -> int:
-    """The depth of nested brackets outside strings, exact up to one above DEEPEST."""
+    """The depth of nested brackets outside strings, exact up to one above DEEPEST; of unbalanced ones, it or more."""
     brackets = STRING.sub(b"", body).translate(bytes.maketrans(b"{}", b"[]"), NO_BRACKETS)
     for depth in range(DEEPEST + 1):
         if not brackets:
             return depth
-        brackets = brackets.replace(b"[]", b"")  # the innermost level
+        inner, brackets = brackets, brackets.replace(b"[]", b"")  # the innermost level
+        if brackets == inner:
+            return depth + brackets.count(b"[")
     return DEEPEST + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
 from foretell.inference.answer_receipt import ModelIdentity, identity_of
-from foretell.inference.chat import choose_template
+from foretell.inference.chat import FALLBACK_TEMPLATE, choose_template
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.sections import all_sections
@@ -28,10 +29,13 @@ from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure, model_structure
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.requests import PassRequest
-from foretell.text.chat_template import ChatFormat
+from foretell.text.chat_template import ChatFormat, own_template
 
 STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
 LEAST_TOKENS = 256  # that a cache holds, or the whole context
+TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # of models for a task, by the kind of a part
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,22 @@ class ServedModel(ExploredModel):
         return f"foretell-{version_of('foretell')}-{self.model.tokenizer.fingerprint[:12]}"
 
 
+def task_path_of(model: LanguageModel) -> str:
+    """The route of the task that a model was trained for; empty for a language model."""
+    return next((TASK_PATHS[part.kind] for part in model.parts.values() if part.kind in TASK_PATHS), "")
+
+
 def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> ServedModel:
     """A served model.
 
     Raises TokenizerError for a template that the model cannot write, UsageError for a cache that is too small.
     """
+    template = settings.template
+    if path := task_path_of(model):
+        logger.info(f"{name} was trained for a task; requests to {path} are answered")
+        template = template or (FALLBACK_TEMPLATE if own_template(model.tokenizer, name) is None else None)
     try:
-        chat = ChatFormat(choose_template(model, settings.template), model.tokenizer)
+        chat = ChatFormat(choose_template(model, template), model.tokenizer)
     except TokenizerError:
         if settings.template is not None:
             raise

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from foretell.errors import TokenizerError
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import NoRoomError, Rules, Sequence
 from foretell.inference.completion import make_sampling
@@ -15,7 +16,7 @@ from foretell.serving.changes import Patches
 from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.look import Watch, check_look
-from foretell.serving.models import ExploredModel, ServedModel
+from foretell.serving.models import ExploredModel, ServedModel, task_path_of
 from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
 from foretell.text import StopStrings, Tokenizer
 from foretell.text.chat_template import ChatFormat, Message, Role
@@ -128,7 +129,11 @@ def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: boo
     """The ids of a prompt. An empty text is the end of a document, where the vocabulary has such a token."""
     tokenizer = served.model.tokenizer
     if isinstance(prompt, str):
-        ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
+        try:
+            ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
+        except TokenizerError as error:
+            path = task_path_of(served.model)
+            raise ApiError(400, f"{error}; {served.name} answers at {path}" if path else str(error)) from None
     else:
         ids = prompt
         check_ids(served, ids, "prompt")

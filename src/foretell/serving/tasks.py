@@ -44,6 +44,11 @@ class ForecastRequest(Request):
     samples: Annotated[int, Ge(1), Le(1000)] = 100
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 1
 
+    def named(self) -> list[tuple[str, list[float | None]]]:
+        """The series with their names: a number each, where there are several."""
+        is_one = len(self.series) == 1
+        return [("series" if is_one else f"series {number}", each) for number, each in enumerate(self.series, start=1)]
+
 
 class PredictRequest(Request):
     """POST /v1/predict: texts, or several texts per input where the model was tuned on pairs or choices."""
@@ -69,7 +74,7 @@ class TaskEndpoint(TextEndpoint[TaskRequest]):
 
     async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
         call = self.server.engine.call
-        given = request.series if isinstance(request, ForecastRequest) else request.input
+        given = request.named() if isinstance(request, ForecastRequest) else request.input
         inputs = [given] if isinstance(given, str) else given
         rows = [await call(partial(served.answer, request, each)) for each in inputs]  # others are answered in between
         return to_json({"object": "list", "model": served.name, "data": rows})
@@ -123,9 +128,9 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
         given = reading_values(forecaster, request.text, tokenizer)
         return first.with_input(given, given.levels)
 
-    def answer(request: ForecastRequest, values: list[float | None]) -> dict[str, Any]:
-        history = np.array([np.nan if value is None else value for value in values])
-        series = [Series("series", history, numbered())]
+    def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> dict[str, Any]:
+        name, values = named
+        series = [Series(name, np.array([np.nan if value is None else value for value in values]), numbered())]
         steps = request.horizon or forecaster.for_series(series)[1]
         values_sampled = request.samples * steps
         if values_sampled > MOST_SAMPLED:

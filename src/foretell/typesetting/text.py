@@ -266,18 +266,20 @@ def _table(table: Table, width: int) -> list[str]:
     numeric = numeric_columns(table)
     lines = [list(table.header), *map(list, table.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    excess = sum(widths) + 2 * (len(widths) - 1) - width
-    if excess > 0:  # shorten the widest column of words
+    excess, gap = sum(widths) + 2 * (len(widths) - 1) - width, "  "
+    if 0 < excess < len(widths):  # columns are closer, so that no word is cut
+        gap = " "
+    elif excess > 0:  # shorten the widest column of words
         widest = max(range(len(widths)), key=lambda column: (not numeric[column], widths[column]))
         widths[widest] = max(4, widths[widest] - excess)
     aligned = [
-        "  ".join(
+        gap.join(
             (pad_left if right else pad)(_cut(cell, size), size)
             for cell, size, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         for line in lines
     ]
-    return [aligned[0], "  ".join("─" * size for size in widths), *aligned[1:]] if any(table.header) else aligned[1:]
+    return [aligned[0], gap.join("─" * size for size in widths), *aligned[1:]] if any(table.header) else aligned[1:]
 
 
 def _cut(cell: str, width: int) -> str:
