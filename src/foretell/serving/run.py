@@ -43,6 +43,7 @@ BACKLOG = 2048
 WARM_UP_TOKENS = 4
 LOG_RECORDS = 1000
 LAST_SECONDS = 2.0  # for the last lines of streams that are stopped, and for what clients have not read yet
+USUAL_COLLECTIONS = (700, 10, 10)  # Python's; the command line collects rarely, which is for programs that end
 LAG_SECONDS = 0.25  # how often the event loop's delay is measured
 
 logger = logging.getLogger(__name__)
@@ -228,6 +229,8 @@ class Run:
             await self._generate_little(served)
         gc.collect()
         gc.freeze()  # what the models and libraries consist of is not garbage; collections become short
+        gc.collect()  # the next one waits for a quarter of the objects that this one keeps: none, a million before
+        gc.set_threshold(*USUAL_COLLECTIONS)
         self.server.is_ready = True
         self.started()
 
