@@ -125,9 +125,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         5,
-        668,
+        671,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
-        "in messages",
+        "in messages; Python's usual collection of garbage",
     ),
     ("session", 2, 216, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
