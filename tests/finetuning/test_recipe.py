@@ -84,7 +84,7 @@ def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_wei
     assert all(torch.equal(first[key], second[key]) for key in first | second)
     session.progress.evaluations_since_best = 0
     (whole / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
-    assert f"finetune {review_file} --from-scratch --task classify" in longer_advice(session, {"accuracy": 0.9})[0]
+    assert f"finetune {review_file} --task classify" in longer_advice(session, {"accuracy": 0.9})[0]
     assert longer_advice(session, {"accuracy": 1.0}) == []
 
 
@@ -94,7 +94,7 @@ def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(
     session = finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True))
     linear = {"rule": f"{FEATURES} with logistic regression, C 10", "accuracy": 0.9}
     (line,) = mixture_advice(session, {"accuracy": 0.8}, linear)
-    assert line.endswith(f"finetune {review_file} --from-scratch --task classify --ensemble")
+    assert line.endswith(f"finetune {review_file} --task classify --ensemble")
     assert mixture_advice(session, {"accuracy": 0.9}, linear) == []
     assert mixture_advice(session, {"accuracy": 0.8}, {**linear, "rule": "the most frequent label"}) == []
 

@@ -154,7 +154,7 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
     """The command of the run with other options."""
     about = session.task.about
     dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
-    start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0], "--from-scratch"]
+    start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0]]
     return f"{command_name()} finetune {shlex.join([*start, '--task', session.task.head.task.name, *dev, *options])}"
 
 
