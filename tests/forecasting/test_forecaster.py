@@ -106,6 +106,7 @@ def test_a_series_that_never_changed_is_continued_unchanged(forecaster, last):
     equal, fewer = (np.array([-4.0] * count + last) for count in (FEWEST_EQUAL, FEWEST_EQUAL - 1))
     assert (forecaster.sample_paths([equal], 3, 5)[0] == -4).all()
     assert (forecaster.sample_paths([fewer], 3, 5)[0] != -4).any()
+    assert (replace(forecaster, minimum=2.0).sample_paths([equal], 3, 5)[0] == 2).all()
 
 
 def test_a_quantised_forecaster_is_close_to_the_plain_one(forecaster, run_directory):

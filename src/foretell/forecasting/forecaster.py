@@ -138,9 +138,9 @@ class Forecaster:
     def combined(self, history: np.ndarray, paths: np.ndarray) -> np.ndarray:
         """Paths with the naive part of the forecast, at least the minimum. Equal values are continued unchanged."""
         known = history[~np.isnan(history)]
-        if len(known) >= FEWEST_EQUAL and (known == known[0]).all():
-            return np.full_like(paths, known[0])
-        moved = paths if self.combination is None else self.combination.apply(history, paths)
+        is_constant = len(known) >= FEWEST_EQUAL and (known == known[0]).all()
+        paths = np.full_like(paths, known[0]) if is_constant else paths
+        moved = paths if is_constant or self.combination is None else self.combination.apply(history, paths)
         return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:

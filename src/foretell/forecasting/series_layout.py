@@ -175,8 +175,9 @@ def find_time(table: SeriesTable, given: SeriesFormat, remembered: SeriesFormat)
     first = table.body[0]
     named = [index for index, name in enumerate(table.names) if name.lower() in TIME_NAMES]
     dated = [index for index in range(len(table.names)) if is_date(first.cell(index))]
-    is_first = len(table.names) > 1 and all(is_time(row.cell(0)) for row in table.body)
-    both = [index for index in dated if index in named] or dated or named or [0] * is_first
+    both = [index for index in dated if index in named] or dated or named
+    if not both and len(table.names) > 1 and all(is_time(row.cell(0)) for row in table.body):
+        return 0
     if len(both) > 1 and dated and both[0] != 0:
         names = ", ".join(table.names[index] for index in both)
         raise DataError(f"{table.where}: the columns {names} have times; --time-column names the one to use")
