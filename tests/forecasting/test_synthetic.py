@@ -63,6 +63,29 @@ def test_the_cycle_of_noise_is_shrunk_and_a_short_series_has_none():
     assert (cycle_of(np.full(40, np.nan), 4) == 0).all()
 
 
+def days(levels: np.ndarray) -> np.ndarray:
+    """Hours: each day is twelve of its level, then twelve of one more."""
+    return (levels[:, None] + (np.arange(24) > 11)).ravel().astype(float)
+
+
+def test_hours_have_the_cycle_of_a_week_if_the_last_week_confirms_it():
+    weeks = np.array([1, 1, 1, 1, 1, 0, 0] * 4)
+    cycle = cycle_of(days(weeks)[:-48], 24)  # the next time is a Saturday
+    expected = days(np.array([0, 0, 1, 1, 1, 1, 1]))
+    np.testing.assert_allclose(cycle, expected - expected.mean(), atol=0.05)
+    for levels in (weeks[-14:], np.append(weeks[:-7], weeks[-10:-3]), np.random.default_rng(1).random(28)):
+        assert len(cycle_of(days(levels), 24)) == 24  # two weeks alone, a week that begins three days later, no weeks
+    assert len(cycle_of(days(weeks), 12)) == 12
+
+
+def test_missing_values_do_not_count_in_a_week():
+    values = days(np.array([1, 1, 1, 1, 1, 0, 0] * 4))
+    values[5::11] = np.nan
+    assert np.isfinite(cycle_of(values, 24)).all() and len(cycle_of(values, 24)) == 168
+    values[-168:] = np.nan
+    assert len(cycle_of(values, 24)) == 24
+
+
 def test_values_before_the_context_help_to_find_the_cycle():
     values = np.tile([0.0, 0, 8, 0], 10)
     assert scale_of(values[-4:], 4).cycle == (0, 0, 0, 0)

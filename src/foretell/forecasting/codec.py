@@ -28,6 +28,9 @@ STEADY_SPREAD = 0.01  # of a context that its cycle explains exactly, as a share
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
 CYCLES = 8  # the last ones, of which a cycle is the mean
 CYCLE_DECAY = 0.7  # of the weights in that mean, from one to the one before
+DAYS = (24, 48, 96)  # seasons that are days, of hours, half hours and quarters of an hour, which weeks may change
+DAYS_PER_WEEK = 7
+CONFIRMED = 0.9  # of the mean deviation in the last week: that after subtracting a cycle is at most this share
 Earlier = np.ndarray | tuple[()]  # values of a series before a context
 
 
@@ -72,7 +75,8 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
     if not len(known):
         return Scale(0.0, 1.0)
     largest = float(np.abs(known).max()) or 1.0
-    whole = np.concatenate([before[-(CYCLES + 1) * season :], values]) / largest  # the square of 1e200 would overflow
+    earlier = before[-(CYCLES + 1) * (DAYS_PER_WEEK if season in DAYS else 1) * season :]
+    whole = np.concatenate([earlier, values]) / largest  # the square of 1e200 would overflow
     scale = Scale(0.0, 1.0, tuple(cycle_of(whole, season)))
     rest = values / largest - scale.cycle_at(-len(values), len(values))
     location, spread = float(np.nanmean(rest)), float(np.nanstd(rest))
@@ -83,6 +87,36 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
 
 
 def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
+    """The cycle of a season (season,), or of a week if the season is a day, from the next value's phase on.
+
+    A week's cycle is the day's and the mean week of the rest, which counts if it forecasts the last week from the
+    weeks before.
+    """
+    day = mean_cycle(values, season)
+    if season not in DAYS:
+        return day
+    week = DAYS_PER_WEEK * season
+    recent = values[-(CYCLES + 1) * week :]
+    rest = recent - day[np.arange(-len(recent), 0) % season]
+    if not is_confirmed(rest, week):
+        return day
+    return np.tile(day, DAYS_PER_WEEK) + mean_cycle(rest, week)
+
+
+def is_confirmed(values: np.ndarray, period: int) -> bool:
+    """Whether the mean cycle of the values before the last period forecasts the values in it better than their mean."""
+    last = values[-period:]
+    if len(values) < 3 * period or np.isnan(last).all():
+        return False
+    rest = last - mean_cycle(values[:-period], period)
+    return mean_deviation(rest) <= CONFIRMED * mean_deviation(last)
+
+
+def mean_deviation(values: np.ndarray) -> float:
+    return float(np.nanmean(np.abs(values - np.nanmean(values))))
+
+
+def mean_cycle(values: np.ndarray, season: int) -> np.ndarray:
     """The mean deviation (season,) of each phase from the moving average of a season, from the next value's on.
 
     The last CYCLES cycles count, by CYCLE_DECAY. The cycle is shrunk by the share of its variance that noise explains,
