@@ -2,3 +2,7 @@
 
 Verbs import torch inside their functions, so that `--help` is instant.
 """
+
+import time
+
+IMPORTED = time.monotonic()  # when a command began, as nearly as it can tell

@@ -15,8 +15,10 @@ from typing import Any, NoReturn
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
+from foretell.cli import IMPORTED
 from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.terminal import fail, library_notes_on_stderr
+from foretell.cli.training import TrainingOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_sigterm
 
@@ -107,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
     signal.signal(signal.SIGTERM, end_by_sigterm)
     gc.set_threshold(*COLLECT_RARELY)
+    TrainingOptions.command_began = IMPORTED
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from cyclopts import Parameter
 
@@ -26,6 +26,8 @@ Value = TypeVar("Value")
 @dataclass(frozen=True)
 class TrainingOptions:
     """Options of every training."""
+
+    command_began: ClassVar[float | None] = None  # of a process that runs one command
 
     minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
     steps: Annotated[int | None, arguments.Whole, Parameter(help="How many optimizer steps instead.")] = None
@@ -49,8 +51,8 @@ class TrainingOptions:
 
     @property
     def began(self) -> float:
-        """The time when the options were read, before torch is loaded: the minutes are counted from here."""
-        return vars(self)["_began"]
+        """The time when the command began, or when the options were read: the minutes are counted from here."""
+        return self.command_began or vars(self)["_began"]
 
     @property
     def is_resumed(self) -> bool:

@@ -104,7 +104,7 @@ def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
 
 
 def is_confirmed(values: np.ndarray, period: int) -> bool:
-    """Whether the mean cycle of the values before the last period forecasts the values in it better than their mean."""
+    """True if the mean cycle before the last period forecasts the values in it better than their mean does."""
     last = values[-period:]
     if len(values) < 3 * period or np.isnan(last).all():
         return False
