@@ -128,6 +128,10 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
         else:
             assert shown.item() == pytest.approx(prediction.value, abs=1e-6)
         own = attribute_label(model, [TEXT])
+        name = "task_head.contributions" + (".difference" if prediction.probabilities else "")
+        index = f"{prediction.label!r},-1" if prediction.probabilities else "0"
+        numbers = [explain_value(given, TEXT, f"{name}[{index},{n}]", page.outcomes) for n in range(len(own.parts))]
+        assert [each.stored for each in numbers] == pytest.approx([part.value for part in own.parts], abs=1e-5)
         rows = content["outcomes.parts"][0].astype(float)
         row = rows[0] - rows[-1] if len(rows) > 1 else rows[0]  # minus the mean of all labels
         np.testing.assert_allclose(row[2:], [part.value for part in own.parts], atol=1e-5)
@@ -143,9 +147,16 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
 def test_every_number_of_a_head_follows_from_its_operands(folders, server, name):
     given = as_task_input(load(folders / name, dtype="float32"))
     outcomes, [prediction] = outcomes_of(given), predict(given, TEXT)
-    addresses = ["task_head[-1]", "task_head.weight[0,3]", "trunk.norm[-1,5]"]
+    addresses = [
+        "task_head[-1]",
+        "task_head.weight[0,3]",
+        "trunk.norm[-1,5]",
+        f"task_head.contributions[0,'{CORE}[1]']",
+    ]
     if name == "labels":
         addresses += ["task_head['bad']", "task_head.probabilities['bad']", "task_head.mean[5]"]
+        addresses += ["task_head.contributions.vector[1,5]", "task_head.contributions.difference['bad',-1,'all']"]
+        addresses += ["task_head.contributions[-1,2]"]
     for address in addresses:
         explanation = explain_value(given, TEXT, address, outcomes)
         assert explanation.agrees, str(explanation)
@@ -237,6 +248,10 @@ def test_a_label_opens_down_to_a_weight_of_the_head(open_live):
         assert panel.locator("code[aria-current]").inner_text().startswith(address)
         assert "The value follows from its operands" in panel.inner_text()
         number = panel.locator("tbody tr").first.locator("td").nth(2).locator(".opens")
+    page.locator("#outcome-sums .opens").first.click()
+    settled(page)
+    assert panel.locator("code[aria-current]").inner_text().startswith("task_head.contributions.difference[")
+    assert "The value follows from its operands" in panel.inner_text()
     assert complaints == []
 
 

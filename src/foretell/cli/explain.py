@@ -237,8 +237,9 @@ def explain(
 
     Numbers are named as in `foretell trace MODEL --list`. There are also
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
-    --value "probabilities[-1,' the']". Fine-tuned models also have task_head[c],
-    the logit of a label or the number, and task_head.probabilities['a label'].
+    --value "probabilities[-1,' the']"; and contributions[t,v,n] of part n to a
+    logit. Fine-tuned models also have task_head[c], the logit of a label or the
+    number, and task_head.probabilities['a label'].
     """
     question, details = questions.chosen()
     text = arguments.read_text(text, file)

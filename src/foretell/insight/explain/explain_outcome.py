@@ -26,8 +26,8 @@ HEAD = "task_head"
 PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
 
 
-class OutcomeNumber(NamedTuple):
-    """One number of the head: its index and what that means, the stored number, and the steps to it."""
+class ImpliedNumber(NamedTuple):
+    """A number that has no trace name: its index and what that means, the stored number, and the steps to it."""
 
     index: tuple[int, ...]
     meaning: tuple[str, ...]
@@ -35,7 +35,7 @@ class OutcomeNumber(NamedTuple):
     working: Working
 
 
-def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> OutcomeNumber:
+def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
     """The steps to `task_head[c]`, an output; `task_head.probabilities[c]`; `task_head.weight[c,d]`; and
     `task_head.mean[d]`, the vector that the head reads if that is the mean over all positions.
 
@@ -53,17 +53,17 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
     meaning = [f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True)]
     if wanted.name == MEAN:
         mean, working = recording.hidden.mean(0, keepdim=True), explain_mean(recording, index[0])
-        return OutcomeNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
+        return ImpliedNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
     meaning[0] += f" {outcomes.names[index[0]]}"
     if wanted.name == WEIGHT:
         value = float(outcomes.weight[index])
         working = Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
-        return OutcomeNumber(index, tuple(meaning), value, working)
+        return ImpliedNumber(index, tuple(meaning), value, working)
     outputs = outcomes.outputs(recording.hidden)
     is_share = wanted.name == PROBABILITIES
     working = (explain_share if is_share else explain_output)(recording, outcomes, index[0])
     stored = float((outputs.double().softmax(0) if is_share else outputs)[index])
-    return OutcomeNumber(index, tuple(meaning), stored, working)
+    return ImpliedNumber(index, tuple(meaning), stored, working)
 
 
 def explain_output(recording: Recording, outcomes: Outcomes, output: int) -> Working:

@@ -17,13 +17,14 @@ from foretell.insight.attribution.direct_logit_attribution import Term, head_wei
 from foretell.insight.page.block_values import Neurons
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
+from foretell.insight.trace import Trace
 from foretell.model.structure import Structure
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions of a section
 NEURONS = 10  # listed per position: the ones that add the longest vectors to the stream
 WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
-HEAD_BIAS = "head.bias"
+HEAD_BIAS, ALL = "head.bias", "all"
 OUTCOMES = 10  # labels whose contributions a page has, the most probable ones
 MEAN = -1  # the id of the mean of all labels
 
@@ -55,10 +56,33 @@ def neurons_in(page: PageModel, layer: int) -> Neurons:
 
 
 def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
-    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to."""
-    names = [name for name, _ in head_input(traced.page).parts(traced.trace, 0)]
-    _, bias = head_weights(traced.page.model.decoder, traced.page.structure)
-    return [part_of(traced.page.structure, name) for name in (*names, *([] if bias is None else [HEAD_BIAS]))]
+    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to.
+
+    sum: the number of the module's sum, as in `sums_of`; of the only part of a module its own number.
+    """
+    structure = traced.page.structure
+    names = part_names(head_input(traced.page), traced.trace, head_weights(traced.page.model.decoder, structure)[1])
+    sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
+    number_of = {part: number for number, parts in sums for part in parts}
+    return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
+
+
+def part_names(stream: Term, trace: Trace, bias: Tensor | None) -> list[str]:
+    """The names of the parts of the stream that the head reads, and of the head's bias."""
+    return [*stream.stacked(trace, 0)[0], *([] if bias is None else [HEAD_BIAS])]
+
+
+def sums_of(structure: Structure, names: list[str]) -> dict[str, list[int]]:
+    """The parts of each module that has several, by its path; and last of all parts, as ALL.
+
+    Sums are numbered after the parts.
+    """
+    modules: dict[str, list[int]] = {}
+    for part, name in enumerate(names):
+        found = part_of(structure, name)
+        if found["layer"] is not None:
+            modules.setdefault(f"{structure.stream[found['layer'] + 1]}.{found['module']}", []).append(part)
+    return {path: parts for path, parts in modules.items() if len(parts) > 1} | {ALL: [*range(len(names))]}
 
 
 def part_of(structure: Structure, address: str) -> dict[str, Any]:
@@ -187,7 +211,6 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
     carried = head_input(traced.page).carry(neurons.update, vectors, traced.trace, at)
-    assert carried is not None, f"{neurons.update} is a part of the stream"
     weight, _ = head_weights(traced.page.model.decoder, traced.page.structure)
     rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)

@@ -8,7 +8,7 @@ import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
 
 const SHOWN = 10; // labels
-const MEAN = -1; // the id of the mean of all labels
+const MEAN = -1; // the id of the mean of all labels, and the index of its contributions
 
 export const isNumber = (data) => data.outcomes?.names.length === 1;
 
@@ -33,7 +33,7 @@ export function showOutcome(data, choice) {
       return { id, logit, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)), constant: id === MEAN ? 0 : constant,
         words: id === MEAN ? "the mean of all labels" : isNumber(data) ? names[id] : quoted(names[id]) };
     });
-    const own = comparison.difference(rows);
+    const own = comparison.difference(rows, ["task_head.contributions"], (id) => (id === MEAN ? null : addressOf("task_head", id)));
     const ofStream = parts.value.filter(({ name }) => name !== "head.bias"); // the task's head has no bias
     const [sums, heads] = contributionTables(data, choice, "outcome", ofStream, own, isNumber(data) ? "number" : "logit");
     fill(byId("outcome-contributions"), ...(rows.length > 1 ? [comparison.selects(rows, show)] : []),
