@@ -76,9 +76,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1608,
+        1624,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels and numbers on the page; the separator of predictions, advice on headers and commands",
+        "labels, numbers and tags on the page; the separator of predictions, advice on headers and commands",
     ),
     (
         "forecasting",
@@ -100,7 +100,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         13,
-        2166,
+        2245,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -126,7 +126,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         5,
-        671,
+        685,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage",
     ),

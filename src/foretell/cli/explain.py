@@ -165,7 +165,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
     """The pass as an HTML page; stderr lists what did not fit."""
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded))
+    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text))
     for sentence in report.cut:
         note(sentence)
     return report
@@ -175,15 +175,15 @@ def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
     """One number with its operands."""
     from foretell.insight.explain.explanation import explain_value
 
-    return explain_value(loaded, text, address, outcomes_in(loaded))
+    return explain_value(loaded, text, address, outcomes_in(loaded, text))
 
 
-def outcomes_in(loaded: LanguageModel) -> Outcomes | None:
+def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
     """The labels or the number of a model that reads a text as its head does."""
     from foretell.finetuning.label_attribution import outcomes_of
     from foretell.finetuning.predict import TaskInputModel
 
-    return outcomes_of(loaded) if isinstance(loaded, TaskInputModel) else None
+    return outcomes_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -98,7 +98,9 @@ class Contributions:
         parts = part_names(stream, recording.trace, self.bias)
         self.sums = sums_of(recording.structure, parts)
         self.names = [*parts, *self.sums]
-        names = () if outcomes is None else outcomes.names
+        if outcomes is not None and outcomes.kind == "tags":
+            outcomes = self.outcomes = None  # a head for each token
+        names = () if outcomes is None else outcomes.names[: len(outcomes.weight)]
         self.labels = [*names, *([MEAN_OF_LABELS] if len(names) > 1 else [])]
         T, V, D = len(recording.ids), recording.config.vocab_size, recording.config.width
         C, N, P = len(self.labels), len(self.names), len(parts) - (self.bias is not None)

@@ -132,42 +132,54 @@ def outcomes_in(page: PageModel) -> Outcomes:
 
 def outcome_logits(traced: TracedPass) -> np.ndarray:
     """The outputs (C,)."""
-    return array(outcomes_in(traced.page).outputs(traced.final))
+    assert traced.outputs is not None, "the model has a task's head"
+    return array(traced.outputs)
 
 
-def shown_outcomes(traced: TracedPass) -> tuple[Tensor, Tensor, Tensor]:
-    """The ids (K,), outputs (K,) and weights (K, D) of the largest outputs; last, as -1, of the mean of all, if any."""
+def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """The ids (K,), outputs and constants (K, 2) and weights (K, D) of the largest outputs; last, as -1, of the mean of
+    all, if there are several. The constant is what the pass does not contribute."""
     outcomes = outcomes_in(traced.page)
-    outputs = outcomes.outputs(traced.final).double()
+    assert traced.outputs is not None, "the model has a task's head"
+    own = outcomes.outputs(traced.final).double() - outcomes.constant
+    whole = traced.outputs.double()
+    if outcomes.kind == "tags":
+        own, whole = own[at.start], whole[at.start]
     weight = outcomes.scale * outcomes.weight.double()
-    ids = outputs.topk(min(OUTCOMES, len(outputs))).indices
-    if len(outputs) == 1:
-        return ids, outputs, weight
-    mean = torch.full_like(ids[:1], MEAN)
+    numbers = torch.stack([whole[: len(weight)], whole[: len(weight)] - own[: len(weight)]], dim=-1)  # (C, 2)
+    ids = numbers[:, 0].topk(min(OUTCOMES, len(numbers))).indices
+    if len(numbers) == 1:
+        return ids, numbers, weight
     return (
-        torch.cat([ids, mean]),
-        torch.cat([outputs[ids], outputs.mean()[None]]),
+        torch.cat([ids, torch.full_like(ids[:1], MEAN)]),
+        torch.cat([numbers[ids], numbers.mean(0)[None]]),
         torch.cat([weight[ids], weight.mean(0)[None]]),
     )
 
 
+def outcome_positions(traced: TracedPass, position: int | str) -> slice:
+    """The positions whose vectors an outcome reads: for tags the given one, else all that the head reads."""
+    outcomes = outcomes_in(traced.page)
+    return slice(int(position), int(position) + 1) if outcomes.kind == "tags" else outcomes.positions(len(traced.ids))
+
+
 @torch.inference_mode()
-def outcome_parts(traced: TracedPass) -> np.ndarray:
-    """Id, output and the contributions of all N parts for K outputs: (1, K, 2 + N)."""
-    ids, outputs, weight = shown_outcomes(traced)
-    at, values = outcomes_in(traced.page).positions(len(traced.ids)), torch.zeros(0)
+def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
+    """Id, output, constant and the contributions of all N parts for K outputs: (1, K, 3 + N)."""
+    at, values = outcome_positions(traced, position), torch.zeros(0)
+    ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
         _, vectors = head_input(traced.page).stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
         part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
         values = values + part if len(values) else part
-    return array(torch.cat([ids[:, None].double(), outputs[:, None], values], dim=-1).float()[None])
+    return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
 
 
 @torch.inference_mode()
-def outcome_tokens(traced: TracedPass) -> np.ndarray:
+def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     """The contributions of all T tokens to K outputs, (T, K)."""
-    _, _, weight = shown_outcomes(traced)
-    at = outcomes_in(traced.page).positions(len(traced.ids))
+    at = outcome_positions(traced, position)
+    _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
     return array(head_input(traced.page).by_token(traced.trace, at, directions).T.float())

@@ -41,7 +41,7 @@ export function makeComparison(id, isLastSubtracted = false) {
       const row = rows[chosen], other = rows[against], logits = [row, ...(other ? [other] : [])].map(({ id, words, logit }) => ({ words, logit, address: addressOfLogit(id) }));
       if (!other) return { ...row, logits, address: (part) => addressOf(name, ...first, row.id, part) };
       const minus = (list) => row[list]?.map((value, i) => value - other[list][i]);
-      return { ...row, logits, logit: row.logit - other.logit, parts: minus("parts"), tokens: minus("tokens"), address: (part) => addressOf(`${name}.difference`, ...first, row.id, other.id, part) };
+      return { ...row, logits, logit: row.logit - other.logit, constant: row.constant - other.constant, parts: minus("parts"), tokens: minus("tokens"), address: (part) => addressOf(`${name}.difference`, ...first, row.id, other.id, part) };
     },
     selects(rows, show) {
       const select = (name, words, value, options, change) => make("span", { class: "field" }, make("label", { for: name }, words),
@@ -81,7 +81,7 @@ function rowsOf(parts, { parts: values, address }) {
 function sumTable(id, parts, own, noun) {
   const rows = rowsOf(parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
-  const constant = own.constant ?? 0, total = own.parts.reduce((sum, value) => sum + value, constant);
+  const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, constant);
   const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
@@ -89,7 +89,7 @@ function sumTable(id, parts, own, noun) {
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), ...(constant ? [end("Mean of the training examples", constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
+      make("tbody", {}, ...rows.map(line), ...(constant ? [end(own.constantName, constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
         ...(own.logits.length > 1 ? own.logits.map(({ words, logit, address }) => end(`Logit of ${words}`, logit, address)) : []), end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits.length > 1 ? null : own.logits[0].address))));
 }
 
