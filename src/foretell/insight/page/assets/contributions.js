@@ -26,7 +26,7 @@ const LAST = -1; // the number of the sum of all parts
 
 // The choice of a logit, and of one that is subtracted from it, at first the last one or none.
 // rows: [{id, words, logit, parts, tokens}], of which the last two are lists of contributions. `difference` adds
-// address(n), of the contribution of part n, and logits: [{words, logit, address}]; its arguments: the name and the
+// address(n), of the contribution of part n, and logits: [{title, logit, address}]; its arguments: the name and the
 // first indices of contributions, and the address of the logit of an id.
 export function makeComparison(id, isLastSubtracted = false) {
   let chosen = 0, against = isLastSubtracted ? Infinity : null;
@@ -38,7 +38,7 @@ export function makeComparison(id, isLastSubtracted = false) {
   return {
     difference(rows, [name, ...first], addressOfLogit) {
       hold(rows);
-      const row = rows[chosen], other = rows[against], logits = [row, ...(other ? [other] : [])].map(({ id, words, logit }) => ({ words, logit, address: addressOfLogit(id) }));
+      const row = rows[chosen], other = rows[against], logits = [row, ...(other ? [other] : [])].map(({ id, words, title, logit }) => ({ title: title ?? `Logit of ${words}`, logit, address: addressOfLogit(id) }));
       if (!other) return { ...row, logits, address: (part) => addressOf(name, ...first, row.id, part) };
       const minus = (list) => row[list]?.map((value, i) => value - other[list][i]);
       return { ...row, logits, logit: row.logit - other.logit, constant: row.constant - other.constant, parts: minus("parts"), tokens: minus("tokens"), address: (part) => addressOf(`${name}.difference`, ...first, row.id, other.id, part) };
@@ -90,7 +90,8 @@ function sumTable(id, parts, own, noun) {
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
       make("tbody", {}, ...rows.map(line), ...(constant ? [end(own.constantName, constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
-        ...(own.logits.length > 1 ? own.logits.map(({ words, logit, address }) => end(`Logit of ${words}`, logit, address)) : []), end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits.length > 1 ? null : own.logits[0].address))));
+        ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit)]
+          : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }
 
 // The contribution of every head: a table per kind of attention, one row per layer.
@@ -102,7 +103,8 @@ function headTables(data, choice, id, parts, own) {
     const valueOf = (layer, head) => own.parts[numbers.get(`${layer} ${head}`)] ?? 0, number = numbers.get(`${choice.layer} ${choice.head}`);
     const table = headTable(data, choice, `${id}-${module}`, module, valueOf, largest);
     if (number === undefined) return table;
-    table.append(make("p", { class: "reading", id: `${id}-${module}-reading` }, `Head ${choice.head} of layer ${choice.layer}: ${four(own.parts[number])} `, make("code", { "data-address": own.address(number) }, own.address(number))));
+    const address = own.address(number);
+    table.append(make("p", { class: "reading", id: `${id}-${module}-reading` }, `Head ${choice.head} of layer ${choice.layer}: ${four(own.parts[number])} `, ...(address ? [make("code", { "data-address": address }, address)] : [])));
     return table;
   });
 }

@@ -3,7 +3,7 @@ import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
 import { softmax, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
-import { addressOf, four, named, probability, quoted, visible } from "./format.js";
+import { addressOf, four, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
 
@@ -28,20 +28,21 @@ export function predictionOf(data, position = data.last) {
 
 export function showOutcome(data, choice) {
   if (!data.outcomes) return;
-  const { names, kind } = data.outcomes, comparison = makeComparison("outcome", true);
+  const { names, kind } = data.outcomes, labels = kind === "tags" ? "tags" : "labels", comparison = makeComparison("outcome", true);
   byId("outcome-title").textContent = isNumber(data) ? "The number" : { choice: "The answer", tags: "The tags" }[kind] ?? "The label";
   byId("outcome-lead").textContent = lead(data);
   const show = () => {
     const words = data.get("outcomes.words"), at = hasTags(data) ? lastOfWord(words?.whole ?? [], choice.token) : data.last, of = hasTags(data) ? `.${at}` : "";
     const [parts, stored, tokens] = ["contributions.parts", `outcomes.parts${of}`, `outcomes.tokens${of}`].map((name) => data.get(name));
-    if (hasTags(data)) showTags(data, choice, words?.whole, at);
+    const ofWord = hasTags(data) && quoted(wordsOf(data, { tokens: data.tokens.map(() => 0) }, words?.whole ?? []).find(({ last }) => last === at)?.text.trim() ?? "");
+    if (hasTags(data)) showTags(data, choice, words?.whole, at, ofWord);
     else showPrediction(data, at);
-    if (hasTags(data)) byId("outcome-contributions-title").textContent = `Contributions to the tag of ${named(data, at)}`;
+    if (hasTags(data)) byId("outcome-contributions-title").textContent = `Contributions to the tag of ${ofWord}`;
     if (!parts || !words || !stored || !tokens) return fill(byId("outcome-contributions"), make("p", { class: "hint" }, whyMissing(data)));
     const rows = Array.from({ length: stored.shape[1] }, (_, k) => {
       const [id, logit, constant, ...shares] = stored.vector(0, k);
       return { id, logit, constant, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)),
-        words: id === MEAN ? "the mean of all labels" : isNumber(data) ? names[id] : quoted(names[id]) };
+        title: id === MEAN ? `Mean of all ${labels}` : undefined, words: id === MEAN ? `the mean of all ${labels}` : isNumber(data) ? names[id] : quoted(names[id]) };
     });
     const own = { ...comparison.difference(rows, ["task_head.contributions"], (id) => (id === MEAN ? null : addressOf("task_head", ...(hasTags(data) ? [at] : []), id))), constantName: kind === "orders" ? "Texts in the other order" : "Mean of the training examples" };
     if (hasTags(data)) own.address = () => null;
@@ -88,7 +89,7 @@ function lastOfWord(owners, token) {
 }
 
 // Every word with its tag, colored by it; a table of the same, and the distribution of the chosen word's tag.
-function showTags(data, choice, owners, at) {
+function showTags(data, choice, owners, at, ofWord) {
   const logits = data.get("outcomes.logits"), { names } = data.outcomes;
   if (!logits || !owners) return fill(byId("outcome"), make("p", { class: "hint" }, whyMissing(data)));
   const words = wordsOf(data, { tokens: data.tokens.map(() => 0) }, owners).filter(({ first }) => owners[first] >= 0).map((word) => {
@@ -102,7 +103,7 @@ function showTags(data, choice, owners, at) {
   fill(byId("outcome"), make("div", { class: "tokens", id: "outcome-tags" }, ...words.map(chip)), make("div", { class: "columns" },
     make("div", { class: "scroll limited", tabindex: 0, role: "region", "aria-label": "The tags of all words" }, make("table", { id: "outcome-tag-table" }, caption("Every word with its most probable tag"),
       make("thead", {}, make("tr", {}, ...["Word", "Tag", "Probability"].map((name, i) => make("th", { scope: "col", class: i === 2 ? "number" : "" }, name)))), make("tbody", {}, ...words.map(line)))),
-    make("div", {}, make("h4", {}, `The tag of ${named(data, at)}`), ...distributionOf(data, at))));
+    make("div", {}, make("h4", {}, `The tag of ${ofWord}`), ...distributionOf(data, at))));
 }
 
 // One color for each tag; O, outside of spans, has none, and the parts of a span share one.

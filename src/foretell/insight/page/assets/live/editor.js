@@ -87,6 +87,7 @@ export function showEditor(served) {
     ofOthers.hidden = !OTHERS[reads];
     othersLabel.textContent = OTHERS[reads] ?? "";
     if (document.activeElement !== others) others.value = state.others.join("\n");
+    others.rows = Math.max(2, state.others.length);
     byId("text-label").textContent = WORDS[reads];
     byId("text-hint").textContent = HINTS[reads] ?? HINTS.text;
     model.value = state.model;
