@@ -455,9 +455,10 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["labels", "stars", "series"])
+@pytest.mark.parametrize("name", ["labels", "stars", "series", "close", "answers"])
 def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
-    page, _ = opened(open_live, name, VALUES if name == "series" else TEXT)
+    others = json.dumps(SEVERAL.get(name, []))
+    page, _ = opened(open_live, name, VALUES if name == "series" else TEXT, others=others)
     page.locator("#export details").evaluate("details => details.open = true")
     click(page, "As Python")
     code = page.locator("#export-code").inner_text().replace(json.dumps(name), repr(str(folders / name)))
@@ -468,7 +469,7 @@ def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys)
     if name != "series":
         page.locator("#outcome-section").scroll_into_view_if_needed()
         page.locator("#outcome-sums tbody tr").first.wait_for()
-        shown = numbers(page, "#outcome-number" if name == "stars" else "#outcome tbody .number")
+        shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")
         assert {word for line in printed[6:] for word in line.split()} >= set(shown)
 
 
