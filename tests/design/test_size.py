@@ -60,7 +60,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        459,
+        460,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
         "numbers of a task's head",
     ),
@@ -76,9 +76,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1608,
+        1624,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels and numbers on the page; the separator of predictions, advice on headers and commands",
+        "labels, numbers and tags on the page; the separator of predictions, advice on headers and commands",
     ),
     (
         "forecasting",
@@ -99,11 +99,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        12,
-        1854,
+        13,
+        2245,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
-        "Shapley values; labels, numbers, series and encoders on the page, and their operands",
+        "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
+        "contributions included",
     ),
     ("lessons", 3, 427, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -125,7 +126,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         5,
-        671,
+        685,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage",
     ),

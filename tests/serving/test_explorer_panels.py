@@ -263,6 +263,38 @@ def test_a_number_opens_down_to_a_weight_and_back(open_panels, model):
     assert complaints == []
 
 
+def test_a_contribution_opens_down_to_what_a_head_wrote(open_panels):
+    page, complaints = open_panels(link(layer="1", head="2"))
+    page.locator("#contributions").scroll_into_view_if_needed()
+    page.locator("#contribution-sums tbody tr").first.wait_for()
+    settled(page)
+    panel, reading = page.locator("#value"), page.locator("#contribution-attention-reading")
+    assert reading.inner_text().startswith("Head 2 of layer 1: ")
+    logit = page.locator("#contribution-sums .total .opens").last
+    logit.click()
+    settled(page)
+    assert panel.locator("code").inner_text().startswith(f"head[{LENGTH - 1},")
+    page.locator("#contribution-against").select_option("1")
+    row = page.locator("#contribution-sums tr").filter(has_text="layer 1, attention")
+    shown = row.locator(".opens").inner_text()
+    row.locator(".opens").click()
+    settled(page)
+    assert panel.locator("dd").first.inner_text()[: len(shown) - 1] == shown[:-1]
+    names = ("contributions.difference[", "contributions[", "contributions[", "contributions.vector[")
+    rest = ("contributions.written[", "trunk.blocks.1.attention.output.weight[")
+    for name, number in zip(
+        (*names, *rest), (".sources .opens", *["tbody .opens"] * 2, ".sources .opens", "tbody .opens", ""), strict=True
+    ):
+        assert panel.locator("code[aria-current]").inner_text().startswith(name)
+        assert "does not follow" not in panel.inner_text()
+        if number:
+            buttons = panel.locator(number)
+            (buttons.nth(1) if name == "contributions[" else buttons.first).click()
+            settled(page)
+    assert "training sets it" in panel.inner_text()
+    assert complaints == []
+
+
 def test_a_typed_address_and_one_that_is_wrong(open_panels):
     page, _ = open_panels(link(CHANGES[:1]))
     effect(page)

@@ -22,6 +22,7 @@ from foretell.forecasting.forecaster import PART, as_forecaster
 from foretell.forecasting.span_effects import next_probabilities
 from foretell.forecasting.value_model import reading_values, value_text
 from foretell.insight.explain.explanation import explain_value
+from foretell.insight.page.contributions import outcome_parts
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
 from foretell.language_model import LanguageModel
@@ -33,10 +34,18 @@ from tests.serving.conftest import click, settled
 
 TEXT, LABELS = "a fine day", ("good", "bad", "neither")
 VALUES, BINS = "3 1 4 - 5 9 2.5 6", 31
+TAGS = ("B-<img src=x onerror=window.ran=1>", "I-LOC", "O")
 TUNED: list[tuple[str, str, tuple[str, ...], Pool]] = [
     ("labels", "classify", LABELS, "mean"),
     ("stars", "regress", (), "extract"),
+    ("follows", "entailment", LABELS, "extract"),
+    ("similar", "similarity", LABELS, "mean"),
+    ("close", "similarity", (), "extract"),
+    ("answers", "choice", (), "extract"),
+    ("tags", "tag", TAGS, "last"),
 ]
+SECOND = ["a dull one"]
+SEVERAL = {"follows": SECOND, "similar": SECOND, "close": SECOND, "answers": ["yes", "no", "so"]}
 CORE = "trunk.blocks.0.attention.core"
 
 
@@ -45,8 +54,8 @@ def folders(tmp_path_factory, toy_model):
     """A classifier that reads the mean, one for numbers that reads a token of its task, and a forecaster."""
     base, folder = load(toy_model, dtype="float32"), tmp_path_factory.mktemp("tasks")
     for name, task, labels, pool in TUNED:
-        tokens = choose_tokens(base.tokenizer, pool, False)
-        values: dict[str, Any] = {"mean": 3.0, "deviation": 2.0} if task == "regress" else {}
+        tokens = choose_tokens(base.tokenizer, pool, name in SEVERAL)
+        values: dict[str, Any] = {} if labels or task == "choice" else {"mean": 3.0, "deviation": 2.0}
         shape: dict[str, Any] = {"task": task, "labels": labels, "pool": pool, "columns": Columns(texts=("text",))}
         head = HeadSettings(**shape, tokens=tokens, **values)
         tuned = with_head(base, head, seed=3)
@@ -63,7 +72,8 @@ def folders(tmp_path_factory, toy_model):
 
 @pytest.fixture(scope="module")
 def server(start_server, folders):
-    return start_server(*(str(folders / name) for name in ("labels", "stars", "series")), "--memory", "0.05")
+    names = [*(name for name, *_ in TUNED), "series"]
+    return start_server(*(str(folders / name) for name in names), "--memory", "0.05")
 
 
 def opened(open_live: Any, model: str, text: str = TEXT, **state: str) -> tuple[Any, list[str]]:
@@ -128,9 +138,13 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
         else:
             assert shown.item() == pytest.approx(prediction.value, abs=1e-6)
         own = attribute_label(model, [TEXT])
+        name = "task_head.contributions" + (".difference" if prediction.probabilities else "")
+        index = f"{prediction.label!r},-1" if prediction.probabilities else "0"
+        numbers = [explain_value(given, TEXT, f"{name}[{index},{n}]", page.outcomes) for n in range(len(own.parts))]
+        assert [each.stored for each in numbers] == pytest.approx([part.value for part in own.parts], abs=1e-5)
         rows = content["outcomes.parts"][0].astype(float)
         row = rows[0] - rows[-1] if len(rows) > 1 else rows[0]  # minus the mean of all labels
-        np.testing.assert_allclose(row[2:], [part.value for part in own.parts], atol=1e-5)
+        np.testing.assert_allclose(row[3:], [part.value for part in own.parts], atol=1e-5)
         assert row[1] == pytest.approx(own.logit, abs=1e-5)
         tokens = content["outcomes.tokens"].astype(float)
         by_token = tokens[:, 0] - (tokens[:, -1] if len(rows) > 1 else 0)
@@ -143,9 +157,16 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
 def test_every_number_of_a_head_follows_from_its_operands(folders, server, name):
     given = as_task_input(load(folders / name, dtype="float32"))
     outcomes, [prediction] = outcomes_of(given), predict(given, TEXT)
-    addresses = ["task_head[-1]", "task_head.weight[0,3]", "trunk.norm[-1,5]"]
+    addresses = [
+        "task_head[-1]",
+        "task_head.weight[0,3]",
+        "trunk.norm[-1,5]",
+        f"task_head.contributions[0,'{CORE}[1]']",
+    ]
     if name == "labels":
         addresses += ["task_head['bad']", "task_head.probabilities['bad']", "task_head.mean[5]"]
+        addresses += ["task_head.contributions.vector[1,5]", "task_head.contributions.difference['bad',-1,'all']"]
+        addresses += ["task_head.contributions[-1,2]"]
     for address in addresses:
         explanation = explain_value(given, TEXT, address, outcomes)
         assert explanation.agrees, str(explanation)
@@ -203,6 +224,70 @@ def test_values_that_cannot_be_read_are_refused(server, body, words):
     assert answer.status_code == 400 and words in answer.json()["error"]["message"]
 
 
+def read(folders: Any, name: str, text: str = TEXT) -> Any:
+    """The model that reads an example as its head does, and its outcomes."""
+    given = as_task_input(load(folders / name, dtype="float32"), SEVERAL.get(name, ()))
+    return given, outcomes_of(given, text)
+
+
+@pytest.mark.parametrize("name", [*SEVERAL, "tags"])
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_sections_of_several_sequences_and_of_tags(folders, server, name, factor):
+    given, outcomes = read(folders, name)
+    page = PageModel.of(given, outcomes)
+    names = ["outcomes.logits", "outcomes.parts.4" if name == "tags" else "outcomes.parts"]
+    found = find_sections(page, all_sections(page), names)
+    replace = {CORE: lambda value: value * factor}
+    traced = page.record(given.encode(TEXT), TEXT, needed_values(page, found.values()), replace)
+    body = {"text": TEXT, "others": SEVERAL.get(name, []), "change": [{"value": CORE, "scale": factor}]}
+    first, *rest = lines(server, model=name, sections=names, **body)
+    assert first["pass"]["outcomes"]["kind"] == outcomes.kind
+    for each, line in zip(names, rest, strict=True):
+        family, index = found[each]
+        assert line["section"]["content"] == family.section(traced, index).content, each
+    _, output, constant, *parts = outcome_parts(traced, 4)[0, 0].astype(float)
+    assert constant + sum(parts) == pytest.approx(output, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*SEVERAL, "tags"])
+def test_outputs_of_several_sequences_and_of_tags_are_those_of_predict(folders, server, name):
+    given, outcomes = read(folders, name)
+    [prediction] = predict(given, [[TEXT, *SEVERAL.get(name, ())]])
+    answer = prediction.to_json()
+    traced = PageModel.of(given, outcomes).record(given.encode(TEXT), TEXT, [])
+    assert traced.outputs is not None
+    outputs = traced.outputs.double()
+    if name == "tags":
+        ends = [0, 5, 9]  # of the words
+        assert [TAGS[index] for index in outputs[ends].argmax(-1)] == answer["tags"]
+    elif name == "close":
+        assert outputs.item() == pytest.approx(prediction.value, abs=1e-5)
+    else:
+        assert outputs.softmax(0).tolist() == pytest.approx([*answer["probabilities"].values()], abs=1e-6)
+    index = "4,1" if name == "tags" else "0"
+    body = {"model": name, "text": TEXT, "others": SEVERAL.get(name, [])}
+    for address in (f"task_head[{index}]", *([] if name == "close" else [f"task_head.probabilities[{index}]"])):
+        explanation = explain_value(given, TEXT, address, outcomes)
+        assert explanation.agrees, str(explanation)
+        assert server.ask("/explore/value", **body, address=address)["stored"] == explanation.stored
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"model": "follows"}, "reads two texts, not 1"),
+        ({"model": "similar", "others": ["b", "c"]}, "reads two texts, not 3"),
+        ({"model": "answers", "others": ["b"]}, "two answers or more"),
+        ({"model": "labels", "others": ["b"]}, "reads one text"),
+        ({"model": "labels", "sections": ["outcomes.parts.0"]}, "no section"),
+        ({"model": "tags", "sections": ["outcomes.parts.99"]}, "no position 99"),
+    ],
+)
+def test_the_wrong_number_of_texts_is_refused(server, body, words):
+    answer = server.post("/explore", text=TEXT, **body)
+    assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+
+
 # --- the page in a browser -------------------------------------------------------------------------------------------
 
 
@@ -237,6 +322,10 @@ def test_a_label_opens_down_to_a_weight_of_the_head(open_live):
         assert panel.locator("code[aria-current]").inner_text().startswith(address)
         assert "The value follows from its operands" in panel.inner_text()
         number = panel.locator("tbody tr").first.locator("td").nth(2).locator(".opens")
+    page.locator("#outcome-sums .opens").first.click()
+    settled(page)
+    assert panel.locator("code[aria-current]").inner_text().startswith("task_head.contributions.difference[")
+    assert "The value follows from its operands" in panel.inner_text()
     assert complaints == []
 
 
@@ -303,14 +392,73 @@ def test_another_scale_has_other_values(open_live, folders):
     page.locator("#model").focus()
     page.locator("#model").select_option("labels")
     settled(page)
-    assert page.locator("#text").input_value().startswith("The return value")
+    assert page.locator("#text").input_value() == "This is a text."
     assert not page.locator("#series-section").is_visible() and page.locator("#outcome-section").is_visible()
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["labels", "stars", "series"])
+@pytest.mark.parametrize("name", ["follows", "close", "answers"])
+def test_the_prediction_follows_both_texts(open_live, folders, name):
+    others = SEVERAL[name]
+    page, complaints = opened(open_live, name, others=json.dumps(others))
+    assert page.locator("#others").input_value() == "\n".join(others)
+    for text in others[0], "another <b>text</b>":
+        with page.expect_response(lambda answer: answer.url.endswith("/explore")):
+            page.locator("#others").fill("\n".join([text, *others[1:]]))
+        settled(page)
+        page.locator("#outcome-section").scroll_into_view_if_needed()
+        page.locator("#outcome-sums tbody tr").first.wait_for()
+        settled(page)
+        [prediction] = predict(load(folders / name, dtype="float32"), [[TEXT, text, *others[1:]]])
+        if name == "close":
+            assert float(numbers(page, "#outcome-number")[0]) == pytest.approx(prediction.value, abs=6e-5)
+            assert "Texts in the other order" in page.locator("#outcome-sums").inner_text()
+        else:
+            assert page.locator("#outcome .result").inner_text() == prediction.label
+            shares = sorted(prediction.to_json()["probabilities"].values(), reverse=True)
+            assert numbers(page, "#outcome tbody .number") == [f"{share:.4f}" for share in shares]
+    remainder = page.locator("#outcome-sums tr").filter(has_text="Remainder").locator(".number").inner_text()
+    assert abs(float(remainder.replace("−", "-"))) <= 1e-4
+    page.locator("#outcome-sums .opens").first.click()
+    settled(page)
+    assert "The value follows from its operands" in page.locator("#value").inner_text()
+    assert complaints == []
+
+
+def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_problems):
+    page, complaints = opened(open_live, "tags", "Anna Smith")
+    text = "we saw Anna <b>"
+    edit(page, text)
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    page.locator("#outcome-sums tbody tr").first.wait_for()
+    settled(page)
+    prediction = predict(load(folders / "tags", dtype="float32"), text)[0].to_json()
+    rows = [row.split("\t") for row in page.locator("#outcome-tag-table tbody tr").all_inner_texts()]
+    shown = [(word, tag, float(share)) for word, tag, share in rows]
+    expected = zip(text.split(), prediction["tags"], prediction["probabilities"], strict=True)
+    assert shown == [(word, tag, pytest.approx(share, abs=6e-5)) for word, tag, share in expected]
+    assert page.locator("#outcome-tags small").all_inner_texts() == prediction["tags"]
+    page.locator("#outcome-tags button").nth(1).focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator("#outcome-contributions-title").inner_text() == "Contributions to the tag of “saw”"
+    assert abs(float(numbers(page, "#outcome-sums .total .number")[1])) <= 1e-4  # the remainder
+    page.locator("#outcome-tag-table .opens").nth(1).click()
+    settled(page)
+    assert page.locator("#value code").first.inner_text().startswith("task_head.probabilities[5,")
+    assert "The value follows from its operands" in page.locator("#value").inner_text()
+    assert page.evaluate("window.ran") is None and page.locator("#outcome img, #outcome b").count() == 0
+    assert accessibility_problems(page) == []
+    click(page, "Attention of layer 0 off")
+    page.locator("#change-effect tbody tr").first.wait_for()
+    assert page.locator("#change-effect .summary").inner_text().startswith("Tag of “w” (5): ")
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", ["labels", "stars", "series", "close", "answers"])
 def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
-    page, _ = opened(open_live, name, VALUES if name == "series" else TEXT)
+    others = json.dumps(SEVERAL.get(name, []))
+    page, _ = opened(open_live, name, VALUES if name == "series" else TEXT, others=others)
     page.locator("#export details").evaluate("details => details.open = true")
     click(page, "As Python")
     code = page.locator("#export-code").inner_text().replace(json.dumps(name), repr(str(folders / name)))
@@ -321,7 +469,7 @@ def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys)
     if name != "series":
         page.locator("#outcome-section").scroll_into_view_if_needed()
         page.locator("#outcome-sums tbody tr").first.wait_for()
-        shown = numbers(page, "#outcome-number" if name == "stars" else "#outcome tbody .number")
+        shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")
         assert {word for line in printed[6:] for word in line.split()} >= set(shown)
 
 

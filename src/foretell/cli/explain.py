@@ -165,7 +165,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
     """The pass as an HTML page; stderr lists what did not fit."""
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded))
+    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text))
     for sentence in report.cut:
         note(sentence)
     return report
@@ -175,15 +175,15 @@ def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
     """One number with its operands."""
     from foretell.insight.explain.explanation import explain_value
 
-    return explain_value(loaded, text, address, outcomes_in(loaded))
+    return explain_value(loaded, text, address, outcomes_in(loaded, text))
 
 
-def outcomes_in(loaded: LanguageModel) -> Outcomes | None:
+def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
     """The labels or the number of a model that reads a text as its head does."""
     from foretell.finetuning.label_attribution import outcomes_of
     from foretell.finetuning.predict import TaskInputModel
 
-    return outcomes_of(loaded) if isinstance(loaded, TaskInputModel) else None
+    return outcomes_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
 
 
 def imported(path: str) -> Callable[..., Any]:
@@ -237,8 +237,9 @@ def explain(
 
     Numbers are named as in `foretell trace MODEL --list`. There are also
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
-    --value "probabilities[-1,' the']". Fine-tuned models also have task_head[c],
-    the logit of a label or the number, and task_head.probabilities['a label'].
+    --value "probabilities[-1,' the']"; and contributions[t,v,n] of part n to a
+    logit. Fine-tuned models also have task_head[c], the logit of a label or the
+    number, and task_head.probabilities['a label'].
     """
     question, details = questions.chosen()
     text = arguments.read_text(text, file)

@@ -29,6 +29,7 @@ class ChoiceKind(LabelKind):
     reads = "a question and two answers or more"
     arguments = '"a question" "an answer" "another answer"'
     has_delimiter = True
+    outcomes = "choice"
     pools = Kind.pools
     learning_rate = Kind.learning_rate
     linear_model = Kind.linear_model

@@ -101,6 +101,7 @@ class Kind(ABC):
     reads: ClassVar[str] = "one text"
     arguments: ClassVar[str] = '"a text"'  # of `foretell predict`
     has_delimiter: ClassVar[bool] = False  # between the texts of a sequence
+    outcomes: ClassVar[str] = "text"  # of its sequences, as in `Outcomes`
     pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
     learning_rate: ClassVar[float] = 5e-4  # of models below SMALL_WIDTH; GPT-1's for larger ones
     scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint

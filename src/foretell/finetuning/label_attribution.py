@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from foretell.device import autocast
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
@@ -323,33 +324,44 @@ def sequence_contributions(
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def outcomes_of(model: TaskInputModel) -> Outcomes | None:
-    """The labels or the number of a tuned model for its page; None where a task reads several vectors or sequences."""
-    head = head_of(model)
+def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
+    """The labels or the number of a tuned model for its page; text: the first of the example's texts."""
+    head, inputs = head_of(model), input_format(model)
     kind, settings = head.task, head.settings
-    if kind.most_texts is None or len(kind.groups([[0]] * kind.fewest_texts)) > 1:
-        return None
-    factor, constant = (1.0, 0.0) if settings.labels else (settings.deviation, settings.mean)
+    (example,) = kind.encode([kind.given_texts([text, *model.others])], inputs)
+    factor, constant = (
+        (1.0, 0.0) if settings.labels or kind.outcomes == "choice" else (settings.deviation, settings.mean)
+    )
 
-    def outputs(hidden: Tensor) -> Tensor:
-        batch = make_task_batch([EncodedExample(([0] * len(hidden),))]).to(hidden.device)
-        with torch.no_grad(), autocast(hidden.device, model.dtype):
-            found = kind.outputs(head.linear, hidden[None], batch)[0]
-        return found if settings.labels else constant + factor * found.double()
-
-    def words(text: str) -> list[int]:
-        texts = kind.given_texts([text, *model.others])
-        (example,) = kind.encode([texts], input_format(model))
-        divided = [words_of(model.tokenizer, each) for each in texts]
-        return ExampleWords(kind, input_format(model), example, divided, None).owners[0].tolist()
+    def outputs(*hidden: Tensor) -> Tensor:
+        with torch.no_grad(), autocast(hidden[0].device, model.dtype):
+            if kind.outcomes == "tags":
+                return head.linear(hidden[0])  # (T, C)
+            batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in hidden))]).to(hidden[0].device)
+            found = kind.outputs(head.linear, pad_sequence([*hidden], batch_first=True), batch)[0]
+        return found if factor == 1 and not constant else constant + factor * found.double()
 
     return Outcomes(
-        settings.labels or ("the number",),
+        settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),
         head.linear.weight.detach(),
         settings.pool == "mean",
         outputs,
-        words,
+        lambda text: token_owners(model, kind.given_texts([text, *model.others])),
         factor,
         constant,
         "" if tfidf_of(model) is None else DECODER_ALONE,
+        kind.outcomes,
+        example.sequences[1:],
     )
+
+
+def token_owners(model: TaskInputModel, texts: tuple[str, ...]) -> list[int]:
+    """The word of each token that the model reads, SPECIAL for the tokens around the texts."""
+    kind, inputs = head_of(model).task, input_format(model)
+    (example,) = kind.encode([texts], inputs)
+    if example.positions:  # the last token of each word
+        owners = np.searchsorted(example.positions, np.arange(len(example.sequences[0])))
+        owners[: len(inputs.start)] = SPECIAL
+        return owners.tolist()
+    divided = [words_of(model.tokenizer, each) for each in texts]
+    return ExampleWords(kind, inputs, example, divided, None).owners[0].tolist()

@@ -56,6 +56,7 @@ class SimilarityKind(PairKind):
     """Two texts in both orders, whose vectors are added, so that the order has no influence. A label or a number."""
 
     name = "similarity"
+    outcomes = "orders"
     in_transformers = False
 
     @classmethod

@@ -90,6 +90,7 @@ class TagKind(Kind):
     """A tag for each word: cross entropy on a logit per tag. The texts of an example are its words."""
 
     name = "tag"
+    outcomes = "tags"
     text_names = (TOKENS, "words", "token", *TEXT_NAMES)
     text_word = "words"
     label_names = ("tags", "ner_tags", "pos_tags", "labels", "tag", "label")

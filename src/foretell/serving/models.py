@@ -33,6 +33,7 @@ from foretell.text.chat_template import ChatFormat, own_template
 
 STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
 LEAST_TOKENS = 256  # that a cache holds, or the whole context
+SEVERAL = ("pair", "choice")  # `reads` of tasks on several texts
 TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # of models for a task, by the kind of a part
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class PageExample(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     title: str = Field(min_length=1, max_length=200)
     text: str = Field(min_length=1, max_length=10_000)
+    others: list[str] | None = None  # the second text of a pair, or the answers to a question
     layer: int = 0
     head: int = 0
     token: int | None = None
@@ -107,11 +109,13 @@ class ExploredModel:
         """The sections of the live page, except the ones of single positions."""
         return all_sections(self.page)
 
-    def with_input(self, model: LanguageModel, levels: np.ndarray | None = None) -> ExploredModel:
-        """The same decoder with another source or scale: collecting its names takes longer than a pass."""
-        other = ExploredModel(self.name, model, self.look_bytes, outcomes=self.outcomes, levels=levels)
-        shared = {"structure": self.structure, "page": self.page.with_input(model, levels), "sections": self.sections}
-        vars(other).update(shared)
+    def with_input(
+        self, model: LanguageModel, levels: np.ndarray | None = None, outcomes: Outcomes | None = None
+    ) -> ExploredModel:
+        """The same decoder with another source, example or scale: collecting its names takes longer than a pass."""
+        other = ExploredModel(self.name, model, self.look_bytes, outcomes=outcomes, levels=levels)
+        page = self.page.with_input(model, levels, outcomes)
+        vars(other).update({"structure": self.structure, "page": page, "sections": self.sections})
         return other
 
 
@@ -179,8 +183,8 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
 class ServedTask:
     """A model that was trained for a task: the path of its route, and the function that answers one input.
 
-    explored: the model of a pass, of a task that the live page shows. reads: what such a pass reads, the field of its
-    request: a text, a source and its translation, or values.
+    explored: the model of a pass, of a task that the live page shows. reads: what such a pass reads: an example of one
+    text, a pair of texts, a question and its answers (a choice), a source and its translation, or values.
     """
 
     name: str
@@ -221,6 +225,8 @@ class ServedModels:
         task = self._shown.get(request.model)
         if request.source and (task is None or task.reads != "source"):
             raise ApiError(400, f"source: {request.model or 'the model'} reads none; leave it out", "source")
+        if request.others and (task is None or task.reads not in SEVERAL):
+            raise ApiError(400, f"others: {request.model or 'the model'} reads one text; leave them out", "others")
         if task is None or task.explored is None:
             return self.find(request.model)
         with errors_of("source" if task.reads == "source" else "text"):

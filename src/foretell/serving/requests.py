@@ -96,11 +96,13 @@ class Request(BaseModel):
 class PassRequest(Request):
     """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values.
 
-    source: the sentence that a translation model reads; the text is its translation.
+    source: the sentence that a translation model reads; the text is its translation. others: the second text of a pair,
+    or the answers to a question.
     """
 
     text: Annotated[str, MinLen(1), MaxLen(65_536)]
     source: Annotated[str, MaxLen(65_536)] = ""
+    others: Annotated[list[Annotated[str, MaxLen(65_536)]], MaxLen(32)] = []
     appended: Annotated[list[Id], MaxLen(4096)] = []
     change: Annotated[list[ChangeRequest], MaxLen(64)] = []
 

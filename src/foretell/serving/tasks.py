@@ -143,7 +143,7 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
 
 
 def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
-    """A model with a task's head. The live page shows the label or the number of one text."""
+    """A model with a task's head, for a text, a pair, a choice or tags."""
     from foretell.finetuning.head import head_of
     from foretell.finetuning.label_attribution import outcomes_of
     from foretell.finetuning.predict import as_task_input, predict
@@ -151,10 +151,16 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
     def answer(request: PredictRequest, texts: str | list[str]) -> dict[str, Any]:
         return predict(model, [texts])[0].to_json()
 
-    reading = as_task_input(model)
-    outcomes = outcomes_of(reading) if head_of(model).task.most_texts == 1 else None
-    shown = ExploredModel(name, reading, look_bytes, outcomes=outcomes)
-    return ServedTask(name, "/v1/predict", answer, (lambda _: shown) if outcomes else None)
+    kind = head_of(model).task
+    plain = as_task_input(model, ["a"] * (kind.fewest_texts - 1))
+    first = ExploredModel(name, plain, look_bytes, outcomes=outcomes_of(plain, "a"))
+
+    def explored(request: PassRequest) -> ExploredModel:
+        reading = as_task_input(model, request.others)
+        return first.with_input(reading, outcomes=outcomes_of(reading, request.text))
+
+    reads = {1: "example", 2: "pair"}.get(kind.fewest_texts, "choice")
+    return ServedTask(name, "/v1/predict", answer, explored, reads)
 
 
 TASK_OF_PART = {"series_codec": forecast_task, "task_head": prediction_task}  # by the kind of a part

@@ -68,7 +68,7 @@ def test_the_difference_of_two_tokens_can_be_shown(primer, primer_page):
         return [0, 1].map((k) => data.get("contributions.0").at(3, k, 0));
     }""")
     expected = direct_logit_attribution(model, text, ids[0], 3, against=ids[1])
-    assert rows(primer_page)["Logit of the model"] == pytest.approx(expected.logit, abs=6e-5)
+    assert rows(primer_page)["Difference"] == pytest.approx(expected.logit, abs=6e-5)
     primer_page.page.locator("#contribution-against").select_option("")
 
 

@@ -160,9 +160,17 @@ class Term(ABC):
     def parts(self, trace: Trace, at: Positions) -> NamedVectors:
         """The parts at position `at` of the traced pass; biases are (D,) for any number of positions."""
 
-    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
-        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; None if it lacks that part."""
-        return None
+    @abstractmethod
+    def trail(self, name: str) -> list[Term]:
+        """The term that has the part `name` first, then the norms that it passes in this term; empty without it."""
+
+    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor:
+        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term."""
+        _, *norms = self.trail(name)
+        for norm in norms:
+            assert isinstance(norm, Normalized), "a part passes norms"
+            vectors = norm.frozen(trace, at)(vectors)
+        return vectors
 
     @abstractmethod
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
@@ -204,8 +212,8 @@ class Part(Term):
         vector = trace[self.name][0, at]
         return [(self.name, (vector.to(trace[self.like].dtype) if self.like else vector).double())]
 
-    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
-        return vectors if name == self.name else None
+    def trail(self, name: str) -> list[Term]:
+        return [self] if name == self.name else []
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         ((_, vectors),) = self.parts(trace, at)
@@ -229,6 +237,9 @@ class HeadOutputs(Term):
         weight, bias = self.projection_weights(math.prod(sizes), heads.device)
         updates = torch.einsum("dhe,h...e->h...d", weight.unflatten(1, sizes), heads)  # (H, D)
         return [*((f"{self.core}[{head}]", update) for head, update in enumerate(updates)), *bias]
+
+    def trail(self, name: str) -> list[Term]:
+        return [self] if name.startswith(f"{self.core}[") or name == f"{self.path}.bias" else []
 
     def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, NamedVectors]:
         """The matrix (D, H*E) that the heads are multiplied by, or the identity; and the bias, if there is one."""
@@ -277,9 +288,8 @@ class Sum(Term):
     def parts(self, trace: Trace, at: Positions) -> NamedVectors:
         return [*self.first.parts(trace, at), *self.second.parts(trace, at)]
 
-    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
-        carried = self.first.carry(name, vectors, trace, at)
-        return self.second.carry(name, vectors, trace, at) if carried is None else carried
+    def trail(self, name: str) -> list[Term]:
+        return self.first.trail(name) or self.second.trail(name)
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         return self.first.by_token(trace, at, directions) + self.second.by_token(trace, at, directions)
@@ -302,9 +312,9 @@ class Normalized(Term):
         frozen = self.frozen(trace, at)
         return [*zip(names, frozen(vectors), strict=True), *optional_part(f"{self.path}.bias", frozen.shift)]
 
-    def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor | None:
-        carried = self.term.carry(name, vectors, trace, at)
-        return None if carried is None else self.frozen(trace, at)(carried)
+    def trail(self, name: str) -> list[Term]:
+        inner = self.term.trail(name)
+        return [*inner, self] if inner or name == f"{self.path}.bias" else []
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         frozen = self.frozen(trace, at)

@@ -17,17 +17,18 @@ from foretell.insight.explain.steps import (
     plus,
     scale_of,
     softmax_equation,
+    unchanged,
 )
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Recording, address_of, to_array
+from foretell.insight.recording import Array, Recording, address_of, to_array
 from foretell.paths import suggest
 
 HEAD = "task_head"
 PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
 
 
-class OutcomeNumber(NamedTuple):
-    """One number of the head: its index and what that means, the stored number, and the steps to it."""
+class ImpliedNumber(NamedTuple):
+    """A number that has no trace name: its index and what that means, the stored number, and the steps to it."""
 
     index: tuple[int, ...]
     meaning: tuple[str, ...]
@@ -35,67 +36,89 @@ class OutcomeNumber(NamedTuple):
     working: Working
 
 
-def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> OutcomeNumber:
+def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
     """The steps to `task_head[c]`, an output; `task_head.probabilities[c]`; `task_head.weight[c,d]`; and
-    `task_head.mean[d]`, the vector that the head reads if that is the mean over all positions.
+    `task_head.mean[d]`, the vector that the head reads if that is the mean over all positions. For tags, the first two
+    have the position of a token first.
 
     An output may be given by its name. Raises `UsageError` for an unknown name or index.
     """
-    C, D = outcomes.weight.shape
-    shapes = {HEAD: (C,), WEIGHT: (C, D)}
+    C, D = len(outcomes.names), outcomes.weight.shape[1]
+    tokens = (len(recording.ids),) if outcomes.kind == "tags" else ()
+    shapes = {HEAD: (*tokens, C), WEIGHT: (len(outcomes.weight), D)}
     shapes |= {MEAN: (D,)} if outcomes.reads_mean else {}
-    shapes |= {PROBABILITIES: (C,)} if C > 1 else {}
+    shapes |= {PROBABILITIES: (*tokens, C)} if C > 1 else {}
     if wanted.name not in shapes:
         raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*shapes])}")
-    dimensions: Dimensions = ("element",) if wanted.name == MEAN else ("output", "element")[: len(shapes[wanted.name])]
+    dimensions: Dimensions = (*["position"] * len(tokens), "output")
+    dimensions = {MEAN: ("element",), WEIGHT: ("output", "element")}.get(wanted.name, dimensions)
     given = [outcomes.names.index(entry) if entry in outcomes.names else entry for entry in wanted.index]
     index = resolve_index(Address(wanted.name, tuple(given)), dimensions, shapes[wanted.name])
     meaning = [f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True)]
     if wanted.name == MEAN:
         mean, working = recording.hidden.mean(0, keepdim=True), explain_mean(recording, index[0])
-        return OutcomeNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
-    meaning[0] += f" {outcomes.names[index[0]]}"
+        return ImpliedNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
     if wanted.name == WEIGHT:
+        meaning[0] += f" {outcomes.names[index[0]]}"
         value = float(outcomes.weight[index])
         working = Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
-        return OutcomeNumber(index, tuple(meaning), value, working)
-    outputs = outcomes.outputs(recording.hidden)
-    is_share = wanted.name == PROBABILITIES
-    working = (explain_share if is_share else explain_output)(recording, outcomes, index[0])
-    stored = float((outputs.double().softmax(0) if is_share else outputs)[index])
-    return OutcomeNumber(index, tuple(meaning), stored, working)
+        return ImpliedNumber(index, tuple(meaning), value, working)
+    *position, output = index
+    meaning[-1] += f" {outcomes.names[output]}"
+    meaning[:-1] = [f"{words} {recording.token(entry)}" for words, entry in zip(meaning[:-1], position, strict=True)]
+    outputs = outcomes.read(recording.model.decoder, recording.hidden)
+    if wanted.name == PROBABILITIES:
+        logits = to_array(outputs[position[0]] if position else outputs)
+        working = explain_share(outcomes.names, logits, (*position, output))
+        return ImpliedNumber(index, tuple(meaning), float(outputs.double().softmax(-1)[index]), working)
+    stored = float(outputs[index])
+    if output >= len(outcomes.weight):
+        working = unchanged(
+            "It is w · x of the pass over this answer; the pass shown here has the first answer.", stored
+        )
+        return ImpliedNumber(index, tuple(meaning), stored, working)
+    at = slice(position[0], position[0] + 1) if position else outcomes.positions(len(recording.ids))
+    own = outcomes.outputs(recording.hidden) if outcomes.kind == "orders" else outputs
+    rest = float(outputs[index].double() - own[index].double())
+    return ImpliedNumber(index, tuple(meaning), stored, explain_output(recording, outcomes, output, at, rest))
 
 
-def explain_output(recording: Recording, outcomes: Outcomes, output: int) -> Working:
-    """w · x, for a number times its deviation plus its mean, where x is the stream after the last norm."""
-    hidden = to_array(recording.hidden[outcomes.positions(len(recording.ids))])  # (P, D)
+def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
+    """w · x, for a number times its deviation plus its mean, where x is the stream after the last norm.
+
+    at: the positions that are read. rest: of the other sequences, if their outputs add up.
+    """
+    hidden = to_array(recording.hidden[at])  # (P, D)
     w, x = to_array(outcomes.weight[output]), hidden.mean(0)
-    source = (
-        address_of(MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), len(recording.ids) - 1, ":")
-    )
+    source = address_of(MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
     products = multiply_out({"w": address_of(WEIGHT, output, ":"), "x": source}, {"w": w, "x": x})
     total = products.sums["w · x"]
     scale = abs(total) + max(scale_of(products), float(np.abs(w) @ np.abs(hidden).mean(0)))
-    if len(outcomes.names) > 1:
+    value = outcomes.scale * total + outcomes.constant + rest
+    if (outcomes.scale, outcomes.constant, rest) == (1.0, 0.0, 0.0):
         return Working([products, equals(total, "y = w · x")], total, scale)
-    note = f"the standard deviation of the training examples, {outcomes.scale:.6g}, and their mean"
-    value = outcomes.scale * total + outcomes.constant
-    equation = equals(value, "y =", outcomes.scale, "·", total, *plus(outcomes.constant), note=note)
-    return Working([products, equation], value, outcomes.scale * scale + abs(outcomes.constant))
+    notes = [f"the standard deviation of the training examples, {outcomes.scale:.6g}, and their mean"]
+    notes = [] if len(outcomes.names) > 1 else notes
+    others = [*plus(rest)] if outcomes.others else []
+    notes += ["at the end, the texts in the other order"] if outcomes.others else []
+    factors = ["y ="] if len(outcomes.names) > 1 else ["y =", outcomes.scale, "·"]
+    constant = [] if len(outcomes.names) > 1 else [*plus(outcomes.constant)]
+    equation = equals(value, *factors, total, *constant, *others, note="; ".join(notes))
+    return Working([products, equation], value, outcomes.scale * scale + abs(outcomes.constant) + 2 * abs(rest))
 
 
-def explain_share(recording: Recording, outcomes: Outcomes, output: int) -> Working:
+def explain_share(names: tuple[str, ...], logits: Array, index: tuple[int, ...]) -> Working:
     """exp(logit) over the sum of all exp(logit)."""
-    logits = to_array(outcomes.outputs(recording.hidden))
+    *position, output = index
     exponentials = np.exp(logits - logits.max())
     columns = {
         "number": range(len(logits)),
-        "label": list(outcomes.names),
+        "label": list(names),
         "logit": logits,
         "exp": exponentials,
         "probability": exponentials / exponentials.sum(),
     }
-    opens = {"logit": address_of(HEAD, ":"), "probability": address_of(PROBABILITIES, ":")}
+    opens = {"logit": address_of(HEAD, *position, ":"), "probability": address_of(PROBABILITIES, *position, ":")}
     note = f"exp is of logit - {logits.max():.6f}, the largest"
     listing = Listing(note, columns, ("exp", "probability"), output, opens=opens)
     equation = softmax_equation("probability", exponentials, output, "v")

@@ -13,10 +13,11 @@ from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
+from foretell.insight.explain.explain_contribution import explain_contribution, is_contribution
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, norm_explainer
 from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
 from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
-from foretell.insight.explain.explain_outcome import explain_outcome
+from foretell.insight.explain.explain_outcome import ImpliedNumber, explain_outcome
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -147,14 +148,19 @@ def explain_value(
 ) -> Explanation:
     """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
 
-    Besides all trace names there are `logits[t,v]`, `probabilities[t,v]`, `loss[t]` and weights by their paths; a token
-    v may be given as text, `probabilities[4,'!']`. Negative indices count from the end. outcomes: of a tuned model, for
-    the numbers of its head, which `explain_outcome` lists. Raises `UsageError` for an unknown name or index.
+    Besides all trace names there are `logits[t,v]`, `probabilities[t,v]`, `loss[t]`, weights by their paths, and the
+    contributions that `explain_contribution.py` lists; a token v may be given as text, `probabilities[4,'!']`. Negative
+    indices count from the end. outcomes: of a tuned model, for the numbers of its head, which `explain_outcome` lists.
+    Raises `UsageError` for an unknown name or index.
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
+    if is_contribution(parsed.name):
+        number = explain_contribution(model, text, outcomes, parsed)
+        return implied_explanation(parsed.name, number, torch.float64)
     if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
-        return explain_of_task(record(model, text, []), outcomes, parsed)
+        number = explain_outcome(record(model, text, []), outcomes, parsed)
+        return implied_explanation(parsed.name, number, model.dtype)
     if parsed.name in weight_shapes(model.decoder):
         return explain_weight(record(model, text, []), parsed)
     wanted = find(parsed, structure)
@@ -225,15 +231,12 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     )
 
 
-def explain_of_task(recording: Recording, outcomes: Outcomes, wanted: Address) -> Explanation:
-    """The explanation of a number of a task's head."""
-    index, meaning, stored, working = explain_outcome(recording, outcomes, wanted)
-    dtype, limits = recording.model.dtype, torch.finfo(recording.model.dtype)
-    rounding = ROUNDING * limits.eps * working.scale
-    derived = wanted.name not in (TASK_HEAD, TASK_WEIGHT)
-    return Explanation(
-        wanted.name, index, meaning, tuple(working.steps), stored, dtype_name(dtype), derived, working.value, rounding
-    )
+def implied_explanation(name: str, number: ImpliedNumber, dtype: torch.dtype) -> Explanation:
+    """The explanation of a number of a task's head, or of a contribution."""
+    index, meaning, stored, working = number
+    rounding = ROUNDING * torch.finfo(dtype).eps * working.scale
+    derived, steps = name not in (TASK_HEAD, TASK_WEIGHT), tuple(working.steps)
+    return Explanation(name, index, meaning, steps, stored, dtype_name(dtype), derived, working.value, rounding)
 
 
 def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:

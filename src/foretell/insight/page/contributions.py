@@ -17,13 +17,14 @@ from foretell.insight.attribution.direct_logit_attribution import Term, head_wei
 from foretell.insight.page.block_values import Neurons
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
+from foretell.insight.trace import Trace
 from foretell.model.structure import Structure
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions of a section
 NEURONS = 10  # listed per position: the ones that add the longest vectors to the stream
 WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
-HEAD_BIAS = "head.bias"
+HEAD_BIAS, ALL = "head.bias", "all"
 OUTCOMES = 10  # labels whose contributions a page has, the most probable ones
 MEAN = -1  # the id of the mean of all labels
 
@@ -55,10 +56,33 @@ def neurons_in(page: PageModel, layer: int) -> Neurons:
 
 
 def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
-    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to."""
-    names = [name for name, _ in head_input(traced.page).parts(traced.trace, 0)]
-    _, bias = head_weights(traced.page.model.decoder, traced.page.structure)
-    return [part_of(traced.page.structure, name) for name in (*names, *([] if bias is None else [HEAD_BIAS]))]
+    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to.
+
+    sum: the number of the module's sum, as in `sums_of`; of the only part of a module its own number.
+    """
+    structure = traced.page.structure
+    names = part_names(head_input(traced.page), traced.trace, head_weights(traced.page.model.decoder, structure)[1])
+    sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
+    number_of = {part: number for number, parts in sums for part in parts}
+    return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
+
+
+def part_names(stream: Term, trace: Trace, bias: Tensor | None) -> list[str]:
+    """The names of the parts of the stream that the head reads, and of the head's bias."""
+    return [*stream.stacked(trace, 0)[0], *([] if bias is None else [HEAD_BIAS])]
+
+
+def sums_of(structure: Structure, names: list[str]) -> dict[str, list[int]]:
+    """The parts of each module that has several, by its path; and last of all parts, as ALL.
+
+    Sums are numbered after the parts.
+    """
+    modules: dict[str, list[int]] = {}
+    for part, name in enumerate(names):
+        found = part_of(structure, name)
+        if found["layer"] is not None:
+            modules.setdefault(f"{structure.stream[found['layer'] + 1]}.{found['module']}", []).append(part)
+    return {path: parts for path, parts in modules.items() if len(parts) > 1} | {ALL: [*range(len(names))]}
 
 
 def part_of(structure: Structure, address: str) -> dict[str, Any]:
@@ -108,42 +132,54 @@ def outcomes_in(page: PageModel) -> Outcomes:
 
 def outcome_logits(traced: TracedPass) -> np.ndarray:
     """The outputs (C,)."""
-    return array(outcomes_in(traced.page).outputs(traced.final))
+    assert traced.outputs is not None, "the model has a task's head"
+    return array(traced.outputs)
 
 
-def shown_outcomes(traced: TracedPass) -> tuple[Tensor, Tensor, Tensor]:
-    """The ids (K,), outputs (K,) and weights (K, D) of the largest outputs; last, as -1, of the mean of all, if any."""
+def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """The ids (K,), outputs and constants (K, 2) and weights (K, D) of the largest outputs; last, as -1, of the mean of
+    all, if there are several. The constant is what the pass does not contribute."""
     outcomes = outcomes_in(traced.page)
-    outputs = outcomes.outputs(traced.final).double()
+    assert traced.outputs is not None, "the model has a task's head"
+    own = outcomes.outputs(traced.final).double() - outcomes.constant
+    whole = traced.outputs.double()
+    if outcomes.kind == "tags":
+        own, whole = own[at.start], whole[at.start]
     weight = outcomes.scale * outcomes.weight.double()
-    ids = outputs.topk(min(OUTCOMES, len(outputs))).indices
-    if len(outputs) == 1:
-        return ids, outputs, weight
-    mean = torch.full_like(ids[:1], MEAN)
+    numbers = torch.stack([whole[: len(weight)], whole[: len(weight)] - own[: len(weight)]], dim=-1)  # (C, 2)
+    ids = numbers[:, 0].topk(min(OUTCOMES, len(numbers))).indices
+    if len(numbers) == 1:
+        return ids, numbers, weight
     return (
-        torch.cat([ids, mean]),
-        torch.cat([outputs[ids], outputs.mean()[None]]),
+        torch.cat([ids, torch.full_like(ids[:1], MEAN)]),
+        torch.cat([numbers[ids], numbers.mean(0)[None]]),
         torch.cat([weight[ids], weight.mean(0)[None]]),
     )
 
 
+def outcome_positions(traced: TracedPass, position: int | str) -> slice:
+    """The positions whose vectors an outcome reads: for tags the given one, else all that the head reads."""
+    outcomes = outcomes_in(traced.page)
+    return slice(int(position), int(position) + 1) if outcomes.kind == "tags" else outcomes.positions(len(traced.ids))
+
+
 @torch.inference_mode()
-def outcome_parts(traced: TracedPass) -> np.ndarray:
-    """Id, output and the contributions of all N parts for K outputs: (1, K, 2 + N)."""
-    ids, outputs, weight = shown_outcomes(traced)
-    at, values = outcomes_in(traced.page).positions(len(traced.ids)), torch.zeros(0)
+def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
+    """Id, output, constant and the contributions of all N parts for K outputs: (1, K, 3 + N)."""
+    at, values = outcome_positions(traced, position), torch.zeros(0)
+    ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
         _, vectors = head_input(traced.page).stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
         part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
         values = values + part if len(values) else part
-    return array(torch.cat([ids[:, None].double(), outputs[:, None], values], dim=-1).float()[None])
+    return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
 
 
 @torch.inference_mode()
-def outcome_tokens(traced: TracedPass) -> np.ndarray:
+def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     """The contributions of all T tokens to K outputs, (T, K)."""
-    _, _, weight = shown_outcomes(traced)
-    at = outcomes_in(traced.page).positions(len(traced.ids))
+    at = outcome_positions(traced, position)
+    _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
     return array(head_input(traced.page).by_token(traced.trace, at, directions).T.float())
@@ -187,7 +223,6 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
     carried = head_input(traced.page).carry(neurons.update, vectors, traced.trace, at)
-    assert carried is not None, f"{neurons.update} is a part of the stream"
     weight, _ = head_weights(traced.page.model.decoder, traced.page.structure)
     rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)

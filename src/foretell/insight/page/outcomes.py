@@ -6,30 +6,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from foretell.model.decoder import Decoder
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The C outputs of a linear layer that reads one vector of a text: logits of labels, or with C = 1 a number.
+    """The C outputs of a linear layer that reads vectors of a text: logits of labels, or with C = 1 a number.
 
     names: of the outputs. weight: (C, D), whose products with the vector, times `scale`, plus `constant`, are the
-    outputs. reads_mean: the vector is the mean over all positions, else the last one's. outputs: computes them from the
-    stream after the last norm, (T, D) to (C,). words: the word that each token of a text belongs to, -1 for a special
-    token.
+    outputs. reads_mean: the vector is the mean over all positions, else the last one's. others: further token sequences
+    that the head reads. outputs: computes the outputs (C,) from the stream after the last norm, (T, D), of the pass and
+    of all `others`; given the pass alone, its share. words: the word that each token of a text belongs to, -1 for a
+    special token. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one, and
+    `weight` the first alone; `tags`, each token has outputs, (T, C), and a word has the outputs of its last token.
     """
 
     names: tuple[str, ...]
     weight: Tensor
     reads_mean: bool
-    outputs: Callable[[Tensor], Tensor]
+    outputs: Callable[..., Tensor]
     words: Callable[[str], list[int]]
     scale: float = 1.0
     constant: float = 0.0
     remark: str = ""  # about what the outputs leave out
+    kind: str = "text"
+    others: tuple[list[int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"names": self.names, "readsMean": self.reads_mean, "constant": self.constant, "remark": self.remark}
+        return {"names": self.names, "kind": self.kind, "readsMean": self.reads_mean, "remark": self.remark}
+
+    @torch.no_grad()
+    def read(self, decoder: Decoder, hidden: Tensor) -> Tensor:
+        """The outputs, given the stream (T, D) of the pass; it runs the passes over `others`."""
+        rows = [decoder.hidden(torch.tensor([ids], device=hidden.device))[0] for ids in self.others]
+        return self.outputs(hidden, *rows)
 
     def positions(self, length: int) -> slice:
         """The positions whose vectors it reads."""

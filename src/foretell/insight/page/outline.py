@@ -24,6 +24,8 @@ def pass_outline(traced: TracedPass) -> dict[str, Any]:
     """The text of a pass and its tokens, and the tokens of the source that an encoder read."""
     tokens = token_list(traced.ids, traced.pieces)
     outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
+    if traced.page.outcomes is not None:
+        outline["outcomes"] = traced.page.outcomes.to_json()  # of a choice, they are its answers
     if (memory := traced.page.model.memory) is not None:
         source = token_list(list(memory.ids), memory.pieces)
         outline["memory"] = {"tokens": source, "layers": len(traced.page.encoder)}
@@ -52,7 +54,6 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         **page.block_outline,
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,
-        "outcomes": page.outcomes and page.outcomes.to_json(),
         "hasLevels": page.levels is not None,
         "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
     }

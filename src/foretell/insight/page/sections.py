@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -86,18 +87,37 @@ def vector_family(name: str, attribute: str) -> Family:
 
 def task_family(
     name: str,
-    content: Callable[[TracedPass], Any],
+    content: Callable[[TracedPass, int], Any],
     pack: Callable[[str, Any], PackedSection] = pack_exact,
-    needs: Callable[[PageModel], Sequence[str]] = lambda page: (),
+    needs: Callable[[PageModel, Any], Sequence[str]] = lambda page, _: (),
+    has_tags: bool = True,
 ) -> Family:
-    """A section about the labels or the number that a tuned model predicts."""
-    return Family(
-        f"outcomes.{name}",
-        lambda traced, _: content(traced),
-        pack,
-        lambda page: range(page.outcomes is not None),
-        lambda page, _: needs(page),
-    )
+    """A section about the labels or the number that a tuned model predicts; has_tags: also where they are tags."""
+
+    def indices(page: PageModel) -> range:
+        return range(page.outcomes is not None and (has_tags or page.outcomes.kind != "tags"))
+
+    return Family(f"outcomes.{name}", content, pack, indices, needs)
+
+
+OUTCOME_NEEDS: dict[str, Callable[[PageModel, Any], Sequence[str]]] = {
+    "parts": lambda page, _: head_input(page).names(),
+    "tokens": lambda page, _: names_by_token(head_input(page), page.structure),
+}
+
+
+@dataclass(frozen=True)
+class TagFamily(PositionFamily):
+    """Sections about the tag at one position, of a model for tags."""
+
+    def index_in(self, page: PageModel, name: str) -> str | None:
+        return super().index_in(page, name) if page.outcomes is not None and page.outcomes.kind == "tags" else None
+
+
+TAG_PARTS, TAG_TOKENS = (
+    TagFamily(f"outcomes.{name}.{{}}", content, pack_exact, needs=OUTCOME_NEEDS[name])
+    for name, content in (("parts", outcome_parts), ("tokens", outcome_tokens))
+)
 
 
 def norms(traced: TracedPass, _: int) -> np.ndarray:
@@ -144,10 +164,10 @@ FAMILIES = (
     memory_family("cross", lambda page: page.cross),
     memory_family("encoder", lambda page: page.encoder),
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
-    task_family("logits", outcome_logits),
-    task_family("words", lambda traced: np.array(outcomes_in(traced.page).words(traced.text)), pack_whole),
-    task_family("parts", outcome_parts, needs=lambda page: head_input(page).names()),
-    task_family("tokens", outcome_tokens, needs=lambda page: names_by_token(head_input(page), page.structure)),
+    task_family("logits", lambda traced, _: outcome_logits(traced)),
+    task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words(traced.text)), pack_whole),
+    task_family("parts", outcome_parts, needs=OUTCOME_NEEDS["parts"], has_tags=False),
+    task_family("tokens", outcome_tokens, needs=OUTCOME_NEEDS["tokens"], has_tags=False),
     Family(
         "embed.sum",
         lambda traced, _: traced.stream(0),
@@ -189,7 +209,7 @@ LENS_AT = PositionFamily(
     pack_exact,
     needs=lambda page, _: [page.points[point].name for point in page.lens_points],
 )
-BY_POSITION = (LENS_AT, STREAMS_AT, VALUES_AT, ENCODER_AT)
+BY_POSITION = (LENS_AT, TAG_PARTS, TAG_TOKENS, STREAMS_AT, VALUES_AT, ENCODER_AT)
 # The loss of each token but the first, in nats
 LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
 

@@ -94,9 +94,11 @@ class PageModel:
             levels,
         )
 
-    def with_input(self, model: LanguageModel, levels: np.ndarray | None = None) -> Self:
-        """The page of the same decoder with another source or scale; it shares the names of the values."""
-        other, own = copy.copy(self), {"model": model, "levels": levels}
+    def with_input(
+        self, model: LanguageModel, levels: np.ndarray | None = None, outcomes: Outcomes | None = None
+    ) -> Self:
+        """The page of the same decoder with another source, example or scale; it shares the names of the values."""
+        other, own = copy.copy(self), {"model": model, "levels": levels, "outcomes": outcomes}
         kept = {name: value for name, value in vars(self).items() if name != "vocabulary" or levels is None}
         vars(other).clear()
         vars(other).update({**kept, **own})
@@ -178,12 +180,17 @@ class PageModel:
         with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
             final = decoder.hidden(batch)[0]  # (T, D)
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
-        return TracedPass(self, text, ids, self.model.texts_of(ids), self.vocabulary, trace, final, logits)
+        with Trace(decoder, replace=replace, structure=self.structure):  # the changes are of all sequences
+            outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)
+        return TracedPass(self, text, ids, self.model.texts_of(ids), self.vocabulary, trace, final, logits, outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedPass:
-    """The recorded values of one pass over T tokens. final: the stream that the head reads, (T, D)."""
+    """The recorded values of one pass over T tokens. final: the stream that the head reads, (T, D).
+
+    outputs: of a task's head, as in `Outcomes`.
+    """
 
     page: PageModel
     text: str
@@ -193,6 +200,7 @@ class TracedPass:
     trace: Trace
     final: Tensor
     last_logits: Tensor
+    outputs: Tensor | None = None
     _lens: dict[int, LensArrays] = field(default_factory=dict)
 
     def has(self, names: Iterable[str]) -> bool:

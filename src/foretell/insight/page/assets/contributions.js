@@ -2,7 +2,7 @@
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
 import { byId, caption, fill, make, onArrows } from "./dom.js";
-import { four, named, quoted, two } from "./format.js";
+import { addressOf, four, named, quoted, two } from "./format.js";
 import { signedBar } from "./terms.js";
 
 export function showContributions(data, choice) {
@@ -15,15 +15,19 @@ export function showContributions(data, choice) {
     byId("contributions-title").textContent = `Contributions to a logit after ${named(data, choice.token)}`;
     if (!parts || !stored) return fill(byId("contributions"), make("p", { class: "hint" }, whyMissing(data)));
     const rows = candidates(stored, position % atOnce).map((row) => ({ ...row, words: quoted(data.vocabulary[row.id]) }));
-    const own = comparison.difference(rows);
+    const own = comparison.difference(rows, ["contributions", choice.token], (id) => addressOf("head", choice.token, id));
     fill(byId("contributions"), comparison.selects(rows, show), make("div", { class: "columns" }, ...contributionTables(data, choice, "contribution", parts, own)));
   };
   choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
   onTheme(show);
 }
 
+const LAST = -1; // the number of the sum of all parts
+
 // The choice of a logit, and of one that is subtracted from it, at first the last one or none.
-// rows: [{words, logit, parts, tokens}], of which the last two are lists of contributions.
+// rows: [{id, words, logit, parts, tokens}], of which the last two are lists of contributions. `difference` adds
+// address(n), of the contribution of part n, and logits: [{title, logit, address}]; its arguments: the name and the
+// first indices of contributions, and the address of the logit of an id.
 export function makeComparison(id, isLastSubtracted = false) {
   let chosen = 0, against = isLastSubtracted ? Infinity : null;
   const hold = (rows) => {
@@ -32,12 +36,12 @@ export function makeComparison(id, isLastSubtracted = false) {
     if (against !== null && (against === chosen || against >= rows.length)) against = null;
   };
   return {
-    difference(rows) {
+    difference(rows, [name, ...first], addressOfLogit) {
       hold(rows);
-      const row = rows[chosen], other = rows[against];
-      if (!other) return row;
-      const minus = (name) => row[name]?.map((value, i) => value - other[name][i]);
-      return { ...row, logit: row.logit - other.logit, parts: minus("parts"), tokens: minus("tokens") };
+      const row = rows[chosen], other = rows[against], logits = [row, ...(other ? [other] : [])].map(({ id, words, title, logit }) => ({ title: title ?? `Logit of ${words}`, logit, address: addressOfLogit(id) }));
+      if (!other) return { ...row, logits, address: (part) => addressOf(name, ...first, row.id, part) };
+      const minus = (list) => row[list]?.map((value, i) => value - other[list][i]);
+      return { ...row, logits, logit: row.logit - other.logit, constant: row.constant - other.constant, parts: minus("parts"), tokens: minus("tokens"), address: (part) => addressOf(`${name}.difference`, ...first, row.id, other.id, part) };
     },
     selects(rows, show) {
       const select = (name, words, value, options, change) => make("span", { class: "field" }, make("label", { for: name }, words),
@@ -64,29 +68,30 @@ function candidates(stored, position) {
 }
 
 // Sums of the parts by layer and module, in the order of the pass.
-function rowsOf(parts, values) {
+function rowsOf(parts, { parts: values, address }) {
   const rows = new Map();
-  parts.forEach(({ name, layer, module }, i) => {
-    const key = layer === null ? name : `layer ${layer}, ${module}`;
-    const row = rows.get(key) ?? { words: key, value: 0, names: [] };
+  parts.forEach(({ name, layer, module, sum }, i) => {
+    const row = rows.get(sum) ?? { words: layer === null ? name : `layer ${layer}, ${module}`, value: 0, address: address(sum) };
     row.value += values[i];
-    row.names.push(name);
-    rows.set(key, row);
+    rows.set(sum, row);
   });
   return [...rows.values()];
 }
 
 function sumTable(id, parts, own, noun) {
-  const rows = rowsOf(parts, own.parts);
+  const rows = rowsOf(parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
-  const constant = own.constant ?? 0, total = own.parts.reduce((sum, value) => sum + value, constant);
-  const line = ({ words, value }) => make("tr", {}, make("th", { scope: "row" }, words), make("td", { class: "number" }, four(value)), signedBar(value / largest));
-  const end = (words, value) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), make("td", { class: "number" }, four(value)), make("td", {}));
+  const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, constant);
+  const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
+  const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
+  const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
   const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is rounding.`;
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), ...(constant ? [end("Mean of the training examples", constant)] : []), end("Sum", total), end("Remainder", own.logit - total), end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit))));
+      make("tbody", {}, ...rows.map(line), ...(constant ? [end(own.constantName, constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
+        ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit)]
+          : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }
 
 // The contribution of every head: a table per kind of attention, one row per layer.
@@ -94,8 +99,13 @@ function headTables(data, choice, id, parts, own) {
   const largest = Math.max(...parts.map(({ head }, i) => (head === null ? 0 : Math.abs(own.parts[i])))) || 1;
   const modules = new Set(parts.filter(({ head }) => head !== null).map(({ module }) => module));
   return [...modules].map((module) => {
-    const values = new Map(parts.map((part, i) => [part, own.parts[i]]).filter(([part]) => part.module === module && part.head !== null).map(([{ layer, head }, value]) => [`${layer} ${head}`, value]));
-    return headTable(data, choice, `${id}-${module}`, module, (layer, head) => values.get(`${layer} ${head}`) ?? 0, largest);
+    const numbers = new Map(parts.map((part, i) => [part, i]).filter(([part]) => part.module === module && part.head !== null).map(([{ layer, head }, i]) => [`${layer} ${head}`, i]));
+    const valueOf = (layer, head) => own.parts[numbers.get(`${layer} ${head}`)] ?? 0, number = numbers.get(`${choice.layer} ${choice.head}`);
+    const table = headTable(data, choice, `${id}-${module}`, module, valueOf, largest);
+    if (number === undefined) return table;
+    const address = own.address(number);
+    table.append(make("p", { class: "reading", id: `${id}-${module}-reading` }, `Head ${choice.head} of layer ${choice.layer}: ${four(own.parts[number])} `, ...(address ? [make("code", { "data-address": address }, address)] : [])));
+    return table;
   });
 }
 

@@ -55,6 +55,7 @@ export function begin(data, earlier = {}) {
   choice.set(earlier);
   followUrl(data, choice);
   showFacts(data);
+  showTitles(data);
   for (const [id, isLacking] of Object.entries(LACKING)) byId(id).hidden = isLacking(data);
   return choice;
 }
@@ -94,6 +95,13 @@ function showFacts(data) {
     count(data.tokens.length, "token"), count(layers, "layer"), `${count(heads, "head")} per layer`,
     `width ${width}`, `vocabulary ${vocabulary.toLocaleString("en")}`,
   ].join(" · ");
+}
+
+// The words of two sections for what the model reads and predicts.
+function showTitles(data) {
+  byId("text-title").textContent = data.hasLevels ? "The values as tokens" : data.memory ? "The translation as tokens" : "The text as tokens";
+  byId("next-title").textContent = data.hasLevels ? "The next value" : data.outcomes ? "What the language model predicts" : "What comes next";
+  byId("next-lead").hidden = !data.outcomes;
 }
 
 function showOmissions(data) {

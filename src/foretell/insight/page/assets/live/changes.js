@@ -43,7 +43,7 @@ export function showChanges(data, choice) {
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
     for (const id of ["feedforward-off", "neuron-change"]) byId(id).hidden = !data.neurons[layer];
     if ((changed.has("token") || changed.has("data")) && vector.open) showVector(vector, data, choice);
-    if (changed.has("data") && data.get("losses")) showEffect(data);
+    if ((changed.has("data") || (changed.has("token") && data.outcomes?.kind === "tags")) && data.get("losses")) showEffect(data, choice.token);
   });
 }
 
@@ -132,7 +132,7 @@ function chip(change, index) {
 const original = { key: "", data: null, cancel: new AbortController() }; // the unchanged pass over the last text
 
 function unchangedPass() {
-  const { model, source, text, appended } = session.state, key = JSON.stringify([model, source, text, appended]);
+  const { model, source, text, others, appended } = session.state, key = JSON.stringify([model, source, text, others, appended]);
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();
@@ -141,17 +141,17 @@ function unchangedPass() {
   return original.data;
 }
 
-async function showEffect(data) {
-  const now = predictionOf(data), loss = mean(data.get("losses").whole);
+async function showEffect(data, token) {
+  const now = predictionOf(data, token), loss = mean(data.get("losses").whole);
   if (!now || (isNumber(data) && !data.get("outcomes.logits"))) return;
   if (!session.state.change.length) return fill(byId("change-effect"), make("p", { class: "summary" }, lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
   if (!plain || shown.data !== data) return;
-  const { noun, names, shares: after } = now, { shares: before } = predictionOf(plain), [best, earlier] = [largest(after), largest(before)];
-  const prediction = `${noun === "Label" ? "Label" : "Prediction"}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
+  const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [largest(after), largest(before)];
+  const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
-    make("td", { class: "number", "data-address": noun === "Token" ? `probabilities[${data.last},${id}]` : `task_head.probabilities[${id}]` }, inDigits(after[id])),
+    make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
     make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
   fill(byId("change-effect"),
     make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),

@@ -8,16 +8,25 @@ import { makeTour } from "./tour.js";
 
 // What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
 const SERIES = Array.from({ length: 48 }, (_, t) => Math.round(100 + t / 2 + 20 * Math.sin((t * Math.PI) / 6))).join(" ");
-export const FIRST = { text: { source: "", text: "The return value of the function is" }, source: { source: "The return value of the function is", text: "" }, values: { source: "", text: SERIES } };
-const WORDS = { text: "Text", source: "Translation", values: "Values, oldest first, with spaces or commas between them; - for a missing one" };
+const SENTENCE = "The return value of the function is", NEUTRAL = "This is a text.";
+export const FIRST = {
+  text: { source: "", text: SENTENCE, others: [] }, source: { source: SENTENCE, text: "", others: [] }, values: { source: "", text: SERIES, others: [] },
+  example: { source: "", text: NEUTRAL, others: [] }, pair: { source: "", text: NEUTRAL, others: ["This is another text."] }, choice: { source: "", text: "Which answer is it?", others: ["The first.", "The second."] },
+};
+const WORDS = { text: "Text", source: "Translation", values: "Values, oldest first, with spaces or commas between them; - for a missing one", example: "Text", pair: "First text", choice: "Question" };
+const OTHERS = { pair: "Second text", choice: "Answers, one on each line; the page shows the pass over the first" };
 const HINTS = {
   text: "Edit the text: everything below follows. Click a token under “What comes next” to continue with it.",
-  values: "Edit the values: everything below follows. Click a value under “What comes next” to continue with it; the scale stays as it is.",
+  values: "Edit the values: everything below follows. Click a value under “The next value” to continue with it; the scale stays as it is.",
+  example: "Edit the text: the prediction and everything below follow.",
+  pair: "Edit the texts: the prediction and everything below follow.",
+  choice: "Edit the question or the answers: the prediction and everything below follow.",
 };
+const isAlike = (a, b) => a === b || [a, b].every((reads) => ["text", "example", "source"].includes(reads)); // a text of one is a text of the other
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
 
 // The link to an example: {title, text, layer, head, token}.
-export const linkOf = (model, { title, ...state }) => `#${new URLSearchParams({ model, ...state })}`;
+export const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({ model, ...state, ...(others && { others: JSON.stringify(others) }) })}`;
 
 // A state of a translation model with its translation of the source, unless there is a text.
 export async function translated(state, signal) {
@@ -42,26 +51,31 @@ export function showEditor(served) {
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
   const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "text-hint" });
+  const others = make("textarea", { id: "others", rows: 2, spellcheck: "false" }), othersLabel = make("label", { for: "others" });
+  const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
+  const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
   const model = make("select", { id: "model" }, ...names.map((name) => make("option", { value: name }, name)));
   let timer = 0;
-  text.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => session.update({ text: text.value, appended: [] }), PAUSE);
-  });
+  for (const field of [text, others]) {
+    field.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => session.update({ text: text.value, ...(ofOthers.hidden ? {} : { others: readOthers() }), appended: [] }), PAUSE);
+    });
+  }
   source.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }), PAUSE);
   });
   model.addEventListener("change", () => {
     const { source: last, text: own, model: before } = session.state, reads = readsOf(model.value);
-    const isKept = (reads === "values") === (readsOf(before) === "values"), sentence = last || own, [example] = reads === "source" ? [] : served.find(({ name }) => name === model.value).examples;
-    const first = isKept ? (reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence }) : { ...FIRST[reads], ...(example && { text: example.text }) };
+    const isKept = isAlike(reads, readsOf(before)), sentence = last || own, [example] = reads === "source" ? [] : served.find(({ name }) => name === model.value).examples;
+    const first = isKept ? (reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence }) : { ...FIRST[reads], ...(example && { text: example.text, ...(example.others && { others: example.others }) }) };
     showTranslated({ model: model.value, appended: [], change: [], second: "", otherText: "", ...first });
   });
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
     make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    ofSource, make("label", { for: "text", id: "text-label" }), text,
+    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers,
     make("p", { class: "hint", id: "text-hint" }),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
@@ -70,6 +84,10 @@ export function showEditor(served) {
     if (document.activeElement !== source) source.value = state.source;
     const reads = readsOf(state.model);
     ofSource.hidden = reads !== "source";
+    ofOthers.hidden = !OTHERS[reads];
+    othersLabel.textContent = OTHERS[reads] ?? "";
+    if (document.activeElement !== others) others.value = state.others.join("\n");
+    others.rows = Math.max(2, state.others.length);
     byId("text-label").textContent = WORDS[reads];
     byId("text-hint").textContent = HINTS[reads] ?? HINTS.text;
     model.value = state.model;
@@ -86,7 +104,7 @@ export function showEditor(served) {
 function showContinuations() {
   let root = null, of = "";
   const draw = () => {
-    const { model, source, text, appended } = session.state, key = JSON.stringify([model, source, text]);
+    const { model, source, text, others, appended } = session.state, key = JSON.stringify([model, source, text, others]);
     if (of !== key) { root = new Map(); of = key; }
     let node = root;
     for (const id of appended) {

@@ -14,18 +14,19 @@ const HELPER = `def at(value, axis, indices):
 const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 
 // The imports, and the model as the page has it: a translation model, one with the head of a task, or a forecaster.
-function modelOf({ model, source, text }, { outcomes, hasLevels }) {
+function modelOf({ model, source, text, others }, { outcomes, hasLevels }) {
   const given = "# as given to `foretell serve`";
   if (source) return `from foretell.translation.translator import load_translator\n\nmodel = load_translator(${literal(model)}).given(${literal(source)})  ${given}`;
-  if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)}))  ${given}`;
+  if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""})  ${given}`;
   if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)})  ${given}`;
   return `\nmodel = foretell.load(${literal(model)})  ${given}`;
 }
 
 // Prints the labels with their probabilities, or the number.
-const outcome = ({ names }) => `outcomes = outcomes_of(model)
-outputs = outcomes.outputs(hidden).double()
-${names.length > 1 ? `for name, share in zip(outcomes.names, outputs.softmax(0).tolist(), strict=True):
+const outcome = ({ names, kind }, text) => `outcomes = outcomes_of(model, ${literal(text)})
+outputs = outcomes.read(model.decoder, hidden).double()
+${kind === "tags" ? `for token, shares in zip(model.texts_of(ids), outputs.softmax(-1), strict=True):
+    print(f"{shares.max():.4f}", repr(outcomes.names[shares.argmax()]), repr(token))` : names.length > 1 ? `for name, share in zip(outcomes.names, outputs.softmax(0).tolist(), strict=True):
     print(f"{share:.4f}", repr(name))` : 'print(f"number {outputs[0]:.4f}")'}
 `;
 
@@ -47,7 +48,7 @@ for token in model.top_tokens(last, 5):
 if len(ids) > 1:
     losses = -logprobs.gather(1, torch.tensor(ids[1:])[:, None])
     print(f"loss {losses.mean():.4f}")
-${data.outcomes ? outcome(data.outcomes) : ""}`;
+${data.outcomes ? outcome(data.outcomes, text) : ""}`;
 }
 
 function changeCode(change, i) {

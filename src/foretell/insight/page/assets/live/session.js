@@ -4,8 +4,8 @@ import { begin, PARTS, showProblem, shown } from "../main.js";
 import { askLines } from "./server.js";
 
 const FIRST = ["logits", "stream.sizes"]; // sections that arrive with the pass
-const STATE = { model: "", source: "", text: "", appended: [], change: [], second: "", otherModel: "", otherText: "" };
-const ENCODED = new Set(["appended", "change"]); // as JSON in the URL
+const STATE = { model: "", source: "", text: "", others: [], appended: [], change: [], second: "", otherModel: "", otherText: "" };
+const ENCODED = new Set(["others", "appended", "change"]); // as JSON in the URL
 
 const listeners = [];
 const OF_MODEL = ["outline", "vocabulary"];
@@ -31,8 +31,8 @@ export const session = {
 
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
-// The fields of a request about the shown pass. source: what a translation model reads.
-export const passFields = ({ model, source, text, appended, change } = session.state) => ({ model, ...(source && { source }), text, appended, change });
+// The fields of a request about the shown pass. source: what a translation model reads; others: further texts of an example.
+export const passFields = ({ model, source, text, others, appended, change } = session.state) => ({ model, ...(source && { source }), ...(others.length && { others }), text, appended, change });
 
 // A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
 async function readPass(fields, sections, signal, askOf) {
@@ -57,13 +57,19 @@ async function showPass(signal) {
   if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
   let data = null;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal)); }, () => {
-    // The head of a task reads the text to its end
-    data.append = (id) => session.update(data.outcomes ? { text: session.state.text + data.vocabulary[id] } : { appended: [...session.state.appended, id] });
+    data.append = (id) => session.update(continued(data, id));
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);
     session.onShown();
   });
+}
+
+// The state with one more token. The head of a task reads the last text of the pass to its end.
+function continued(data, id) {
+  const { text, others: [second, ...rest], appended } = session.state, piece = data.vocabulary[id];
+  if (!data.outcomes) return { appended: [...appended, id] };
+  return second === undefined ? { text: text + piece } : { others: [second + piece, ...rest] };
 }
 
 function showParts(data) {
