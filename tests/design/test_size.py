@@ -60,9 +60,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        460,
+        467,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
-        "numbers of a task's head",
+        "numbers of a task's head; the time when a command began",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -83,10 +83,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1912,
+        1946,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
-        "synthetic series for the included forecaster, the cycle of a season, trainings that start from a forecaster; "
+        "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from a forecaster; "
         "forecasters as models of values, for the page",
     ),
     (
