@@ -340,6 +340,10 @@ def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):
     assert page.evaluate(focused) == 3001
     page.keyboard.press("Tab")
     assert not page.evaluate("document.activeElement.matches('#terms .opens')")
+    stop = "document.querySelector(\"#terms .opens[tabindex='0']\").closest('[data-address]').dataset.address"
+    address = page.evaluate(stop)
+    click(page, "Sort by dimension", "#terms")
+    assert page.evaluate(stop) == address  # a table that is drawn again keeps its stop
     buttons.nth(2).focus()
     page.keyboard.press("Enter")
     settled(page)

@@ -12,6 +12,7 @@ const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 let path = []; // addresses, from the first that was opened to the shown one
 let running = new AbortController();
 let origin = null; // the element that had the focus
+let lastStop = ""; // the address of the last number in a table that had the focus
 
 export function makeValuePanel() {
   const address = make("input", { id: "address", type: "text", spellcheck: "false", placeholder: "head[3,97]", "aria-label": "Address of a number" });
@@ -34,6 +35,8 @@ export function makeValuePanel() {
 // The content of a number with an address: a button, which the keyboard reaches.
 const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
 
+const addressAt = (element) => element.closest("[data-address]").dataset.address;
+
 // The numbers of a table are one stop of the Tab key, and arrow keys move between them.
 function makeOneStop(table) {
   const rows = [...table.rows].map((row) => [...row.querySelectorAll(".opens")]).filter((row) => row.length), all = rows.flat();
@@ -45,8 +48,12 @@ function makeOneStop(table) {
     if (row < 0) return false;
     find(row, rows[row].indexOf(now)).focus();
   };
-  stopAt(all[0]);
-  table.addEventListener("focusin", ({ target }) => all.includes(target) && stopAt(target));
+  stopAt(all.find((each) => addressAt(each) === lastStop) ?? all[0]); // a table that is drawn again keeps its stop
+  table.addEventListener("focusin", ({ target }) => {
+    if (!all.includes(target)) return;
+    lastStop = addressAt(target);
+    stopAt(target);
+  });
   onArrows(table, (right, down) => goTo((row, column) => held(column + right, held(row + down, rows))), (isFirst) => goTo((row) => rows[row].at(isFirst ? 0 : -1)));
 }
 
