@@ -70,22 +70,22 @@ def explain_contribution(
     """The steps to a contribution. Raises `UsageError` for an unknown name or index, and for a stream without terms."""
     structure = model_structure(model.decoder)
     stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
-    found = Contributions(record(model, text, stream.names()), stream, outcomes)
-    if wanted.name not in found.shapes:
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*found.shapes])}")
-    dimensions, shape = found.shapes[wanted.name]
-    given = [*map(found.number_of, dimensions, wanted.index), *wanted.index[len(dimensions) :]]
+    contributions = Contributions(record(model, text, stream.names()), stream, outcomes)
+    if wanted.name not in contributions.shapes:
+        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*contributions.shapes])}")
+    dimensions, shape = contributions.shapes[wanted.name]
+    given = [*map(contributions.number_of, dimensions, wanted.index), *wanted.index[len(dimensions) :]]
     index = resolve_index(Address(wanted.name, tuple(given)), dimensions, shape)
     if wanted.name == WRITTEN:
-        stored, working = found.explain_written(*index)
+        stored, working = contributions.explain_written(*index)
     elif wanted.name in (VECTOR, TASK_VECTOR):
-        stored, working = found.explain_vector(index)
+        stored, working = contributions.explain_vector(index)
     elif wanted.name in (DIFFERENCE, TASK_DIFFERENCE):
-        stored, working = found.explain_difference(index)
+        stored, working = contributions.explain_difference(index)
     else:
         *output, part = index
-        stored, working = float(found.values((*output,))[part]), found.explain_part((*output,), part)
-    meaning = [found.meaning(*entry) for entry in zip(dimensions, index, strict=True)]
+        stored, working = float(contributions.values((*output,))[part]), contributions.explain_part((*output,), part)
+    meaning = [contributions.meaning(*entry) for entry in zip(dimensions, index, strict=True)]
     return ImpliedNumber(index, tuple(meaning), stored, working)
 
 
