@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.warm import Original
+
 # The models here are so small that handing work to a second thread takes longer than doing it, and far longer on a
 # machine with other work.
 torch.set_num_threads(1)
@@ -64,6 +66,14 @@ def made_once(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         return shutil.copytree(original, tmp_path_factory.mktemp("copies") / name)
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def original() -> Iterator[Original]:
+    """The process whose copies run the command line."""
+    started = Original()
+    yield started
+    started.close()
 
 
 PNG = bytes.fromhex(  # of one pixel
