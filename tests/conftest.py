@@ -15,6 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.warm import Original
+
 # The models here are so small that handing work to a second thread takes longer than doing it, and far longer on a
 # machine with other work.
 torch.set_num_threads(1)
@@ -66,6 +68,14 @@ def made_once(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return copy
 
 
+@pytest.fixture(scope="session")
+def original() -> Iterator[Original]:
+    """The process whose copies run the command line."""
+    started = Original()
+    yield started
+    started.close()
+
+
 PNG = bytes.fromhex(  # of one pixel
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
@@ -87,6 +97,15 @@ def real_savefig() -> Iterator[Any]:
 def pictures(real_savefig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a test with this fixture pictures are drawn."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", real_savefig)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_samples() -> Iterator[None]:
+    """Trainings continue their prompts by a few tokens: by all, samples took half of the time of a tiny training."""
+    with pytest.MonkeyPatch.context() as patch:
+        for task in ("pretraining.task", "finetuning.chat_task"):
+            patch.setattr(f"foretell.{task}.SAMPLE_TOKENS", 6)
+        yield
 
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")

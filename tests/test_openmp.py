@@ -5,45 +5,71 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+import foretell
 from foretell.openmp import SETTINGS
 
 # libgomp prints its settings when it is loaded
 READ = "import os; assert 'OMP_WAIT_POLICY' not in os.environ or os.environ['OMP_WAIT_POLICY'] == 'active'"
+# Stands for torch, whose import takes seconds: it loads the library that torch loads
+LIBRARY_ALONE = "import ctypes, pathlib\nctypes.CDLL(next(pathlib.Path({libraries!r}).glob('libgomp*')))\n"
+# The modules of these names are empty
+NAMES_ALONE = """
+import sys, types
+sys.modules["torch"] = types.ModuleType("torch")
+import foretell
+for name in ("load", "train"):
+    module, name_there = foretell.homes()[name]
+    sys.modules[module] = types.SimpleNamespace(**{name_there: None})
+foretell.load; foretell.load; foretell.train
+"""
 
 
-def loaded_policy(code: str, **environment: str) -> tuple[str, str]:
-    """The waiting policy that OpenMP read while the code ran, and what was logged."""
+def outcome_of(code: str, **environment: str) -> str:
+    """What a process with this code writes as messages."""
     variables = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    variables |= {"OMP_DISPLAY_ENV": "true", **environment}
-    outcome = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{READ}"], env=variables, capture_output=True, text=True, check=True
-    )
-    lines = outcome.stderr.splitlines()
-    return next(line.split("'")[1] for line in lines if "OMP_WAIT_POLICY" in line), outcome.stderr
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=variables | environment, capture_output=True, text=True, check=True).stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="libgomp")
-@pytest.mark.parametrize(
-    "code", ["import foretell, torch", "import foretell; foretell.load", "from foretell.loading import load"]
-)
-def test_threads_sleep_while_they_wait_and_the_environment_is_restored(code):
-    policy, messages = loaded_policy(code)
-    assert policy == "PASSIVE"
+def spins(code: str, **environment: str) -> bool:
+    """Whether OpenMP's threads spin while they wait, as it was loaded by the code. It calls no policy 'PASSIVE' too."""
+    messages = outcome_of(f"{code}\n{READ}", OMP_DISPLAY_ENV="verbose", **environment)
     assert "torch was imported before" not in messages
+    return next(line.split("'")[1] for line in messages.splitlines() if "GOMP_SPINCOUNT" in line) != "0"
+
+
+@pytest.fixture
+def path_of_library(tmp_path: Path) -> str:
+    """A PYTHONPATH with a module `torch` that only loads OpenMP."""
+    libraries = Path(torch.__file__).parent / "lib"
+    if not list(libraries.glob("libgomp*")):
+        pytest.skip("torch has no libgomp")
+    (tmp_path / "torch.py").write_text(LIBRARY_ALONE.format(libraries=str(libraries)), encoding="utf-8")
+    return os.pathsep.join([str(tmp_path), str(Path(foretell.__file__).parents[1])])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libgomp")
-def test_a_policy_that_the_user_chose_is_kept():
-    assert loaded_policy("import foretell; foretell.load", OMP_WAIT_POLICY="active")[0] == "ACTIVE"
+def test_threads_sleep_while_they_wait_and_the_environment_is_restored():
+    assert not spins("from foretell.loading import load")
+
+
+def test_it_is_so_for_torch_that_is_imported_after_the_package(path_of_library):
+    assert not spins("import foretell, torch", PYTHONPATH=path_of_library)
+
+
+def test_without_the_package_threads_spin(path_of_library):
+    assert spins("import torch", PYTHONPATH=path_of_library)
+
+
+def test_a_policy_that_the_user_chose_is_kept(path_of_library):
+    assert spins("import foretell, torch", PYTHONPATH=path_of_library, OMP_WAIT_POLICY="active")
 
 
 def test_one_line_tells_that_torch_was_imported_too_early():
-    code = "import torch, foretell; foretell.load; foretell.load; foretell.train"
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert outcome.stderr.count("torch was imported before foretell") == 1
-    chosen = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    outcome = subprocess.run([sys.executable, "-c", code], env=chosen, capture_output=True, text=True, check=True)
-    assert outcome.stderr == ""
+    assert outcome_of(NAMES_ALONE).count("torch was imported before foretell") == 1
+    assert outcome_of(NAMES_ALONE, OMP_WAIT_POLICY="passive") == ""

@@ -105,7 +105,8 @@ def test_a_text_too_long_for_a_file_name_is_embedded_as_a_text():
 def test_training_continues_when_nobody_reads_its_messages(trained, corpus, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
-    arguments = [str(corpus), "--size", "toy", "--kind", "bytes", "--steps", "2", "--out", str(tmp_path / "run")]
+    small = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
+    arguments = [str(corpus), *small, "--kind", "bytes", "--steps", "2", "--out", str(tmp_path / "run")]
     command = [sys.executable, "-m", "foretell", "train", *arguments]
     outcome = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=writing, check=False)
     os.close(writing)

@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 from foretell.errors import OutputError
+from tests.warm import Warm
 
 TOY = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
 QUICK = [*TOY, "--kind", "bytes", "--steps", "3"]
@@ -314,22 +315,21 @@ def test_a_non_finite_loss_stops_training_before_a_weight_is_changed(foretell, c
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, number, code):
-    command = [sys.executable, "-m", "foretell", "train", corpus, *TOY, "--kind", "bytes", "--steps", "100000"]
-    process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, original, number, code):
+    arguments = ["train", str(corpus), *TOY, "--kind", "bytes", "--steps", "100000", "--out", "x"]
+    (tmp_path / "err").touch()
+    process = original.start(arguments, tmp_path / "err", tmp_path)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=LONG)
-    assert process.returncode == code
-    assert err.splitlines()[-1].endswith("foretell train --out x --resume auto")
+    assert process.wait(LONG) == code
+    assert (tmp_path / "err").read_text().splitlines()[-1].endswith("foretell train --out x --resume auto")
     assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
 
 
-def test_a_killed_training_resumes_to_the_same_end(foretell, corpus, tmp_path):
+def test_a_killed_training_resumes_to_the_same_end(foretell, corpus, tmp_path, original):
     options = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "7", "--model.dropout", "0.1"]
     assert foretell("train", corpus, *options, "--out", "whole").code == 0
-    command = [sys.executable, "-m", "foretell", "train", corpus, *options, "--out", "x"]
-    process = subprocess.Popen(command, cwd=tmp_path, text=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = original.start(["train", str(corpus), *options, "--out", "x"], Path(os.devnull), tmp_path)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     process.kill()
     process.wait()
@@ -355,7 +355,7 @@ def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
     assert (tmp_path / "x" / "checkpoints" / "step-000060").exists()
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">/dev/null 2>&-"])
+@pytest.mark.parametrize("redirection", [">/dev/null 2>&-", "2>/dev/full"])
 def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
     options = " ".join(["--out x", *QUICK])
     command = f"COLUMNS=0 {sys.executable} -m foretell train {corpus} {options} {redirection}"
@@ -365,7 +365,7 @@ def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
     assert (tmp_path / "x" / "checkpoints" / "step-000003").exists()
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
+def wait_for(path: Path, process: subprocess.Popen | Warm) -> None:
     """Until a process has written something into a file."""
     deadline = time.monotonic() + LONG
     while not (path.exists() and path.stat().st_size):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -13,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import locked
+
 HERE = Path(__file__).parent
-SCENARIOS = ["trainings", "runs", "looking_inside"]
+SCENARIOS = "trainings,runs,looking_inside"
+FAILURES = ["a_data_error", "a_killed_process", "a_stopped_process", "a_bad_option"]
+SECONDS = 1200  # an upper bound on a loaded machine; torch's own limit would be 30 minutes
 
 
 @pytest.fixture(scope="session")
@@ -31,17 +34,25 @@ def results(folder: Path):
 
     @cache
     def results_of(size: int) -> dict[str, Any]:
-        path = folder / f"results-{size}.json"
-        with (folder / f"results-{size}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                run_scenarios(size, path)
-        return json.loads(path.read_text())
-
-    def run_scenarios(size: int, path: Path) -> None:
-        command = [sys.executable, str(HERE / "program.py"), str(size), str(path), *SCENARIOS]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
-        assert done.returncode == 0, done.stderr
+        return run_once(folder, f"results-{size}", size, [SCENARIOS])
 
     return results_of
+
+
+@pytest.fixture(scope="session")
+def failures(folder: Path) -> dict[str, int]:
+    """The exit code of each scenario that fails on two processes; its messages are in the folder."""
+    return run_once(folder, "failures", 2, FAILURES)
+
+
+def run_once(folder: Path, name: str, size: int, groups: list[str]) -> dict[str, Any]:
+    """What `program.py` writes, whichever process of pytest-xdist runs it."""
+    path = folder / f"{name}.json"
+    with locked(folder / f"{name}.lock"):
+        if not path.exists():
+            command = [sys.executable, str(HERE / "program.py"), str(size), str(folder / f"{name}.new"), *groups]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+            assert done.returncode == 0, done.stderr
+            (folder / f"{name}.new").replace(path)
+    return json.loads(path.read_text())

@@ -87,7 +87,11 @@ def trainings(world: World) -> dict[str, dict[str, list[float]]]:
     }
     places = {"alone": ALONE, "ddp": world, "fsdp": world}
     return {
-        kind: {parallel: losses(place, parallel, **settings) for parallel, place in places.items()}
+        kind: {
+            parallel: losses(place, parallel, **settings)
+            for parallel, place in places.items()
+            if place is world or world.is_first  # whose results are kept
+        }
         for kind, settings in kinds.items()
     }
 

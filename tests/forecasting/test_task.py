@@ -160,14 +160,20 @@ def test_too_short_series_are_refused(series_file, tmp_path):
         run_training(ForecastTraining(ForecastRequest(data=series_file, out=tmp_path / "run", horizon=59)), Reporter())
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.1, "tiny"), (1e-6, "small")])
-def test_an_open_size_follows_from_the_measured_time(seconds, size, tmp_path, monkeypatch):
-    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
-    path = tmp_path / "long.csv"
+@pytest.fixture(scope="module")
+def long_series(tmp_path_factory):
+    path = tmp_path_factory.mktemp("long") / "long.csv"
     path.write_text("\n".join(f"{index % 24 + index % 7}" for index in range(300_000)), encoding="utf-8")
+    return path, read_series(path)
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.1, "tiny"), (1e-6, "small")])
+def test_an_open_size_follows_from_the_measured_time(seconds, size, long_series, tmp_path, monkeypatch):
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
+    path, series = long_series
     training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
-    choice = training.choose(read_series(path), machine)
+    choice = training.choose(series, machine)
     assert choice.size == size
     assert f"size        {size}, " in choice.reasons[1]
     assert choice.config.model.width == SIZES[size]["width"]

@@ -1,4 +1,4 @@
-"""A server in a process of its own, as users start it, with a small random model and a client for it."""
+"""A server in a process of its own, with a small random model and a client for it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
+from tests.warm import THREADS, Original, Warm
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
 CONTEXT = 128
-THREADS = {"OMP_NUM_THREADS": "1"}  # as in the tests, with which answers are compared bit by bit
 PLACES = (Path(foretell.__file__).parents[2], Path.home(), Path(tempfile.gettempdir()))  # of this machine
 LEAKS = re.compile(  # in no answer: addresses, tracebacks and paths
     rb"0x[0-9a-f]{6,}|Traceback|/home/|\.py\b|site-packages|"
@@ -41,7 +41,7 @@ LEAKS = re.compile(  # in no answer: addresses, tracebacks and paths
 class Served:
     """A running server."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Warm
     address: str
     log: IO[str]
     client: Any = field(init=False)
@@ -92,11 +92,15 @@ class Served:
         return self.process.wait(60)
 
 
-def start(*arguments: str, **environment: str) -> Served:
-    """Start a server on a free port and wait until it is ready."""
-    command = [sys.executable, "-m", "foretell", "serve", *arguments, "--port", "0"]
+def start(original: Original | None, *arguments: str) -> Served:
+    """Start a server on a free port and wait until it is ready; without an original as users start it."""
+    words = ["serve", *arguments, "--port", "0"]
     log = tempfile.NamedTemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - deleted with the server
-    process = subprocess.Popen(command, stderr=log, env={**os.environ, **THREADS, **environment})
+    if original is None:
+        command = [sys.executable, "-m", "foretell", *words]
+        process = subprocess.Popen(command, stderr=log, env=os.environ | THREADS)
+    else:
+        process = original.start(words, Path(log.name))
     while process.poll() is None:
         text = Path(log.name).read_text(encoding="utf-8")
         if text.rstrip().endswith("ready"):
@@ -127,12 +131,12 @@ def toy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start_server() -> Iterator[Callable[..., Served]]:
+def start_server(original: Original) -> Iterator[Callable[..., Served]]:
     """Starts servers, which end with the tests of a file."""
     started: list[Served] = []
 
-    def call(*arguments: str, **environment: str) -> Served:
-        started.append(start(*arguments, **environment))
+    def call(*arguments: str, as_users_do: bool = False) -> Served:
+        started.append(start(None if as_users_do else original, *arguments))
         return started[-1]
 
     yield call
@@ -142,9 +146,9 @@ def start_server() -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture(scope="session")
-def server(toy_model: Path) -> Iterator[Served]:
+def server(toy_model: Path, original: Original) -> Iterator[Served]:
     """One server for all tests that do not end it."""
-    served = start(str(toy_model), "--memory", "0.05")
+    served = start(original, str(toy_model), "--memory", "0.05")
     yield served
     assert served.stop() == 0
     served.close()

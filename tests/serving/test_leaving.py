@@ -81,7 +81,7 @@ def test_a_poisoned_request_fails_alone(server):
 
 
 def test_sigterm_lets_streams_finish(start_server, toy_model):
-    server = start_server(str(toy_model), "--memory", "0.05")
+    server = start_server(str(toy_model), "--memory", "0.05", as_users_do=True)
     results = []
 
     def read():

@@ -38,6 +38,12 @@ def server(start_server, toy_model):
     return start_server(str(toy_model), "--strict", "--memory", "0.05")
 
 
+@pytest.fixture(scope="module")
+def fast(start_server, toy_model):
+    """A server without strict layers, and with little memory for looks."""
+    return start_server(str(toy_model), "--memory", "0.05", "--look-budget", "0.01")
+
+
 def test_an_array_as_json_has_the_bits_of_every_float32():
     powers = np.array([0, -0.0, 9.9999999, 3.4028235e38, 1e-45, *(10.0**k for k in range(-44, 39))], np.float32)
     powers = np.concatenate([powers, np.nextafter(powers, np.float32(0)), -powers])
@@ -174,8 +180,8 @@ def test_a_receipt_of_a_chat(server, model):
     assert verify(model, AnswerReceipt.from_json(look["receipt"])).verdict == "verified"
 
 
-def test_a_server_without_strict_layers_has_no_receipts(start_server, toy_model):
-    answer = start_server(str(toy_model), "--memory", "0.05").post("/v1/completions", **ASKED, look={"receipt": True})
+def test_a_server_without_strict_layers_has_no_receipts(fast):
+    answer = fast.post("/v1/completions", **ASKED, look={"receipt": True})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "look") and "--strict" in error["message"]
 
@@ -259,20 +265,18 @@ def test_looks_that_are_refused(server, body):
     assert server.ask("/v1/completions", **ASKED)["choices"]
 
 
-def test_a_budget_ends_one_request_alone(start_server, toy_model):
-    server = start_server(str(toy_model), "--memory", "0.05", "--look-budget", "0.01")
-    answer = server.post("/v1/completions", **ASKED, look={"values": ["**"]})
+def test_a_budget_ends_one_request_alone(fast):
+    answer = fast.post("/v1/completions", **ASKED, look={"values": ["**"]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "look") and "may hold" in error["message"]
-    answer = server.post("/v1/completions", **ASKED | {"max_tokens": 60}, look={"values": [BLOCK]})  # on all's pass
+    answer = fast.post("/v1/completions", **ASKED | {"max_tokens": 60}, look={"values": [BLOCK]})  # on all's pass
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "look") and "may take" in error["message"]
-    assert server.ask("/v1/completions", **ASKED)["choices"]
+    assert fast.ask("/v1/completions", **ASKED)["choices"]
 
 
-def test_fast_kernels_give_nearly_the_same(start_server, toy_model, server):
+def test_fast_kernels_give_nearly_the_same(fast, server):
     """Without --strict the kernels of a watched pass may round differently."""
-    fast = start_server(str(toy_model), "--memory", "0.05")
     asked = {**ASKED, "temperature": 0, "look": {"values": [BLOCK]}}
     rows = [each.ask("/v1/completions", **asked)["foretell"]["look"][0]["values"][BLOCK][0] for each in (fast, server)]
     first, second = (torch.tensor(row["values"]) for row in rows)

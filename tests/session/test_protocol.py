@@ -222,7 +222,7 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
             overrides={
                 "tokenizer": {"kind": "words"},
                 "pairs": {"batch_tokens": 64, "longest": 16},
-                "model": {"context_length": 32},
+                "model": {"num_layers": 1, "encoder_layers": 1, "num_heads": 1, "width": 8, "context_length": 32},
                 "training": {key: value for key, value in PACE.items() if key != "batch_size"},
             },
         ),
