@@ -1,4 +1,4 @@
-"""The command line in copies of a process that has imported it already: one starts in no time, instead of in seconds.
+"""The command line in forks of a process that has already imported it; they start in milliseconds instead of seconds.
 
 For servers and signals. Tests of imports, of closed streams and of the start itself start Python.
 """
