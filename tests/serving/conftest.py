@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,9 +92,9 @@ class Served:
         return self.process.wait(60)
 
 
-def start(*arguments: str, **environment: str) -> Served:
+def start(*arguments: str, program: Sequence[str] = ("-m", "foretell"), **environment: str) -> Served:
     """Start a server on a free port and wait until it is ready."""
-    command = [sys.executable, "-m", "foretell", "serve", *arguments, "--port", "0"]
+    command = [sys.executable, *program, "serve", *arguments, "--port", "0"]
     log = tempfile.NamedTemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - deleted with the server
     process = subprocess.Popen(command, stderr=log, env={**os.environ, **THREADS, **environment})
     while process.poll() is None:
@@ -131,8 +131,8 @@ def start_server() -> Iterator[Callable[..., Served]]:
     """Starts servers, which end with the tests of a file."""
     started: list[Served] = []
 
-    def call(*arguments: str, **environment: str) -> Served:
-        started.append(start(*arguments, **environment))
+    def call(*arguments: str, **options: Any) -> Served:
+        started.append(start(*arguments, **options))
         return started[-1]
 
     yield call
