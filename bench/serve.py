@@ -8,10 +8,11 @@
 
 Each client sends one request after the other and reads its stream. All programs have the same weights in bfloat16
 (llama.cpp in float16), get the same prompts and write greedily; they take turns. "shared" is a prompt of 256 tokens of
-which all clients have the first 240. cpu: processor time of the server per token, which other programs on the machine
-change little. fair: the shortest time of a request over the longest. watch: 4 of 16 clients also ask for the output of
-one block, in ratio to none asking. The clients run in this process and share the processor with the programs; client is
-their processor time per token.
+which all clients have the first 240. The scheduler alone reads prompts in the same parts, and a sequence joins where
+one ends. cpu: processor time of the server per token, which other programs on the machine change little. fair: the
+shortest time of a request over the longest. watch: 4 of 16 clients also ask for the output of one block, in ratio to
+none asking. The clients run in this process and share the processor with the programs; client is their processor time
+per token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,13 @@ from processes import cpu_seconds, free_port
 from rich.console import Console
 
 from foretell.config import SamplingConfig
-from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
+from foretell.serving.models import STEP_SECONDS
 
 DTYPE = "bfloat16"
 NEW_TOKENS = 120  # with the longest prompt, they fit the context
@@ -160,13 +161,16 @@ async def send(program: Program, load: Load, prompts: list[list[int]], watching:
 
 
 def alone(scheduler: Scheduler, load: Load, prompts: list[list[int]]) -> Times:
-    """The rates of the scheduler, with as many sequences at once as there are clients."""
-    sampler = Sampler(SamplingConfig(temperature=0))
+    """The rates of the scheduler, with as many sequences at once as there are clients: where one ends, one joins."""
+    rules = Rules(Sampler(SamplingConfig(temperature=0)), NEW_TOKENS)
+    sequences = (Sequence(ids, rules=rules) for ids in prompts)
     started, cpu = time.perf_counter(), time.process_time()
-    for first in range(0, len(prompts), load.clients):
-        sequences = [Sequence(ids, rules=Rules(sampler, NEW_TOKENS)) for ids in prompts[first : first + load.clients]]
-        for _ in run(scheduler, sequences):
-            pass
+    for sequence in islice(sequences, load.clients):
+        scheduler.add(sequence)
+    while scheduler.is_busy:
+        scheduler.step()
+        for sequence in islice(sequences, len(scheduler.ended)):
+            scheduler.add(sequence)
     num_tokens = len(prompts) * NEW_TOKENS
     rates = num_tokens / (time.perf_counter() - started), (time.process_time() - cpu) / num_tokens
     return Times([], [], [], *rates)
@@ -232,7 +236,7 @@ def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None]) -> di
         model = save_model(Path(folder))
         programs = start_programs(model, peers, stack)
         loaded = foretell.load(model, dtype=DTYPE)
-        scheduler, draw = Scheduler(loaded.decoder), random.Random(1)
+        scheduler, draw = Scheduler(loaded.decoder, step_seconds=STEP_SECONDS), random.Random(1)
         words = [id for id in range(loaded.tokenizer.vocab_size) if WORD.fullmatch(loaded.tokenizer.bytes_of(id))]
         for number, load in enumerate(loads):
             note(f"{load}")

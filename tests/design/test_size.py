@@ -86,7 +86,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         1946,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
-        "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from a forecaster; "
+        "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
+        "a forecaster; "
         "forecasters as models of values, for the page",
     ),
     (

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,13 +92,12 @@ class Served:
         return self.process.wait(60)
 
 
-def start(original: Original | None, *arguments: str) -> Served:
-    """Start a server on a free port and wait until it is ready; without an original as users start it."""
+def start(original: Original, *arguments: str, program: Sequence[str] = ()) -> Served:
+    """Start a server on a free port and wait until it is ready; program: arguments of a new Python, instead of a fork."""
     words = ["serve", *arguments, "--port", "0"]
     log = tempfile.NamedTemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - deleted with the server
-    if original is None:
-        command = [sys.executable, "-m", "foretell", *words]
-        process = subprocess.Popen(command, stderr=log, env=os.environ | THREADS)
+    if program:
+        process = subprocess.Popen([sys.executable, *program, *words], stderr=log, env=os.environ | THREADS)
     else:
         process = original.start(words, Path(log.name))
     while process.poll() is None:
@@ -135,8 +134,8 @@ def start_server(original: Original) -> Iterator[Callable[..., Served]]:
     """Starts servers, which end with the tests of a file."""
     started: list[Served] = []
 
-    def call(*arguments: str, as_users_do: bool = False) -> Served:
-        started.append(start(None if as_users_do else original, *arguments))
+    def call(*arguments: str, program: Sequence[str] = ()) -> Served:
+        started.append(start(original, *arguments, program=program))
         return started[-1]
 
     yield call

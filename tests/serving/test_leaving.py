@@ -28,13 +28,22 @@ def is_idle(server) -> bool:
     return not any(server.metric(name) for name in names)
 
 
-def send_raw(server, body, reset=False, read=0):
-    """Send a request, read a few bytes of its answer, and close the connection, politely or not."""
+def open_request(server, body, buffer=None):
+    """A connection on which a request was sent; buffer: the bytes that the client's system takes before it is read."""
     host, port = server.address.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-    connection = socket.create_connection((host, int(port)))
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect((host, int(port)))
     connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return connection
+
+
+def send_raw(server, body, reset=False, read=0):
+    """Send a request, read a few bytes of its answer, and close the connection, politely or not."""
+    connection = open_request(server, body)
     if read:
         connection.recv(read)
     if reset:
@@ -61,6 +70,21 @@ def test_after_disconnects_nothing_is_left(server):
     assert server.ask("/v1/completions", prompt="x", max_tokens=2)["choices"]
 
 
+def test_a_reader_that_stalls_is_dropped(start_server, toy_model):
+    """Its sequences end with it, long before they have all their tokens."""
+    program = "from foretell.serving import connection; connection.SECONDS = 0.5; import foretell.__main__"
+    server = start_server(str(toy_model), "--memory", "0.02", program=("-c", program))
+    free, num_tokens = server.metric("cache_blocks_free"), server.metric("tokens_total")
+    body = {"prompt": ["x"] * 16, "max_tokens": 120, "n": 16, "ignore_eos": True, "logprobs": 20, "stream": True}
+    with open_request(server, body, buffer=4096) as stalled:
+        assert wait_until(lambda: server.metric("requests") == 1)
+        assert wait_until(lambda: is_idle(server), seconds=30)
+        assert server.metric("cache_blocks_free") == free
+        assert server.metric("tokens_total") - num_tokens < 16 * 16 * 120
+        parts = list(iter(lambda: stalled.recv(2**16), b""))
+    assert parts[0].startswith(b"HTTP/1.1 200 ") and not parts[-1].endswith(b"\r\n0\r\n\r\n")
+
+
 def test_a_poisoned_request_fails_alone(server):
     # two banned bytes out of the two that the pattern allows leave no token
     body = {"prompt": "x", "regex": "[ab]+c", "logit_bias": {"97": -100, "98": -100, "99": -100}}
@@ -81,7 +105,7 @@ def test_a_poisoned_request_fails_alone(server):
 
 
 def test_sigterm_lets_streams_finish(start_server, toy_model):
-    server = start_server(str(toy_model), "--memory", "0.05", as_users_do=True)
+    server = start_server(str(toy_model), "--memory", "0.05", program=("-m", "foretell"))
     results = []
 
     def read():

@@ -137,7 +137,7 @@ class ServedModel(ExploredModel):
         """The model, as receipts name it; the first call reads all weights."""
         return identity_of(self.model)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The version of the program and of the tokenizer, which answers carry as `system_fingerprint`."""
         return f"foretell-{version_of('foretell')}-{self.model.tokenizer.fingerprint[:12]}"
