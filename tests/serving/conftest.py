@@ -93,7 +93,7 @@ class Served:
 
 
 def start(original: Original, *arguments: str, program: Sequence[str] = ()) -> Served:
-    """Start a server on a free port and wait until it is ready; program: arguments of a new Python, instead of a fork."""
+    """Start a server on a free port and wait until it is ready. program: arguments of a new Python; default: a fork."""
     words = ["serve", *arguments, "--port", "0"]
     log = tempfile.NamedTemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - deleted with the server
     if program:
