@@ -30,6 +30,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("starlette")
 
 CONTEXT = 128
+LONG = os.environ.get("FORETELL_LOAD") == "1"  # the long form of a test
 PLACES = (Path(foretell.__file__).parents[2], Path.home(), Path(tempfile.gettempdir()))  # of this machine
 LEAKS = re.compile(  # in no answer: addresses, tracebacks and paths
     rb"0x[0-9a-f]{6,}|Traceback|/home/|\.py\b|site-packages|"

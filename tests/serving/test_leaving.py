@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from tests.serving.conftest import LONG
+
 
 def wait_until(condition, seconds=10.0):
     """Wait for a condition; returns whether it came true."""
@@ -55,7 +57,7 @@ def test_after_disconnects_nothing_is_left(server):
     assert wait_until(lambda: is_idle(server))
     free = server.metric("cache_blocks_free")
     draw = random.Random(2)
-    for number in range(100):
+    for number in range(1000 if LONG else 100):
         body = {
             "prompt": "x" * draw.choice([1, 60]),
             "max_tokens": 60,

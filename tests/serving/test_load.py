@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 import socket
@@ -18,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.serving.conftest import Served
+from tests.serving.conftest import LONG, Served
 
-LONG = os.environ.get("FORETELL_LOAD") == "1"
 PATTERN = "(😀é|a🙂b|ß\\n|ab){3,12}"  # characters of one to four bytes, which are tokens here
 
 WATCH = """
