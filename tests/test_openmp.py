@@ -54,8 +54,9 @@ def path_of_library(tmp_path: Path) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libgomp")
-def test_threads_sleep_while_they_wait_and_the_environment_is_restored():
-    assert not spins("from foretell.loading import load")
+@pytest.mark.parametrize("code", ["from foretell.loading import load", "import foretell; foretell.load"])
+def test_threads_sleep_while_they_wait_and_the_environment_is_restored(code):
+    assert not spins(code)
 
 
 def test_it_is_so_for_torch_that_is_imported_after_the_package(path_of_library):

@@ -96,7 +96,7 @@ def answer_requests() -> None:
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):  # of an optional dependency
             importlib.import_module(name)
-    from foretell.cli.main import main
+    from foretell.cli import main as entry
 
     for line in sys.stdin:
         request = json.loads(line)
@@ -105,7 +105,8 @@ def answer_requests() -> None:
             answer = os.waitstatus_to_exitcode(status) if pid else None
         elif (answer := os.fork()) == 0:
             become(**request)
-            main(request["arguments"])
+            entry.IMPORTED = time.monotonic()  # the minutes of a training are counted from here
+            entry.main(request["arguments"])
         print(json.dumps(answer), flush=True)
 
 

@@ -96,8 +96,9 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", command], env=variables, capture_output=True, text=True, check=False)
 
 
-def test_verbs_work_without_standard_input_and_error():  # test_train has standard error alone, closed and full
-    outcome = shell('$FORETELL next primer "The" --top 1 0<&- 2>&-')
+@pytest.mark.parametrize("closing", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+def test_verbs_work_without_standard_error(closing):
+    outcome = shell(f'$FORETELL next primer "The" --top 1 {closing}')
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "after 'The'")
 
 

@@ -355,7 +355,7 @@ def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
     assert (tmp_path / "x" / "checkpoints" / "step-000060").exists()
 
 
-@pytest.mark.parametrize("redirection", [">/dev/null 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">/dev/null 2>&-"])
 def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
     options = " ".join(["--out x", *QUICK])
     command = f"COLUMNS=0 {sys.executable} -m foretell train {corpus} {options} {redirection}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +217,11 @@ def test_a_new_family_is_one_declaration(model: LanguageModel, monkeypatch, tmp_
     back = load_huggingface(tmp_path / "out")
     assert back.config.residual == "parallel"
     assert all(torch.equal(weight, weights[path]) for path, weight in back.decoder.state_dict().items())
+
+
+def test_loading_does_not_import_the_textbook() -> None:
+    code = "import sys, foretell.loading; sys.exit(any(name.startswith('foretell.textbook') for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_nothing_is_overwritten(model: LanguageModel, tmp_path: Path) -> None:

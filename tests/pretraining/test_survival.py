@@ -19,7 +19,7 @@ from foretell.session.session import Session
 from foretell.training.loop import train
 
 KILLED = -signal.SIGKILL
-FAILURES = {"killed": 1, "full disk": 1, "broken disk": 4}  # at how manyth operations; a disk's errors take one path
+FAILURES = ["killed", "full disk", "broken disk"]
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +95,15 @@ def test_any_io_failure_of_a_save_leaves_the_old_or_the_new_checkpoint(
     count = tiny.operations(save)
     assert 25 < count < 100
     failed = 0
-    for operation in range(0, count, FAILURES[kind]):
+    for operation in range(count):
         fresh(halfway, out)
         code = tiny.fails(save, operation, kind)
         assert code in ((KILLED,) if kind == "killed" else (0, tiny.REFUSED)), operation
         failed += code != 0
         assert assert_saved(out, uninterrupted) in (([2], [2, 4]) if code else ([2, 4],)), operation
-        if operation % 32 == 4:
+        if operation % 32 == 5:
             assert_resumes_equal(tiny, out, uninterrupted)
-    assert failed > 20 / FAILURES[kind]  # failing to remove a temporary file does not stop training
+    assert failed > 20  # failing to remove a temporary file does not stop training
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -116,7 +116,7 @@ def test_replacing_a_checkpoint_survives_any_io_failure(
         about_to_save.save(about_to_save.progress)
 
     fresh(uninterrupted, out)
-    for operation in range(0, tiny.operations(save), FAILURES[kind]):
+    for operation in range(tiny.operations(save)):
         fresh(uninterrupted, out)
         tiny.fails(save, operation, kind)
         assert assert_saved(out, uninterrupted) == [2, 4], operation

@@ -23,9 +23,9 @@ from tests.serving.conftest import LEAKS
 
 NUM_REQUESTS = int(os.environ.get("FORETELL_FUZZ_REQUESTS", "300"))
 SEED = int(os.environ.get("FORETELL_FUZZ_SEED", "1"))
-SOAK_SECONDS = float(os.environ.get("FORETELL_SOAK_SECONDS", "2"))
+SOAK_SECONDS = float(os.environ.get("FORETELL_SOAK_SECONDS", "5"))
 NUM_CLIENTS, ROUNDS = 8, 5
-NUM_SOAKING, SOAK_ROUNDS = 64, 4
+NUM_SOAKING, SOAK_ROUNDS = 64, 10
 MEMORY_CHECKED_FROM, MEMORY_CHECKED_AFTER = 5000, 100  # requests, seconds: the first ones fill caches
 STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 TEXTS = ["", "x", "some words", "é😀ß", "\ud800", "\0\r\n", "a" * 300, "0x7fffffff", "../../etc/passwd", "<script>"]

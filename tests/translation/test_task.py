@@ -229,7 +229,7 @@ def test_an_open_size_follows_from_the_measured_time(seconds, size, session, tmp
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     training = TranslationTraining(PairRequest(out=tmp_path, minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
-    data = PairData(session.task.data.train * 3000, session.task.data.validation)
+    data = PairData(session.task.data.train * 5000, session.task.data.validation)
     choice = training.choose(PairText(data, session.task.vocabulary), machine)
     assert choice.size == size
     assert f"size        {size}, " in choice.reasons[0]

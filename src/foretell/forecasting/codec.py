@@ -75,7 +75,7 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
     if not len(known):
         return Scale(0.0, 1.0)
     largest = float(np.abs(known).max()) or 1.0
-    earlier = before[-(CYCLES + 1) * (DAYS_PER_WEEK if season in DAYS else 1) * season :]
+    earlier = before[-(CYCLES + 1) * longest_cycle(season) :]
     whole = np.concatenate([earlier, values]) / largest  # the square of 1e200 would overflow
     scale = Scale(0.0, 1.0, tuple(cycle_of(whole, season)))
     rest = values / largest - scale.cycle_at(-len(values), len(values))
@@ -86,16 +86,20 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
     return Scale(location * largest, spread * largest, tuple(largest * each for each in scale.cycle))
 
 
+def longest_cycle(season: int) -> int:
+    """The values of a week if the season is a day, else of the season."""
+    return DAYS_PER_WEEK * season if season in DAYS else season
+
+
 def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
     """The cycle of a season (season,), or of a week if the season is a day, from the next value's phase on.
 
     A week's cycle is the day's and the mean week of the rest, which counts if it forecasts the last week from the
     weeks before.
     """
-    day = mean_cycle(values, season)
-    if season not in DAYS:
+    day, week = mean_cycle(values, season), longest_cycle(season)
+    if week == season:
         return day
-    week = DAYS_PER_WEEK * season
     recent = values[-(CYCLES + 1) * week :]
     rest = recent - day[np.arange(-len(recent), 0) % season]
     if not is_confirmed(rest, week):
