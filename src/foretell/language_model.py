@@ -60,6 +60,15 @@ class MemoryText:
         return [self.tokenizer.text_of(token_id) for token_id in self.ids]
 
 
+def weights_digest(decoder: Decoder) -> str:
+    """The SHA-256 of a decoder's weights, in hex: the path and the bits of each tensor, in the model's order."""
+    digest = hashlib.sha256()
+    for path, weight in decoder.state_dict().items():
+        digest.update(path.encode())
+        digest.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True, repr=False)
 class LanguageModel:
     """A decoder and the tokenizer whose ids it was trained on. `foretell.load` makes one."""
@@ -218,12 +227,7 @@ class LanguageModel:
         return replace(self, decoder=strict_copy(self.decoder), is_strict=True)
 
     def weights_digest(self) -> str:
-        """The SHA-256 of the decoder's weights, in hex: the path and the bits of each tensor, in the model's order."""
-        digest = hashlib.sha256()
-        for path, weight in self.decoder.state_dict().items():
-            digest.update(path.encode())
-            digest.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return weights_digest(self.decoder)
 
     def check_not_quantized(self, action: str) -> None:
         """Raise UsageError for a quantised model; `action` is what was attempted."""

@@ -55,6 +55,9 @@ OPTIONS = {
         *("--verify", "--device", "--dtype"),
     },
     "runs": {"--png", "--delete", "--json"},
+    "speedrun": {
+        *("--target", "--minutes", "--steps", "--seed", "--size", "--set", "--out", "--verify", "--dtype", "--json")
+    },
     "generate": {
         "--quantize",
         "--strict",

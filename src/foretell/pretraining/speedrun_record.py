@@ -1,0 +1,138 @@
+"""The record of a speedrun: its settings, the machine and the curves; and the comparison with a repetition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.errors import DataError
+from foretell.inference.answer_receipt import Machine, Sha256, json_digest, this_machine
+from foretell.training.loop import Mark
+from foretell.typesetting.document import DocumentSection, Table
+
+FORMAT = "foretell.speedrun/1"
+CPU = torch.device("cpu")
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Point(Section):
+    """The loss after a step, in nats per character. seconds: of the clock."""
+
+    step: int
+    tokens: int
+    seconds: float
+    loss: float
+
+
+class SeedRun(Section):
+    """The training of one seed. marks: of a time budget, the share that was done and the seconds before each step."""
+
+    seed: int
+    curve: tuple[Point, ...]
+    marks: tuple[Mark, ...] = ()
+    weights_sha256: Sha256 | None = None  # None while it runs
+
+    @property
+    def best(self) -> float:
+        return min(point.loss for point in self.curve)
+
+    def reached(self, target: float) -> Point | None:
+        """The first point at or below the target; None if there is none."""
+        return next((point for point in self.curve if point.loss <= target), None)
+
+
+class Settings(Section):
+    """Everything that decides the curve of a seed on a given machine. minutes: the limit of a time budget."""
+
+    text_sha256: Sha256
+    target: Positive | None
+    minutes: Positive | None
+    model: ModelConfig
+    training: TrainingConfig
+    dtype: Literal["float32", "bfloat16"]
+    threads: Annotated[int, Field(gt=0, le=1024)]
+
+
+class SpeedrunRecord(Section):
+    """A speedrun. sha256: of all other fields, so that a record that was changed is recognised."""
+
+    format: Literal["foretell.speedrun/1"] = FORMAT
+    settings: Settings
+    machine: Machine
+    runs: Annotated[tuple[SeedRun, ...], Field(min_length=1)]
+    sha256: Sha256
+
+    @classmethod
+    def of(cls, settings: Settings, runs: Sequence[SeedRun]) -> SpeedrunRecord:
+        values = {"format": FORMAT, "settings": settings, "machine": this_machine(CPU), "runs": runs}
+        record = make_section(cls, {**values, "sha256": "0" * 64})
+        return record.model_copy(update={"sha256": record.expected_sha256()})
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SpeedrunRecord:
+        """Read a record; a `ConfigError` for a malformed one, a `DataError` for one that was changed."""
+        record = make_section(cls, values, "record")
+        if record.sha256 != record.expected_sha256():
+            raise DataError("the record was changed after it was written: its sha256 differs")
+        return record
+
+    def expected_sha256(self) -> str:
+        """The digest that the other fields have."""
+        return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+    def document(self, bits_per_byte: Callable[[float], float]) -> DocumentSection:
+        """A line per seed. bits_per_byte: of a loss in nats per character."""
+        target = self.settings.target
+        columns = ("seed", *(() if target is None else (f"minutes to {target}", "tokens to it")))
+        rows = []
+        for run in self.runs:
+            point = None if target is None else run.reached(target)
+            reached = ("-", "-") if point is None else (f"{point.seconds / 60:.1f}", f"{point.tokens:,}")
+            last = run.curve[-1]
+            rest = (f"{last.seconds / 60:.1f}", f"{last.tokens:,}", f"{run.best:.4f}")
+            rows.append((str(run.seed), *reached[: len(columns) - 1], *rest, f"{bits_per_byte(run.best):.4f}"))
+        return DocumentSection("", [Table((*columns, "minutes", "tokens", "best loss", "bits per byte"), rows)])
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A run of a record, and the same run again."""
+
+    recorded: SeedRun
+    repeated: SeedRun
+
+    @property
+    def is_identical(self) -> bool:
+        """True if curve and weights have the same bits."""
+        return self.recorded.weights_sha256 == self.repeated.weights_sha256 and self.largest_difference == 0
+
+    @property
+    def largest_difference(self) -> float:
+        """In nats, over the points of the curve; infinity for curves of different steps."""
+        pairs = list(zip_longest(self.recorded.curve, self.repeated.curve))
+        if any(old is None or new is None or old.step != new.step for old, new in pairs):
+            return math.inf
+        return max(abs(old.loss - new.loss) for old, new in pairs)
+
+    def __str__(self) -> str:
+        if self.is_identical:
+            return f"seed {self.recorded.seed}: curve and weights are bit-identical"
+        return (
+            f"seed {self.recorded.seed}: losses differ by at most {self.largest_difference:.2g} nats; best "
+            f"{self.recorded.best:.4f} recorded, {self.repeated.best:.4f} here"
+        )
+
+
+def other_machine(record: SpeedrunRecord) -> list[str]:
+    """In what this machine differs from the record's, where that may change the last bits."""
+    here = this_machine(CPU)
+    names = ("torch", "numba", "processor", "features", "instructions", "limits")
+    return [name for name in names if getattr(here, name) != getattr(record.machine, name)]
