@@ -61,8 +61,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "cli",
         4,
         584,
-        "speedrun; serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
-        "numbers of a task's head; the time when a command began",
+        "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
+        "options of lessons; numbers of a task's head; the time when a command began",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -134,7 +134,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     ("session", 2, 216, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
-    ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
+    ("training", 0, 187, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,

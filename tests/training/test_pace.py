@@ -17,10 +17,14 @@ CONFIG = TrainingConfig(
 
 
 class Machine:
-    """A training on a clock: a step takes `seconds_per_step(now)`, an evaluation `evaluation` seconds."""
+    """A training on a clock: a step takes `seconds_per_step(now)`, an evaluation `evaluation` seconds.
+
+    share: of the time that the training's thread gets from the processor.
+    """
 
     def __init__(self, seconds_per_step: Callable[[float], float], evaluation: float = 0.0, reading: float = 0.0):
         self.seconds_per_step, self.evaluation, self.now = seconds_per_step, evaluation, reading
+        self.share = 1.0
         self.marks: dict[int, Mark] = {}
         self.rates: list[float] = []
 
@@ -33,6 +37,7 @@ class Machine:
             record=self.marks.__setitem__,
             most_steps=most_steps,
             clock=lambda: self.now,
+            thread_clock=lambda: self.now * self.share,
         )
 
     def train(self, pace: TimeBudget, step: int = 0, until: int | None = None, every: int = 50) -> int:
@@ -78,6 +83,13 @@ def test_the_rate_is_that_of_a_fixed_number_of_steps_where_all_take_the_same_tim
         update={"steps": steps, "warmup_steps": round(CONFIG.warmup_steps * steps / CONFIG.steps)}
     )
     assert machine.rates == pytest.approx([learning_rate_at(step, fixed) for step in range(steps)], rel=0.01, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "slowdown"), [(0.25, 2.5), (0.01, 3)])
+def test_a_busy_machine_has_more_time_for_the_end(share, slowdown):
+    machine = Machine(SPEEDS["as estimated"])
+    machine.share = share
+    assert machine.train(machine.budget()) == CONFIG.steps - slowdown * LAST_SECONDS
 
 
 def test_recorded_steps_are_taken_again_with_their_rates_and_the_clock_goes_on_after_them():

@@ -23,7 +23,8 @@ from foretell.training.execution import eagerly
 from foretell.training.optimizer import learning_rate_at, learning_rate_of_share, set_learning_rate
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 
-LAST_SECONDS = 2.0  # for the picture of the curve, and for the end of the process
+LAST_SECONDS = 2.0  # for the picture of the curve, and for the end of the process; longer on a busy machine
+MOST_SLOWDOWN = 5.0  # a thread that waits for a device or a peer is not slowed down by other programs
 LEAST_SHARE = 0.1  # of the whole time that is left for steps, however long reading and tokenizing took
 
 
@@ -94,10 +95,12 @@ class TimeBudget(Pace):
         most_steps: int | None = None,
         world: World = ALONE,
         clock: Callable[[], float] = time.monotonic,
+        thread_clock: Callable[[], float] = time.thread_time,
     ):
         super().__init__(config)
         self.most_steps = math.inf if most_steps is None else most_steps
         self.seconds, self.record, self.world, self.clock = seconds, record, world, clock
+        self.thread_clock, self.first_times = thread_clock, (clock(), thread_clock())
         self.marks = dict(marks or {})  # in the order of steps
         self.start = None if self.marks else clock() - spent  # None while recorded steps are taken again
 
@@ -122,11 +125,17 @@ class TimeBudget(Pace):
             return Mark(0.0, self.measure_from(Mark(0.0, 0.0)))
         first, last = next(iter(self.marks.values())), next(reversed(self.marks.values()))
         now = self.measure_from(last) + pending
-        time_for_steps = max(self.seconds - closing - LAST_SECONDS - first.seconds, LEAST_SHARE * self.seconds)
+        last_seconds = LAST_SECONDS * (1 + self.slowdown()) / 2  # about half of it is computing
+        time_for_steps = max(self.seconds - closing - last_seconds - first.seconds, LEAST_SHARE * self.seconds)
         share = max(last.share, (now - first.seconds) / time_for_steps, step / self.most_steps)
         took = max(0.0, now - last.seconds)
         is_last = now + took > first.seconds + time_for_steps  # the next step would take too long
         return Mark(1.0 if is_last else share, now)
+
+    def slowdown(self) -> float:
+        """Wall time over processor time of this thread, from 1 to MOST_SLOWDOWN: how busy other programs keep us."""
+        wall, thread = self.clock() - self.first_times[0], self.thread_clock() - self.first_times[1]
+        return min(max(1.0, wall / thread), MOST_SLOWDOWN) if thread > 0 else 1.0
 
     def agreed(self, mark: Mark) -> Mark:
         """The mark of the first process, on all processes: only its clock counts."""
