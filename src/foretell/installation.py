@@ -77,7 +77,8 @@ def installation_text() -> str:
     """The same as lines of text, the version first."""
     facts = describe_installation()
     libraries = [f"{name} {facts[name] or 'missing'}" for name in LIBRARIES]
-    has, lacks = ([name for name, there in facts["extras"].items() if there is wanted] for wanted in (True, False))
+    has = [name for name, is_installed in facts["extras"].items() if is_installed]
+    lacks = [name for name in facts["extras"] if name not in has]
     lines = {
         "python": f"{facts['python']}; {', '.join(libraries)}",
         "system": facts["system"],

@@ -75,8 +75,8 @@ def load(
         model = load_huggingface(directory, chosen_device, chosen_dtype, name=name)
     if adapter is not None:
         model = with_adapter(model, Path(adapter), keep_adapters)
-    found = absurd_weights(model)
-    return replace(model, notes=(*model.notes, *found)) if found else model
+    warnings = absurd_weights(model)
+    return replace(model, notes=(*model.notes, *warnings)) if warnings else model
 
 
 def absurd_weights(model: LanguageModel) -> list[str]:
@@ -84,17 +84,17 @@ def absurd_weights(model: LanguageModel) -> list[str]:
 
     Only the first rows of each matrix are read, so that loading takes no longer.
     """
-    found = []
+    absurd = []
     for path, values in chain(model.decoder.named_parameters(), model.decoder.named_buffers()):
         if values.is_floating_point() and values.numel():
             first = values.detach()[:ROWS_READ] if values.dim() > 1 else values.detach()
             largest = float(first.abs().amax())
             if ABSURD < largest < math.inf:
-                found.append(f"'{path}' holds {largest:.0e}")
-    if not found:
+                absurd.append(f"'{path}' holds {largest:.0e}")
+    if not absurd:
         return []
-    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-    return [f"the weights are absurd, so what the model computes is meaningless: {found[0]}{more}; get it again"]
+    more = f" and {len(absurd) - 1:,} more" if len(absurd) > 1 else ""
+    return [f"the weights are absurd, so what the model computes is meaningless: {absurd[0]}{more}; get it again"]
 
 
 def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> LanguageModel:

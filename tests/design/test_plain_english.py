@@ -81,6 +81,12 @@ PATTERNS = {
         "What is left out is logged.",
         "What is a token? The lines left out are logged.",
     ),
+    "a variable that is not named after its content": Pattern(
+        r"(^\s*|\bfor |, )(found|place|there|said)\b((, \w+)* (in|=|\+=) |: [\w\[])",
+        ("src",),
+        "    found: list[str] = []",
+        "    candidates = [each for each in texts if found(each)]",
+    ),
 }
 # Text that is not the project's own: licences, lesson sources quoted as data, and this file
 EXEMPT = {Path("tests/design/test_plain_english.py"), Path("src/foretell/primer/tokenizer.json")}

@@ -66,12 +66,12 @@ def chat(
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
     if is_interactive():
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
-    for place, line in iter_lines():
+    for source, line in iter_lines():
         try:
             take_line(conversation, line, json)
         except ForetellError as error:
             if not is_interactive():
-                raise type(error)(f"{place}: {error}") from None
+                raise type(error)(f"{source}: {error}") from None
             fail(str(error), error.exit_code)
 
 

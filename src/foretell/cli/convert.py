@@ -109,13 +109,13 @@ def push(
     from foretell.runs.checkpoint import Checkpoint, is_checkpoint
 
     check_export("huggingface", family, dtype)
-    place = find_target(target, private=private, update=update)
+    hub = find_target(target, private=private, update=update)
     model = open_model(source, "cpu", "float32", verify=verify)
     directory = find_model(source)
     checkpoint = Checkpoint(directory) if is_checkpoint(directory) else None
     with tempfile.TemporaryDirectory() as folder:
         exported = export_model(model, source, Path(folder) / "model", "huggingface", family, dtype)
-        address = place.upload(Path(folder) / "model", model_card(place.repository, exported, checkpoint))
+        address = hub.upload(Path(folder) / "model", model_card(hub.repository, exported, checkpoint))
     if json:
         return print_json({"path": target, "commit": address, **exported})
     return write(f"{target}: {exported['family']} in {exported['dtype']}, {address}")

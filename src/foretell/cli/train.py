@@ -169,7 +169,7 @@ def run_prompt(task: TextTask) -> str:
     stream = task.text.store.split("train")
     beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
-    return max(words, key=lambda found: len(found.split()), default="The")[:LONGEST_PROMPT]
+    return max(words, key=lambda phrase: len(phrase.split()), default="The")[:LONGEST_PROMPT]
 
 
 # --- --help-config ---------------------------------------------------------------------------------------------------

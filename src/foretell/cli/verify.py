@@ -34,13 +34,13 @@ def verify(
         if receipt == arguments.STANDARD_INPUT
         else arguments.read_named(Path(receipt), "RECEIPT")
     )
-    found = list(receipts_in(parsed(text, receipt)))
-    if not found:
+    receipt_objects = list(receipts_in(parsed(text, receipt)))
+    if not receipt_objects:
         raise DataError(f"{receipt} has no receipt; generate with --strict --receipt --json writes one")
     from foretell.inference.answer_receipt import AnswerReceipt
     from foretell.inference.verification import verify as verify_receipt
 
-    receipts = [AnswerReceipt.from_json(values) for values in found]
+    receipts = [AnswerReceipt.from_json(values) for values in receipt_objects]
     if options.dtype == "auto":
         options = replace(options, dtype=receipts[0].load_dtype)
     loaded = open_model(model, strict=True, **options.keywords())

@@ -290,10 +290,10 @@ class Table:
         if self.format is not FORMATS[".csv"] or len(self.columns) == 1:
             return ","
         first = QUOTED.sub("", next(self.lines(), ""))
-        found = [] if "," in first else [each for each in SEPARATORS if each in first]
-        if found:
-            logger.info(f"separator   {SEPARATORS[found[0]]}, not a comma: {self}")
-        return next(iter(found), ",")
+        candidates = [] if "," in first else [each for each in SEPARATORS if each in first]
+        if candidates:
+            logger.info(f"separator   {SEPARATORS[candidates[0]]}, not a comma: {self}")
+        return next(iter(candidates), ",")
 
     def cells(self) -> Iterator[Cells]:
         """The rows as lists of cells, the names of the columns first; a CSV or TSV file may lack them."""

@@ -192,8 +192,8 @@ class PackedChats:
             start = 0
             for document, number in enumerate(self.rows[row]):
                 chat = self.chats[number]
-                place = slice(start, start + len(chat))
-                ids[index, place], documents[index, place], is_answer[index, place] = chat.ids, document, chat.is_answer
+                span = slice(start, start + len(chat))
+                ids[index, span], documents[index, span], is_answer[index, span] = chat.ids, document, chat.is_answer
                 start += len(chat)
         batch = make_document_batch(ids, documents)
         return replace(batch, loss_weights=batch.loss_weights * torch.from_numpy(is_answer[:, 1:]))

@@ -338,8 +338,8 @@ def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
             if kind.outcomes == "tags":
                 return head.linear(hidden[0])  # (T, C)
             batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in hidden))]).to(hidden[0].device)
-            found = kind.outputs(head.linear, pad_sequence([*hidden], batch_first=True), batch)[0]
-        return found if factor == 1 and not constant else constant + factor * found.double()
+            values = kind.outputs(head.linear, pad_sequence([*hidden], batch_first=True), batch)[0]
+        return values if factor == 1 and not constant else constant + factor * values.double()
 
     return Outcomes(
         settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),

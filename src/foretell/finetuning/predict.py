@@ -55,8 +55,8 @@ def predict_rows(
         raise UsageError("the text is empty; give at least one character")
     places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
     encoded = [
-        replace(example, where=place, texts=texts)
-        for example, place, texts in zip(head.task.encode(given, inputs), places, given, strict=True)
+        replace(example, where=origin, texts=texts)
+        for example, origin, texts in zip(head.task.encode(given, inputs), places, given, strict=True)
     ]
     if line := inputs.check_cuts(encoded):
         logger.warning(line)

@@ -178,7 +178,7 @@ class TagKind(Kind):
     def arrange(self, texts: list[list[int]], inputs: InputFormat) -> EncodedExample:
         ids = [token for word in texts for token in word]
         (kept,) = inputs.fitting([list(range(len(ids)))])
-        places = {index: len(inputs.start) + place for place, index in enumerate(kept)}
+        places = {index: len(inputs.start) + position for position, index in enumerate(kept)}
         ends = np.cumsum([len(word) for word in texts]) - 1
         positions = tuple(places.get(int(end), -1) if word else -1 for end, word in zip(ends, texts, strict=True))
         sequence = [*inputs.start, *(ids[index] for index in kept)]
@@ -276,25 +276,25 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
 
     A span goes on at I and E of its type after B and I; any other tag ends it and, unless it is O, begins another.
     """
-    found: list[Span] = []
+    closed: list[Span] = []
     before, kind_before, start = OUTSIDE, "", 0
     for index, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = (tag or OUTSIDE).partition("-")
         goes_on = prefix in ("I", "E") and before in ("B", "I") and kind == kind_before
         if before != OUTSIDE and not goes_on:
-            found.append((kind_before, start, index))
+            closed.append((kind_before, start, index))
         if not goes_on:
             start = index
         before, kind_before = prefix, kind
-    return found
+    return closed
 
 
 def span_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, tuple[int, int, int]]:
     """For each type, the numbers of spans predicted with both bounds right, of those predicted, and of those there."""
     hits, ours, theirs = Counter[str](), Counter[str](), Counter[str]()
-    for one, other in zip(predicted, right, strict=True):
-        found, true = spans(one), spans(other)
-        hits.update(kind for kind, _, _ in set(found) & set(true))
-        ours.update(kind for kind, _, _ in found)
+    for tags, right_tags in zip(predicted, right, strict=True):
+        marked, true = spans(tags), spans(right_tags)
+        hits.update(kind for kind, _, _ in set(marked) & set(true))
+        ours.update(kind for kind, _, _ in marked)
         theirs.update(kind for kind, _, _ in true)
     return {kind: (hits[kind], ours[kind], theirs[kind]) for kind in ours.keys() | theirs.keys()}

@@ -107,9 +107,9 @@ def read_series_data(
     decimal = choose_decimal(table, layout, given, remembered)
     groups = groups_of(table, layout, decimal)
     date_format = date_format_of(table, layout, given, remembered)
-    found = on_timelines(groups, str(path), date_format)
-    series = [each for each in (trimmed(each) for each in found) if len(each)]
-    for name in (each.unique_id for each in found if not np.isfinite(each.values).any()):
+    timelines = on_timelines(groups, str(path), date_format)
+    series = [each for each in (trimmed(each) for each in timelines) if len(each)]
+    for name in (each.unique_id for each in timelines if not np.isfinite(each.values).any()):
         logger.warning(f"left out: series '{name}' has no value")
     if not series:
         raise DataError(f"{path} has no series with a value")

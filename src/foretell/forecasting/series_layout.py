@@ -209,9 +209,9 @@ def find_id(
     texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
     if again is None:
         return texts[0] if len(texts) == 1 else None
-    found = named[:1] or texts
-    if len(found) == 1:
-        return found[0]
+    candidates = named[:1] or texts
+    if len(candidates) == 1:
+        return candidates[0]
     raise DataError(
         f"{table.where}: the time {again} occurs more than once; keep one row of each time, or name the column that "
         f"tells series apart: --id-column {table.names[(texts or others)[0]]}"

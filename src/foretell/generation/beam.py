@@ -108,11 +108,11 @@ def extend(
     kept: list[tuple[int, int]] = []
     ids, sums = beam.ids, []
     is_last = len(ids[0]) + 1 >= beam.limit
-    for place, (negative, parent, _, token) in enumerate(candidates):
+    for rank, (negative, parent, _, token) in enumerate(candidates):
         if len(kept) == beam_size or len(beam.ended) >= beam_size:
             break
         if token == end_id:
-            if place < beam_size:
+            if rank < beam_size:
                 beam.ended.append(hypothesis(ids[parent], -negative, len(ids[parent]) + 1, alpha, "end"))
         elif is_last:
             beam.ended.append(hypothesis([*ids[parent], token], -negative, len(ids[parent]) + 1, alpha, "length"))

@@ -154,15 +154,15 @@ def iter_patterns(schema: Any) -> Iterator[str]:
 
 def written_out(pattern: str) -> int:
     """The characters of a regular expression with its counted repetitions written out, at most."""
-    groups, last, place = [0], 0, 0  # characters of each open group, and of the part that a repetition would repeat
-    while place < len(pattern):
-        repetition = REPETITION.match(pattern, place)
-        character = pattern[place]
+    groups, last, position = [0], 0, 0  # characters of each open group, and of the part that a repetition would repeat
+    while position < len(pattern):
+        repetition = REPETITION.match(pattern, position)
+        character = pattern[position]
         if repetition is not None:
             count = max(int(number) for number in repetition.groups() if number)
             groups[-1] += last * (count - 1)
             last *= max(1, count)  # a{9}{9} repeats the repetition
-            place = repetition.end()
+            position = repetition.end()
             continue
         if character == "(":
             groups.append(0)
@@ -172,7 +172,7 @@ def written_out(pattern: str) -> int:
         else:
             last = 1
             groups[-1] += 1
-        place += 2 if character == "\\" else 1
+        position += 2 if character == "\\" else 1
     return sum(groups)
 
 

@@ -73,8 +73,8 @@ def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exceptio
     """The next token of each row, from its logits (R, V); for a row that has none, the exception that was raised."""
     choices: dict[int, ChosenToken | Exception] = {}
     for members in grouped(range(len(rows)), lambda index: rules_of(rows[index].sequence).sampler):
-        found = separately(lambda part: choose_together([rows[index] for index in part], taken(logits, part)), members)
-        choices.update(zip(members, found, strict=True))
+        chosen = separately(lambda each: choose_together([rows[index] for index in each], taken(logits, each)), members)
+        choices.update(zip(members, chosen, strict=True))
     return [choices[index] for index in range(len(rows))]
 
 
@@ -88,8 +88,8 @@ def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
     tokens = [next(sampled) if row.given is None else row.given for row in rows]
     counts = {index: row.num_top for index, row in enumerate(rows) if row.num_top is not None}
     wanted = taken(logits, list(counts))[:, : sampler.vocab_size] if counts else logits[:0]
-    found = token_logprobs(wanted, [tokens[index] for index in counts], list(counts.values()))
-    logprobs = dict(zip(counts, found, strict=True))
+    measured = token_logprobs(wanted, [tokens[index] for index in counts], list(counts.values()))
+    logprobs = dict(zip(counts, measured, strict=True))
     digests = {index: logits_digest(logits[index]) for index in free if rules_of(rows[index].sequence).digests}
     return [ChosenToken(token, logprobs.get(index), digests.get(index)) for index, token in enumerate(tokens)]
 

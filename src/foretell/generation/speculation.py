@@ -65,10 +65,10 @@ class PromptLookup:
 def last_occurrence(ids: list[int], pattern: list[int]) -> int | None:
     """The last index at which a pattern occurs in a list of ids. Searching bytes is 20 times as fast as a loop."""
     text, wanted = array("q", ids).tobytes(), array("q", pattern).tobytes()
-    place = text.rfind(wanted)
-    while place > 0 and place % 8:  # the bytes of two neighbours
-        place = text.rfind(wanted, 0, place + len(wanted) - 1)
-    return place // 8 if place >= 0 else None
+    offset = text.rfind(wanted)
+    while offset > 0 and offset % 8:  # the bytes of two neighbours
+        offset = text.rfind(wanted, 0, offset + len(wanted) - 1)
+    return offset // 8 if offset >= 0 else None
 
 
 class DraftModel:

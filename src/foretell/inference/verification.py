@@ -149,9 +149,9 @@ def other_model(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
         "tokenizer": (expected.tokenizer, given.tokenizer),
     }
     return [
-        f"{model.name} has another {part}: sha256 {found[:16]}, and the receipt's is {wanted[:16]}"
-        for part, (wanted, found) in pairs.items()
-        if wanted != found
+        f"{model.name} has another {part}: sha256 {actual[:16]}, and the receipt's is {wanted[:16]}"
+        for part, (wanted, actual) in pairs.items()
+        if wanted != actual
     ]
 
 
@@ -244,8 +244,8 @@ class Replay:
         elif token == expected or (not has_equal_bits and expected in self._nearby(logits, prefix, expected)):
             (self.equal if has_equal_bits else self.near).add(index)
         else:
-            named, found = (f"{each} {quoted(self.model.tokenizer.text_of(each))}" for each in (expected, token))
-            self.findings_at[index] = f"token {index}: the receipt has {named}, and the logits lead to {found}"
+            named, computed = (f"{each} {quoted(self.model.tokenizer.text_of(each))}" for each in (expected, token))
+            self.findings_at[index] = f"token {index}: the receipt has {named}, and the logits lead to {computed}"
 
     def _sampled(self, logits: Tensor, prefix: Prefix) -> list[int]:
         """The token of each row of logits (B, V) after a prefix."""

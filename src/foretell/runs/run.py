@@ -188,8 +188,8 @@ class Run:
         self.record()  # a file called run.json alone does not make a folder a run
         written = {path for pattern in WRITTEN for path in self.directory.glob(pattern)}
         folders = [path for path in (self.checkpoints, self.samples) if path.is_dir() and not path.is_symlink()]
-        found = [path for folder in (self.directory, *folders) for path in folder.iterdir()]
-        others = sorted(set(found) - written - set(folders))
+        present = [path for folder in (self.directory, *folders) for path in folder.iterdir()]
+        others = sorted(set(present) - written - set(folders))
         if not others:
             remove_directory(self.directory)
             return []

@@ -82,8 +82,8 @@ def too_many() -> ApiError:
 
 def is_whole_post(data: bytes) -> bool:
     """True if this is a whole request. Closing a connection with something unread would reset it."""
-    found = WHOLE_POST.match(data)
-    return found is not None and len(data) == data.find(b"\r\n\r\n") + 4 + int(found[1])
+    head = WHOLE_POST.match(data)
+    return head is not None and len(data) == data.find(b"\r\n\r\n") + 4 + int(head[1])
 
 
 async def read_body(request: Request, note: Callable[[int], None]) -> bytes:

@@ -28,8 +28,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        place = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise ApiError(400, f"the body is not JSON{place}") from None
+        position = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise ApiError(400, f"the body is not JSON{position}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
     return value

@@ -98,17 +98,17 @@ class Watch:
 
     async def result(self, call: CallBetweenSteps) -> dict[str, Any]:
         """The values as JSON. Each position of the lens is computed between two steps of the others."""
-        found: dict[str, Any] = {"values": await call(self._values)}
+        parts: dict[str, Any] = {"values": await call(self._values)}
         if self.look.lens:
             streams = {name: await call(partial(self._whole, name)) for name in self.recorder.structure.stream}
             first, stream = streams[self.recorder.structure.stream[0]]
             positions = self._positions(first, len(stream))[:MOST_LENS_POSITIONS]
-            found["lens"] = [await call(partial(self._lens, streams, position)) for position in positions]
+            parts["lens"] = [await call(partial(self._lens, streams, position)) for position in positions]
         if self.look.contributions:
-            found["contributions"] = await call(self._contributions)
+            parts["contributions"] = await call(self._contributions)
         if self.look.receipt:
-            found["receipt"] = make_receipt(self.served.identity, self.continuation, self.served.model.device).to_json()
-        return found
+            parts["receipt"] = make_receipt(self.served.identity, self.continuation, self.served.model.device).to_json()
+        return parts
 
     def _values(self) -> dict[str, Any] | str:
         """The recorded values by name; as safetensors, their bytes in base64."""
@@ -166,8 +166,8 @@ class Watch:
         """The contributions to the logit of the first new token, in another pass over the prompt."""
         generated = self.sequence.generated
         ids = " ".join(map(str, self.sequence.prompt))
-        found = direct_logit_attribution(self.served.model.on_ids(), ids, token=generated[0] if generated else None)
-        return found.to_json()
+        token = generated[0] if generated else None
+        return direct_logit_attribution(self.served.model.on_ids(), ids, token=token).to_json()
 
 
 def as_json(position: int, value: Tensor) -> dict[str, Any]:

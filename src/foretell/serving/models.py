@@ -80,8 +80,8 @@ def read_examples(directory: Path) -> list[PageExample]:
     try:
         return PageExamples.model_validate(read_json(path)).examples
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise CheckpointError(f"{path}: {place}: {error.errors()[0]['msg']}") from None
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(f"{path}: {field}: {error.errors()[0]['msg']}") from None
 
 
 @dataclass(eq=False)

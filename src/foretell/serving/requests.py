@@ -191,11 +191,11 @@ class GenerationRequest(Request):
         structure = self.structured_outputs
         schemas = [self.json_schema, structure.json_schema, schema_of(self.response_format)]
         patterns = [self.regex, structure.regex, None if structure.choice is None else any_of(structure.choice)]
-        found = [{"json_schema": checked_schema(schema)} for schema in schemas if schema is not None]
-        found += [{"regex": pattern} for pattern in patterns if pattern is not None]
-        if len(found) > 1:
+        constraints = [{"json_schema": checked_schema(schema)} for schema in schemas if schema is not None]
+        constraints += [{"regex": pattern} for pattern in patterns if pattern is not None]
+        if len(constraints) > 1:
             raise ApiError(400, "the request has several schemas or patterns; give one", "response_format")
-        return found[0] if found else {}
+        return constraints[0] if constraints else {}
 
 
 class CompletionRequest(GenerationRequest):

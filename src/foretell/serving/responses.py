@@ -52,21 +52,21 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
             number += 1
             return line
 
-        place = {"item_id": body.message_id, "output_index": 0, "content_index": 0}
+        part_address = {"item_id": body.message_id, "output_index": 0, "content_index": 0}
         item = {"output_index": 0}
         opening = {**common, **body.fields("in_progress", [])}
         yield event("response.created", response=opening)
         yield event("response.in_progress", response=opening)
         yield event("response.output_item.added", **item, item=body.message("in_progress", []))
-        yield event("response.content_part.added", **place, part=body.part("", []))
+        yield event("response.content_part.added", **part_address, part=body.part("", []))
         async for piece in pieces:
             if piece.text or piece.tokens:
                 logprobs = body.logprobs(piece.tokens)
-                yield event("response.output_text.delta", **place, delta=piece.text, logprobs=logprobs)
+                yield event("response.output_text.delta", **part_address, delta=piece.text, logprobs=logprobs)
         whole = body.choice
         logprobs = body.logprobs(whole.tokens)
-        yield event("response.output_text.done", **place, text=whole.text, logprobs=logprobs)
-        yield event("response.content_part.done", **place, part=body.part(whole.text, logprobs))
+        yield event("response.output_text.done", **part_address, text=whole.text, logprobs=logprobs)
+        yield event("response.content_part.done", **part_address, part=body.part(whole.text, logprobs))
         yield event("response.output_item.done", **item, item=body.message())
         common["foretell"] |= await self.looks(answer)
         closing = {**common, **body.fields(body.status, [body.message()]), "usage": body.usage()}

@@ -136,8 +136,8 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
         if values_sampled > MOST_SAMPLED:
             message = f"{values_sampled:,} values per series; at most {MOST_SAMPLED:,} are sampled, while others wait"
             raise ApiError(400, f"{message}; ask for fewer samples or steps", "samples")
-        found = forecast(forecaster, series, steps, request.samples, seed=request.seed)
-        return forecast_json(found[0], request.levels)
+        forecasts = forecast(forecaster, series, steps, request.samples, seed=request.seed)
+        return forecast_json(forecasts[0], request.levels)
 
     return ServedTask(name, "/v1/forecast", answer, explored, "values")
 

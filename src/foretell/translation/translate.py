@@ -218,8 +218,8 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
     rows = ROWS_AT_ONCE // BEAM_SIZE
     for first in range(0, len(by_length), rows):
         members = by_length[first : first + rows]
-        found = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
-        beams |= {sources[index]: beam for index, beam in zip(members, found, strict=True)}
+        beams_of_group = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
+        beams |= {sources[index]: beam for index, beam in zip(members, beams_of_group, strict=True)}
     qualities = {}
     for alpha in LENGTH_PENALTIES:
         best = {source: best_of(beam, alpha) for source, beam in beams.items()}

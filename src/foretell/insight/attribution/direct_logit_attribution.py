@@ -319,10 +319,10 @@ class Normalized(Term):
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         frozen = self.frozen(trace, at)
         scaled = directions * frozen.scale
-        found = self.term.by_token(trace, at, scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled)
+        direct = self.term.by_token(trace, at, scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled)
         if frozen.shift is None:
-            return found
-        return found + added_there(directions @ frozen.shift.double(), at, found.shape[-1])
+            return direct
+        return direct + added_there(directions @ frozen.shift.double(), at, direct.shape[-1])
 
     def frozen(self, trace: Trace, at: Positions) -> FrozenNorm:
         return self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})

@@ -79,9 +79,9 @@ def sums_of(structure: Structure, names: list[str]) -> dict[str, list[int]]:
     """
     modules: dict[str, list[int]] = {}
     for part, name in enumerate(names):
-        found = part_of(structure, name)
-        if found["layer"] is not None:
-            modules.setdefault(f"{structure.stream[found['layer'] + 1]}.{found['module']}", []).append(part)
+        described = part_of(structure, name)
+        if described["layer"] is not None:
+            modules.setdefault(f"{structure.stream[described['layer'] + 1]}.{described['module']}", []).append(part)
     return {path: parts for path, parts in modules.items() if len(parts) > 1} | {ALL: [*range(len(names))]}
 
 

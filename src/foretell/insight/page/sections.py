@@ -236,12 +236,12 @@ def find_sections(
     page: PageModel, listed: Mapping[str, tuple[Family, Index]], names: Sequence[str]
 ) -> dict[str, tuple[Family, Index]]:
     """The family and the index of each name that is a section of a page of this model. listed: from `all_sections`."""
-    found = {name: listed[name] for name in names if name in listed}
+    chosen = {name: listed[name] for name in names if name in listed}
     for name in names:
         for family in BY_POSITION:
             if (index := family.index_in(page, name)) is not None:
-                found[name] = (family, index)
-    return found
+                chosen[name] = (family, index)
+    return chosen
 
 
 def needed_values(page: PageModel, sections: Iterable[tuple[Family, Index]]) -> list[str]:

@@ -160,9 +160,9 @@ def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> li
     firsts = accumulate((layer.out_features // LANES for layer in layers), initial=0)
     forms: list[nn.Module] = []
     for index, (layer, first) in enumerate(zip(layers, firsts, strict=False)):
-        place = (index, layer.out_features, len(layers)) if in_turns else (first, layer.out_features)
+        columns = (index, layer.out_features, len(layers)) if in_turns else (first, layer.out_features)
         form = recast(layer, FAST[type(layer)])
-        matmul = make_matmul(joined.matmul.matrix.part(*place))
+        matmul = make_matmul(joined.matmul.matrix.part(*columns))
         form.fast = FastWeight(matmul, sources_of(layer), joined.dtype, joined.max_rows)
         forms.append(form)
     return forms

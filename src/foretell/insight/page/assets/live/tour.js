@@ -118,10 +118,10 @@ const STEPS = [
       const readings = data.lensPlaces.map((_, point) => readLens(data, point, token));
       if (!readings.every((reading) => reading)) return null;
       const tops = readings.map(({ top }) => top[0]), { id, probability: final } = tops.at(-1);
-      const since = tops.findLastIndex((top) => top.id !== id) + 1, place = data.places[data.lensPlaces[since]];
+      const since = tops.findLastIndex((top) => top.id !== id) + 1, layer = data.places[data.lensPlaces[since]];
       return [
         `After ${named(data, token)}, the model predicts ${quoted(data.vocabulary[id])} with probability ${storedProbability(final)}.`,
-        `In the lens it is the most probable token from ${place.label} on, there with ${storedProbability(tops[since].probability)}.`,
+        `In the lens it is the most probable token from ${layer.label} on, there with ${storedProbability(tops[since].probability)}.`,
       ];
     },
   },
