@@ -176,9 +176,6 @@ def names_of(columns: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in columns.split(",")) if columns else ()
 
 
-# --- loading ---------------------------------------------------------------------------------------------------------
-
-
 class LoadKeywords(TypedDict, total=False):
     """The options as keywords of functions that load."""
 

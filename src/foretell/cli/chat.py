@@ -171,9 +171,6 @@ def answer(conversation: Chat, text: str, json: bool) -> None:
         note(ENDINGS[result.finish_reason])
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
 def reset(conversation: Chat, argument: str) -> None:
     """Forget the turns."""
     conversation.reset()

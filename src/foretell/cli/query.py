@@ -11,8 +11,6 @@ from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
 from foretell.errors import DataError, UsageError
 
-# --- next ------------------------------------------------------------------------------------------------------------
-
 
 def next_verb(
     model: arguments.Model,
@@ -48,9 +46,6 @@ def next_verb(
         write(str(answers))
 
 
-# --- score -----------------------------------------------------------------------------------------------------------
-
-
 def score(
     model: arguments.Model,
     text: arguments.Text = None,
@@ -74,9 +69,6 @@ def score(
 
     result = score_text(loaded, text)
     print_json(result.to_json()) if json else write(document_text(result.document(len(result.tokens))))
-
-
-# --- embed -----------------------------------------------------------------------------------------------------------
 
 
 def embed(

@@ -88,9 +88,6 @@ def sharded_modules(objective: nn.Module) -> list[FSDPModule]:
     return [module for module in objective.modules() if isinstance(module, FSDPModule)]
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------
-
-
 def own_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds: all of it, or its shard, with the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

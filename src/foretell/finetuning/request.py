@@ -80,9 +80,6 @@ RANDOM_WEIGHTS = Recipe(
 )
 
 
-# --- a new model -----------------------------------------------------------------------------------------------------
-
-
 def untrained(
     kind: type[Kind], examples: Sequence[Example], seed: int, size: str | None = None, shape: ModelConfig | None = None
 ) -> Start:

@@ -143,9 +143,6 @@ class TimeBudget(Pace):
         return max(0.0, self.seconds - self.marks[step].seconds) if step == self.most_steps else 0.0
 
 
-# --- the loop --------------------------------------------------------------------------------------------------------
-
-
 MOST_UNREAD = 100  # steps that the device may be behind the host
 
 
