@@ -69,7 +69,6 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
-Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -78,6 +77,11 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"'{tokens[0].value}' is not an integer") from None
+
+
+def whole(help: str, **options: Any) -> Parameter:
+    """The parameter of an option that is an integer."""
+    return Parameter(help=help, converter=whole_number, **options)
 
 
 def read_text(argument: str | None, file: Path | None = None) -> str:

@@ -53,7 +53,7 @@ class FormatOptions:
 
 Format = Annotated[FormatOptions, Parameter(name="*")]
 FORMAT_DEFAULTS = FormatOptions()
-Season = Annotated[int | None, arguments.Whole, Parameter(help="Values per season; default: by the times, or found.")]
+Season = Annotated[int | None, arguments.whole("Values per season; default: by the times, or found.")]
 
 
 def train_forecast(
@@ -64,9 +64,7 @@ def train_forecast(
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
-        int | None,
-        arguments.Whole,
-        Parameter(help="Values to hold out at the end of each series; default: two seasons."),
+        int | None, arguments.whole("Values to hold out at the end of each series; default: two seasons.")
     ] = None,
     hold_out: Annotated[
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
@@ -120,7 +118,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
-Samples = Annotated[int, arguments.Whole, Parameter(help="How many paths to sample per series.")]
+Samples = Annotated[int, arguments.whole("How many paths to sample per series.")]
 Minimum = Annotated[
     str | None,
     Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
@@ -132,10 +130,10 @@ def forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
+    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     minimum: Minimum = None,
     season: Season = None,
     series: Names = None,
@@ -283,11 +281,9 @@ def evaluate_forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
-    windows: Annotated[int, arguments.Whole, Parameter(help="Origins per series, counted from its end.")] = 1,
-    stride: Annotated[
-        int | None, arguments.Whole, Parameter(help="Values from one origin to the next; default: the horizon.")
-    ] = None,
+    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
+    windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
+    stride: Annotated[int | None, arguments.whole("Values from one origin to the next; default: the horizon.")] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
     contexts: Annotated[
         str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
@@ -296,7 +292,7 @@ def evaluate_forecast(
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     column: Columns = None,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
@@ -327,7 +323,9 @@ def evaluate_forecast(
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     check_outputs(out, None, None, None)
-    lengths = parse_contexts(contexts)
+    lengths = parse_numbers("--contexts", contexts, int, "whole numbers, such as 24,168") if contexts else []
+    if any(length < 1 for length in lengths):
+        raise UsageError("a context must be at least 1")
     plan_levels = parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
     measured = choose_series(file_format.read(data, column, forecaster), series)
@@ -371,10 +369,3 @@ def evaluate_forecast(
 def count(things: Sequence[object], name: str) -> str:
     """`1 origin`, `2 origins`."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
-
-
-def parse_contexts(text: str | None) -> list[int]:
-    contexts = parse_numbers("--contexts", text, int, "whole numbers, such as 24,168") if text else []
-    if any(context < 1 for context in contexts):
-        raise UsageError("a context must be at least 1")
-    return contexts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,7 @@ from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
-    from foretell.finetuning.kind import Kind, TaskPrediction
-    from foretell.finetuning.predict import Predicted
+    from foretell.finetuning.kind import TaskPrediction
 
 
 def predict(
@@ -45,7 +43,7 @@ def predict(
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
     from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.predict import find_table, predict_file, predict_rows
+    from foretell.finetuning.predict import find_table, predict_file, predict_rows, write_predictions
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
@@ -61,7 +59,9 @@ def predict(
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
     predicted = predict_file(loaded, table, given)
     if out is not None:
-        write_file(out, predicted, kind, table.separator)
+        with CountLine("predicting") as progress:
+            count = write_predictions(out, predicted, kind, progress, table.separator)
+        note(f"{out}: {count:,} rows")
         return
     for row, result in predicted:
         if json:
@@ -76,15 +76,6 @@ def read_lines() -> list[str]:
     if not lines:
         raise DataError("there is no text on standard input; give one per line")
     return lines
-
-
-def write_file(out: Path, predicted: Iterable[Predicted], kind: Kind, separator: str) -> None:
-    """Write the rows with their predictions, with progress on stderr."""
-    from foretell.finetuning.predict import write_predictions
-
-    with CountLine("predicting") as progress:
-        count = write_predictions(out, predicted, kind, progress, separator)
-    note(f"{out}: {count:,} rows")
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:

@@ -18,8 +18,8 @@ def next_verb(
     /,
     *,
     file: arguments.File = None,
-    top: Annotated[int, arguments.Whole, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, arguments.Whole, Parameter(help="After this token, 0 being the first.")] = None,
+    top: Annotated[int, arguments.whole("How many tokens to show.")] = 5,
+    at: Annotated[int | None, arguments.whole("After this token, 0 being the first.")] = None,
     every: Annotated[bool, Parameter(help="After each token of the text.")] = False,
     allow_special: arguments.AllowSpecial = False,
     start_token: arguments.StartToken = None,
@@ -121,12 +121,10 @@ def evaluate(
         Task | None, Parameter(help="text, choice, ending or chat; default: by the file's fields.", show_choices=False)
     ] = None,
     stride: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
+        int | None, arguments.whole("Tokens from one window to the next; default: half the context.")
     ] = None,
     text_field: arguments.TextField = None,
-    limit: Annotated[
-        int | None, arguments.Whole, Parameter(help="Evaluate only the first N texts or questions.")
-    ] = None,
+    limit: Annotated[int | None, arguments.whole("Evaluate only the first N texts or questions.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:

@@ -58,9 +58,7 @@ def train(
     ] = None,
     text_field: arguments.TextField = None,
     workers: Annotated[
-        int | None,
-        arguments.Whole,
-        Parameter(help="Processes that turn text into tokens; the tokens are the same for any."),
+        int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
     strict: Annotated[
         bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
@@ -72,9 +70,7 @@ def train(
         str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
-    show_batch: Annotated[
-        int | None, arguments.Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
-    ] = None,
+    show_batch: Annotated[int | None, arguments.whole("Train nothing: the batch of this step of run OUT.")] = None,
     json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
@@ -97,7 +93,8 @@ def train(
         others = (data, size, start_from, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
         others += (answer_field, loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
         others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
-        check_alone(*others, options.is_resumed or None)
+        if options.is_resumed or any(other not in (None, ()) for other in others):
+            raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
@@ -134,12 +131,6 @@ def train(
         **options.shared(out),
     )
     return train_and_report(TextTraining(request), options, finish)
-
-
-def check_alone(*others: Any) -> None:
-    """Refuse options that --show-batch would ignore."""
-    if any(other not in (None, ()) for other in others):
-        raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
 
 
 def token_store(data: tuple[str, ...]) -> Path | None:
