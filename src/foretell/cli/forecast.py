@@ -273,9 +273,6 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
         note(f"{len(names):,} series have values over {limit:g} standard deviations out, read as if nearer: {names[0]}")
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------
-
-
 def evaluate_forecast(
     model: arguments.Model,
     data: SeriesFile,
@@ -306,18 +303,9 @@ def evaluate_forecast(
     quantiles 0.1 to 0.9; MAE and RMSE are of all values together, in their unit; the last columns are the shares of
     values inside the intervals.
     """
+    from foretell.forecasting import rolling
     from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
     from foretell.forecasting.output import check_outputs, write_table
-    from foretell.forecasting.rolling import (
-        ForecastReport,
-        Plan,
-        evaluate_contexts,
-        evaluate_origins,
-        given_origins,
-        rolling_origins,
-        score_others,
-        series_rows,
-    )
     from foretell.forecasting.series import choose_season
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
@@ -334,13 +322,13 @@ def evaluate_forecast(
     ahead = usual if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
-        origins = rolling_origins(measured, ahead, step, windows)
+        origins = rolling.rolling_origins(measured, ahead, step, windows)
         where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
     else:
-        origins = given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
+        origins = rolling.given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{count(origins, 'origin')}, at the end of each series"
-    plan = Plan(chosen, plan_levels, samples, seed)
+    plan = rolling.Plan(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     held_out = forecaster.horizon
@@ -353,17 +341,17 @@ def evaluate_forecast(
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
-        evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
+        evaluation = rolling.evaluate_origins(forecaster, origins, plan, progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = evaluate_contexts(forecaster, origins, plan, lengths, progress)
+        by_context = rolling.evaluate_contexts(forecaster, origins, plan, lengths, progress)
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
-        evaluation = replace(evaluation, others=score_others(origins, plan, progress))
+        evaluation = replace(evaluation, others=rolling.score_others(origins, plan, progress))
     if out is not None:
-        write_table(out, series_rows(evaluation))
+        write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")
-    report(ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
+    report(rolling.ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
 
 
 def count(things: Sequence[object], name: str) -> str:

@@ -163,8 +163,6 @@ def run_prompt(task: TextTask) -> str:
     return max(words, key=lambda found: len(found.split()), default="The")[:LONGEST_PROMPT]
 
 
-# --- --help-config ---------------------------------------------------------------------------------------------------
-
 CHOSEN = "chosen"
 # Defaults that the size, the text and the machine decide
 CHOSEN_FIELDS = frozenset(
@@ -220,8 +218,6 @@ def written(value: Any) -> str:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
-
-# --- --show-batch ----------------------------------------------------------------------------------------------------
 
 # the upper bound of a token's surprise in bits, and its style
 SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))

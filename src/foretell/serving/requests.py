@@ -285,9 +285,6 @@ class DetokenizeRequest(Request):
     tokens: Ids
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
 def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
     """A request of this kind. Raises ApiError that names the first wrong field."""
     given = {name: value for name, value in values.items() if value is not None}
