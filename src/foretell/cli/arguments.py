@@ -130,6 +130,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def lines_of(text: str, nothing: str) -> list[str]:
+    """The lines of a text that are not blank; a DataError with the message `nothing` where there are none."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise DataError(nothing)
+    return lines
+
+
 def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageModel:
     """A tuned model that reads texts as its head does."""
     from foretell.finetuning.predict import as_task_input

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
-from foretell.errors import DataError, OutputError, UsageError
+from foretell.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
@@ -101,10 +101,8 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
     if prompt_file is None:
         return [arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])]
-    lines = arguments.read_named(prompt_file, "--prompt-file").splitlines()
-    if not any(line.strip() for line in lines):
-        raise DataError(f"--prompt-file {prompt_file} has no prompt; write one per line")
-    return [line for line in lines if line.strip()]
+    text = arguments.read_named(prompt_file, "--prompt-file")
+    return arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line")
 
 
 class Timings:

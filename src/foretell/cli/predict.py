@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
-from foretell.errors import DataError, UsageError
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
@@ -49,7 +49,8 @@ def predict(
     loaded = with_truncation(loaded, truncate)
     kind = head_of(loaded).task
     if text == (arguments.STANDARD_INPUT,):
-        for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
+        lines = arguments.lines_of(arguments.read_text(*text), "there is no text on standard input; give one per line")
+        for prediction in predict_rows(loaded, [(line,) for line in lines]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
     table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
@@ -68,14 +69,6 @@ def predict(
             print_json({**(result.to_json() if result else {kind.answer: None}), "row": row.cells})
         else:
             write(row_line(row, result))
-
-
-def read_lines() -> list[str]:
-    """The lines of standard input that are not empty; a DataError where there are none."""
-    lines = [line for line in arguments.read_text(arguments.STANDARD_INPUT).splitlines() if line.strip()]
-    if not lines:
-        raise DataError("there is no text on standard input; give one per line")
-    return lines
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:

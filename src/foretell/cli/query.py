@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
-from foretell.errors import DataError, UsageError
+from foretell.errors import UsageError
 
 
 def next_verb(
@@ -102,11 +102,9 @@ def embed(
 def read_texts(argument: str | None, file: Path | None = None) -> list[str]:
     """The text itself, or the non-empty lines of a file or of standard input."""
     text = arguments.read_text(argument, file)
-    in_lines = file is not None or argument == arguments.STANDARD_INPUT
-    lines = [line for line in (text.splitlines() if in_lines else [text]) if line.strip()]
-    if not lines:
-        raise DataError("there is no text to embed; give at least one line that is not empty")
-    return lines
+    if file is None and argument != arguments.STANDARD_INPUT and text.strip():
+        return [text]
+    return arguments.lines_of(text, "there is no text to embed; give at least one line that is not empty")
 
 
 Task = Literal["text", "choice", "ending"]
