@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import DataError, UsageError
+from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting import metrics
 from foretell.forecasting.calibration import Bounds, interval_of
-from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
+from foretell.forecasting.forecaster import Forecaster
 from foretell.forecasting.series import Series
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
@@ -233,7 +234,7 @@ def evaluate_origins(
     plan: Plan,
     *,
     context: int | None = None,
-    progress: Advance = ignore_progress,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Forecast from every origin and measure. context: from at most this many values."""
     horizon = max(len(origin.actual) for origin in origins)
@@ -255,7 +256,7 @@ def evaluate_origins(
     )
 
 
-def score_others(origins: Sequence[Origin], plan: Plan, progress: Advance = ignore_progress) -> dict[str, Score]:
+def score_others(origins: Sequence[Origin], plan: Plan, progress: Progress = silent) -> dict[str, Score]:
     """The scores of the last value and of AutoETS, where its package is installed."""
     makers: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {}
     if plan.season > 1:
@@ -358,7 +359,7 @@ def evaluate_contexts(
     origins: Sequence[Origin],
     plan: Plan,
     contexts: Sequence[int],
-    progress: Advance = ignore_progress,
+    progress: Progress = silent,
 ) -> dict[int, Evaluation]:
     evaluations = {}
     for done, context in enumerate(contexts):

@@ -59,20 +59,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 IGNORED = frozenset(  # accepted without an effect
     (
-        "max_tool_calls",
-        "metadata",
-        "moderation",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "truncation",
-        "user",
-        "verbosity",
+        *("max_tool_calls", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key"),
+        *("prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_effort", "safety_identifier"),
+        *("service_tier", "truncation", "user", "verbosity"),
     )
 )
 
