@@ -233,10 +233,6 @@ class ResponsesRequest(GenerationRequest):
     include: Annotated[list[str], MaxLen(16)] = []
     text: dict[str, Any] = {}
 
-    @property
-    def wants_logprobs(self) -> bool:
-        return INCLUDED_LOGPROBS in self.include
-
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
         return unknown if {*self.include} <= {INCLUDED_LOGPROBS} else [*unknown, "include"]
