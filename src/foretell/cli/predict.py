@@ -49,7 +49,9 @@ def predict(
     loaded = with_truncation(loaded, truncate)
     kind = head_of(loaded).task
     if text == (arguments.STANDARD_INPUT,):
-        lines = arguments.lines_of(arguments.read_text(*text), "there is no text on standard input; give one per line")
+        lines = arguments.lines_of(
+            arguments.read_text(text[0]), "there is no text on standard input; give one per line"
+        )
         for prediction in predict_rows(loaded, [(line,) for line in lines]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
