@@ -60,7 +60,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         3,
-        368,
+        370,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
         "numbers of a task's head; the time when a command began",
     ),
