@@ -105,9 +105,6 @@ def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> 
     return changed if keep_adapters else replace(changed, parts=merge_adapters(changed.parts))
 
 
-# --- a model to train from --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Start:
     """A trained model that a training starts from, and the argument that named it."""

@@ -139,9 +139,6 @@ def train(
     return best_model(TextTraining(request), resume, progress, reporter)
 
 
-# --- fine-tuning -----------------------------------------------------------------------------------------------------
-
-
 class TuningOptions(TypedDict, total=False):
     """Options of every fine-tuning. training and lora have fields of TrainingConfig and LoRAConfig."""
 
@@ -322,9 +319,6 @@ def best_model(
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)
     return load(session.run.directory, training.request.device)
-
-
-# --- planning --------------------------------------------------------------------------------------------------------
 
 
 def plan(

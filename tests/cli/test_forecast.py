@@ -143,7 +143,7 @@ def test_a_long_horizon_rolls_aloud(here, capfd):
 
 
 def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd, monkeypatch):
-    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: False)  # its error of 1e-15 is a wide cell
+    monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)  # its error of 1e-15 is a wide cell
     assert (
         run(["evaluate", "d", "days.csv", "--samples", "4", "--windows", "2", "--stride", "2", "--contexts", "7"]) == 0
     )
@@ -159,7 +159,6 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd, monkey
 
 def test_evaluate_writes_a_row_for_each_series(here, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
-    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: False)
     command = ["evaluate", "d", "days.csv", "--samples", "2", "--per-series"]
     assert run([*command, "--out", str(tmp_path / "series.csv")]) == 0
     captured = capfd.readouterr()

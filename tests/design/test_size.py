@@ -24,8 +24,8 @@ LIMITS = {
     "config": (4, 554),
     "convert": (10, 2355),
     "data": (11, 2450),
-    "distributed": (4, 416),
-    "evaluation": (3, 471),
+    "distributed": (4, 408),
+    "evaluation": (3, 466),
     "finetuning": (23, 3322),
     "forecasting": (11, 1813),
     "generation": (9, 1732),
@@ -33,8 +33,8 @@ LIMITS = {
     "insight": (21, 4442),
     "lessons": (12, 2612),
     "model": (38, 6377),
-    "planning": (4, 945),
-    "pretraining": (9, 1516),
+    "planning": (4, 914),
+    "pretraining": (9, 1504),
     "primer": (2, 39),
     "quantization": (3, 353),
     "runs": (6, 1085),
@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        827,
+        818,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model",
     ),
@@ -60,30 +60,29 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         4,
-        584,
+        487,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
-    ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
+    ("convert", 2, 121, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
     (
         "data",
         0,
-        39,
+        10,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table",
     ),
-    ("evaluation", 0, 4, "results describe themselves as documents"),
     (
         "finetuning",
         4,
-        1624,
+        1568,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers and commands",
     ),
     (
         "forecasting",
         7,
-        1950,
+        1906,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -93,11 +92,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        682,
+        679,
         "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits; blocks "
         "with numbers that are not finite are cleared",
     ),
-    ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
+    ("inference", 3, 540, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
         13,
@@ -107,38 +106,38 @@ RAISED: list[tuple[str, int, int, str]] = [
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included",
     ),
-    ("lessons", 3, 427, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
+    ("lessons", 3, 422, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
         "model",
         5,
-        897,
+        881,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows",
     ),
     ("pretraining", 2, 346, "speedruns, whose records others repeat"),
-    ("quantization", 0, 69, "quantize from Python; its report is a document"),
-    ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
+    ("quantization", 0, 63, "quantize from Python; its report is a document"),
+    ("runs", 1, 231, "records of time, folds and training tokens; a table of runs as a document"),
     (
         "saved_model",
         1,
-        120,
+        108,
         "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples; the "
         "command for a model by its parts",
     ),
     (
         "serving",
         4,
-        685,
+        658,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage",
     ),
-    ("session", 2, 214, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
-    ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
-    ("training", 0, 186, "trainings of a given wall time, or until the data is learned"),
+    ("session", 2, 180, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
+    ("text", 1, 157, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
+    ("training", 0, 154, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,
-        331,
+        316,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths",
     ),

@@ -92,11 +92,11 @@ def test_series_are_scored_alone_the_worst_first(forecaster):
 
 def test_the_last_value_and_auto_ets_are_scored_where_they_differ_and_exist(monkeypatch):
     origins = rolling_origins([one(np.tile([1.0, 3.0, 2.0], 8))], 3, 3, 1)
-    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: False)
+    monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
     assert set(score_others(origins, Plan(3))) == {"naive"}
     assert score_others(origins, Plan(1)) == {}
-    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: True)
-    monkeypatch.setattr("foretell.forecasting.rolling.auto_ets", lambda history, season, horizon: history[-horizon:])
+    monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: True)
+    monkeypatch.setattr("foretell.forecasting.metrics.auto_ets", lambda history, season, horizon: history[-horizon:])
     scores = score_others(origins, Plan(3))
     assert scores["naive"].mae == pytest.approx((1 + 1 + 0) / 3)  # 2 each time
     assert scores["AutoETS"].mae == 0

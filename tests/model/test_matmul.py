@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.model.quantization import dequantize_int4, dequantize_int8, quantize_int4, quantize_int8, unpack_int4
+from foretell.model.quantization import dequantize_int4, quantize_int4, quantize_int8, times_scales, unpack_int4
 
 pytest.importorskip("numba")
 
@@ -52,7 +52,7 @@ def packed(bits: int, outputs: int, inputs: int, group: int = GROUP, bias: Tenso
         return pack_floats(weight, bias), weight.float()
     if bits == 8:
         stored = quantize_int8(weight, group)
-        return pack_int8(stored["integers"], stored["scales"], bias), dequantize_int8(**stored)
+        return pack_int8(stored["integers"], stored["scales"], bias), times_scales(**stored, dtype=torch.float32)
     stored = quantize_int4(weight, group)
     integers = unpack_int4(stored["integers"])
     return pack_int4(integers, stored["scales"], stored["minima"], bias), dequantize_int4(**stored)

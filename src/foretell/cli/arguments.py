@@ -69,7 +69,6 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
-Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -78,6 +77,11 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"'{tokens[0].value}' is not an integer") from None
+
+
+def whole(help: str, **options: Any) -> Parameter:
+    """The parameter of an option that is an integer."""
+    return Parameter(help=help, converter=whole_number, **options)
 
 
 def read_text(argument: str | None, file: Path | None = None) -> str:
@@ -124,6 +128,14 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def lines_of(text: str, nothing: str) -> list[str]:
+    """The lines of a text that are not blank; a DataError with the message `nothing` where there are none."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise DataError(nothing)
+    return lines
 
 
 def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageModel:
@@ -174,9 +186,6 @@ def parse_value(text: str) -> Any:
 def names_of(columns: str | None) -> tuple[str, ...]:
     """`text,label` as names."""
     return tuple(name.strip() for name in columns.split(",")) if columns else ()
-
-
-# --- loading ---------------------------------------------------------------------------------------------------------
 
 
 class LoadKeywords(TypedDict, total=False):

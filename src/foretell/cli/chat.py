@@ -15,9 +15,9 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import fail, note, notes_after, print_json, report, write
+from foretell.cli.terminal import fail, note, notes_after, print_json, report, write, write_page
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
-from foretell.files import HTML_MARK, check_target, write_text
+from foretell.files import HTML_MARK, check_target
 
 if TYPE_CHECKING:
     from foretell.inference.chat import Chat
@@ -46,9 +46,7 @@ def chat(
     *,
     system: Annotated[str | None, Parameter(help="What the model is told before the conversation.")] = None,
     template: arguments.Template = None,
-    max_tokens: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens per answer; default: what fits the context.")
-    ] = None,
+    max_tokens: Annotated[int | None, arguments.whole("Tokens per answer; default: what fits the context.")] = None,
     sampling: Sampling = SAMPLING_DEFAULTS,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
@@ -80,8 +78,8 @@ def evaluate_chat(
     /,
     *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     base: Annotated[str | None, Parameter(help="A model to compare with: the one before tuning.")] = None,
-    questions: Annotated[int, arguments.Whole, Parameter(help="Answers to show, of the first conversations.")] = 5,
-    limit: Annotated[int | None, arguments.Whole, Parameter(help="Evaluate only the first N conversations.")] = None,
+    questions: Annotated[int, arguments.whole("Answers to show, of the first conversations.")] = 5,
+    limit: Annotated[int | None, arguments.whole("Evaluate only the first N conversations.")] = None,
     html: Annotated[Path | None, Parameter(help="Write the result as a page.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
@@ -95,12 +93,10 @@ def evaluate_chat(
         check_target(html, HTML_MARK)
     models = [options.open(each) for each in [model, *([] if base is None else [base])]]
     from foretell.finetuning.chat_evaluation import evaluate_chats
-    from foretell.typesetting.html import page
 
     result = evaluate_chats(models, files, questions=questions, limit=limit)
     if html is not None:
-        write_text(html, page(" and ".join(each.name for each in models), result.document()))
-        note(f"{html}: open it in a browser")
+        write_page(html, " and ".join(each.name for each in models), result)
     report(result, json)
 
 
@@ -171,9 +167,6 @@ def answer(conversation: Chat, text: str, json: bool) -> None:
         note(ENDINGS[result.finish_reason])
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
 def reset(conversation: Chat, argument: str) -> None:
     """Forget the turns."""
     conversation.reset()
@@ -189,7 +182,7 @@ def set_system(conversation: Chat, argument: str) -> None:
 
 def save(conversation: Chat, argument: str) -> None:
     """Write the conversation into a file."""
-    from foretell.files import check_target, write_json
+    from foretell.files import write_json
 
     if not argument:
         raise UsageError("/save needs the name of a file")
@@ -227,15 +220,10 @@ def look(conversation: Chat, argument: str) -> None:
         write(f"  {signed(part.value, 2):>7}  {part.name}")
 
 
-def show_help(conversation: Chat, argument: str) -> None:
-    """List the commands."""
-    write(HELP)
-
-
 COMMANDS: dict[str, Callable[[Chat, str], None]] = {
     "/reset": reset,
     "/system": set_system,
     "/save": save,
     "/look": look,
-    "/help": show_help,
+    "/help": lambda conversation, argument: write(HELP),
 }

@@ -201,8 +201,7 @@ def quantize(
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
     group: Annotated[
         int | None,
-        arguments.Whole,
-        Parameter(help="Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
+        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
     ] = None,
     keep: Annotated[
         list[str] | None,

@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
 from foretell.cli.forecast import FORMAT_DEFAULTS, Columns, Format, Names, SeriesFile, choose_series, open_forecaster
-from foretell.cli.terminal import note, open_model, print_json, report, results
+from foretell.cli.terminal import note, open_model, print_json, report, results, write_page
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
@@ -29,8 +29,12 @@ def asking(help: str) -> Parameter:
     return Parameter(help=help, group=ASK)
 
 
-def detail(help: str, allow_leading_hyphen: bool = False) -> Parameter:
-    return Parameter(help=help, group=MORE, show_choices=False, allow_leading_hyphen=allow_leading_hyphen)
+def detail(help: str, **options: Any) -> Parameter:
+    return Parameter(help=help, group=MORE, show_choices=False, **options)
+
+
+def number(help: str, **options: Any) -> Parameter:
+    return detail(help, converter=arguments.whole_number, **options)
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,9 @@ class Questions:
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None,
-        arguments.Whole,
-        detail("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True),
+        int | None, number("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True)
     ] = None
-    layer: Annotated[int | None, arguments.Whole, detail("With --heads: the pattern of each head of this layer.")] = (
-        None
-    )
+    layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
 
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names on the command line."""
@@ -105,10 +105,8 @@ class TextQuestions(Questions):
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
     shapley: Annotated[bool, detail("With --prediction: effects of words that add up, as Shapley values.")] = False
-    passes: Annotated[
-        int | None, arguments.Whole, detail("With --shapley: passes through the model at most (default: 1,000).")
-    ] = None
-    seed: Annotated[int | None, arguments.Whole, detail("With --shapley: selects the random orders of words.")] = None
+    passes: Annotated[int | None, number("With --shapley: passes through the model at most (default: 1,000).")] = None
+    seed: Annotated[int | None, number("With --shapley: selects the random orders of words.")] = None
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,9 @@ def attribute_prediction(
     loaded: LanguageModel, text: str, html: Path | None = None, shapley: bool = False, **details: Any
 ) -> Any:
     """Show the contributions to the label of a tuned model; with `html`, also as a page."""
-    from foretell.files import write_text
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
     from foretell.insight.attribution.word_effects import PASSES
-    from foretell.typesetting.html import page
 
     assert isinstance(loaded, TaskInputModel)
     unused = next((name for name in ("passes", "seed") if name in details and not shapley), None)
@@ -156,8 +152,7 @@ def attribute_prediction(
         details = {"passes": PASSES, **details}
     answer = attribute_label(loaded, [text, *loaded.others], **details)
     if html is not None:
-        write_text(html, page(f"{loaded.name}: a prediction", answer.document()))
-        note(f"{html}: open it in a browser")
+        write_page(html, f"{loaded.name}: a prediction", answer)
     return answer
 
 
@@ -292,12 +287,12 @@ def explain_forecast(
     data: SeriesFile,
     /,
     *,
-    spans: Annotated[int, arguments.Whole, Parameter(help="At most this many spans, of equal length.")] = 12,
+    spans: Annotated[int, arguments.whole("At most this many spans, of equal length.")] = 12,
     context: Annotated[
-        int | None, arguments.Whole, Parameter(help="Read this many of the last values; default: as forecast does.")
+        int | None, arguments.whole("Read this many of the last values; default: as forecast does.")
     ] = None,
-    passes: Annotated[int, arguments.Whole, Parameter(help="Passes through the model at most.")] = 1000,
-    seed: Annotated[int, arguments.Whole, Parameter(help="Selects the random orders of spans.")] = 0,
+    passes: Annotated[int, arguments.whole("Passes through the model at most.")] = 1000,
+    seed: Annotated[int, arguments.whole("Selects the random orders of spans.")] = 0,
     series: Names = None,
     column: Columns = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),

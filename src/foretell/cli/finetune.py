@@ -145,9 +145,6 @@ def finish(session: Session[FinetuneTask], json: bool) -> None:
         )
 
 
-# --- conversations ---------------------------------------------------------------------------------------------------
-
-
 def finetune_chat(
     model: Start = None,
     /,
@@ -223,9 +220,6 @@ def finish_chat(session: Session[ChatTask]) -> None:
     earlier = "" if before is None else f", {before:.3f} before"
     best = "" if loss is None else f"loss {loss:.3f} on held-out answers{earlier}"
     show_end(session, best, "chat", "")
-
-
-# --- a domain's text -------------------------------------------------------------------------------------------------
 
 
 def finetune_text(

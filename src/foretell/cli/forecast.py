@@ -53,7 +53,7 @@ class FormatOptions:
 
 Format = Annotated[FormatOptions, Parameter(name="*")]
 FORMAT_DEFAULTS = FormatOptions()
-Season = Annotated[int | None, arguments.Whole, Parameter(help="Values per season; default: by the times, or found.")]
+Season = Annotated[int | None, arguments.whole("Values per season; default: by the times, or found.")]
 
 
 def train_forecast(
@@ -64,9 +64,7 @@ def train_forecast(
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
-        int | None,
-        arguments.Whole,
-        Parameter(help="Values to hold out at the end of each series; default: two seasons."),
+        int | None, arguments.whole("Values to hold out at the end of each series; default: two seasons.")
     ] = None,
     hold_out: Annotated[
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
@@ -120,7 +118,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
-Samples = Annotated[int, arguments.Whole, Parameter(help="How many paths to sample per series.")]
+Samples = Annotated[int, arguments.whole("How many paths to sample per series.")]
 Minimum = Annotated[
     str | None,
     Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
@@ -132,10 +130,10 @@ def forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
+    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     minimum: Minimum = None,
     season: Season = None,
     series: Names = None,
@@ -275,19 +273,14 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
         note(f"{len(names):,} series have values over {limit:g} standard deviations out, read as if nearer: {names[0]}")
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------
-
-
 def evaluate_forecast(
     model: arguments.Model,
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.Whole, Parameter(help="How many values; default: the training's.")] = None,
-    windows: Annotated[int, arguments.Whole, Parameter(help="Origins per series, counted from its end.")] = 1,
-    stride: Annotated[
-        int | None, arguments.Whole, Parameter(help="Values from one origin to the next; default: the horizon.")
-    ] = None,
+    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
+    windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
+    stride: Annotated[int | None, arguments.whole("Values from one origin to the next; default: the horizon.")] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
     contexts: Annotated[
         str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
@@ -296,7 +289,7 @@ def evaluate_forecast(
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
-    seed: Annotated[int, arguments.Whole, Parameter(help="The seed of the paths.")] = 1,
+    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     column: Columns = None,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
@@ -310,24 +303,17 @@ def evaluate_forecast(
     quantiles 0.1 to 0.9; MAE and RMSE are of all values together, in their unit; the last columns are the shares of
     values inside the intervals.
     """
+    from foretell.forecasting import rolling
     from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
     from foretell.forecasting.output import check_outputs, write_table
-    from foretell.forecasting.rolling import (
-        ForecastReport,
-        Plan,
-        evaluate_contexts,
-        evaluate_origins,
-        given_origins,
-        rolling_origins,
-        score_others,
-        series_rows,
-    )
     from foretell.forecasting.series import choose_season
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     check_outputs(out, None, None, None)
-    lengths = parse_contexts(contexts)
+    lengths = parse_numbers("--contexts", contexts, int, "whole numbers, such as 24,168") if contexts else []
+    if any(length < 1 for length in lengths):
+        raise UsageError("a context must be at least 1")
     plan_levels = parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
     measured = choose_series(file_format.read(data, column, forecaster), series)
@@ -336,13 +322,13 @@ def evaluate_forecast(
     ahead = usual if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
-        origins = rolling_origins(measured, ahead, step, windows)
+        origins = rolling.rolling_origins(measured, ahead, step, windows)
         where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
     else:
-        origins = given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
+        origins = rolling.given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{count(origins, 'origin')}, at the end of each series"
-    plan = Plan(chosen, plan_levels, samples, seed)
+    plan = rolling.Plan(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     held_out = forecaster.horizon
@@ -355,26 +341,19 @@ def evaluate_forecast(
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
-        evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
+        evaluation = rolling.evaluate_origins(forecaster, origins, plan, progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = evaluate_contexts(forecaster, origins, plan, lengths, progress)
+        by_context = rolling.evaluate_contexts(forecaster, origins, plan, lengths, progress)
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
-        evaluation = replace(evaluation, others=score_others(origins, plan, progress))
+        evaluation = replace(evaluation, others=rolling.score_others(origins, plan, progress))
     if out is not None:
-        write_table(out, series_rows(evaluation))
+        write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")
-    report(ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
+    report(rolling.ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
 
 
 def count(things: Sequence[object], name: str) -> str:
     """`1 origin`, `2 origins`."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
-
-
-def parse_contexts(text: str | None) -> list[int]:
-    contexts = parse_numbers("--contexts", text, int, "whole numbers, such as 24,168") if text else []
-    if any(context < 1 for context in contexts):
-        raise UsageError("a context must be at least 1")
-    return contexts

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
-from foretell.errors import DataError, OutputError, UsageError
+from foretell.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
@@ -36,11 +36,9 @@ def generate(
         Path | None, Parameter(help="Write the completions to a file, as JSON Lines, each when it has ended.")
     ] = None,
     max_tokens: Annotated[
-        int | None, arguments.Whole, Parameter(help="How many tokens at most; default: 200, or what still fits.")
+        int | None, arguments.whole("How many tokens at most; default: 200, or what still fits.")
     ] = None,
-    n: Annotated[
-        int, arguments.Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
-    ] = 1,
+    n: Annotated[int, arguments.whole("Continue each prompt in this many ways.", name="--n", show_default=False)] = 1,
     sampling: Sampling = SAMPLING_DEFAULTS,
     stop: Annotated[
         list[str] | None,
@@ -49,9 +47,7 @@ def generate(
     slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False,
     receipt: Annotated[bool, Parameter(help="Then show how each token was sampled.")] = False,
     speculate: Annotated[
-        int | None,
-        arguments.Whole,
-        Parameter(help="Guess this many tokens from earlier text, and check them in one pass."),
+        int | None, arguments.whole("Guess this many tokens from earlier text, and check them in one pass.")
     ] = None,
     draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None,
     timings: Annotated[bool, Parameter(help="Then show the tokens per second.")] = False,
@@ -100,21 +96,13 @@ def generate(
 
 
 def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> list[str]:
-    """The prompts: arguments, the text of a file, or the lines of one."""
+    """The prompts: arguments, the text of a file, or the lines of one that are not blank."""
     if sum(source is not None and source != [] for source in (prompts, file, prompt_file)) > 1:
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
-    if prompt_file is not None:
-        return read_prompts(prompt_file)
-    return [arguments.read_text(None, file)] if file else [arguments.read_text(prompt) for prompt in (prompts or [""])]
-
-
-def read_prompts(file: Path) -> list[str]:
-    """The lines of a file that are not blank."""
-    lines = arguments.read_named(file, "--prompt-file").splitlines()
-    prompts = [line for line in lines if line.strip()]
-    if not prompts:
-        raise DataError(f"--prompt-file {file} has no prompt; write one per line")
-    return prompts
+    if prompt_file is None:
+        return [arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])]
+    text = arguments.read_named(prompt_file, "--prompt-file")
+    return arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line")
 
 
 class Timings:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import note, print_json, results
+from foretell.cli.terminal import note, print_json, results, write_page
 from foretell.errors import LessonError, UsageError
-from foretell.files import HTML_MARK, check_target, write_text
+from foretell.files import HTML_MARK, check_target
 from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def lesson(
     check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,
     html: Annotated[Path | None, Parameter(help="Write the lesson as a page.")] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
-    at: Annotated[int | None, arguments.Whole, Parameter(help="gpt2: one more position to show.")] = None,
-    seed: Annotated[int | None, arguments.Whole, Parameter(help="toy: the seed of its weights.")] = None,
+    at: Annotated[int | None, arguments.whole("gpt2: one more position to show.")] = None,
+    seed: Annotated[int | None, arguments.whole("toy: the seed of its weights.")] = None,
     model: Annotated[str | None, Parameter(help="translation: a MODEL that translates a sentence live.")] = None,
     ask: Annotated[str | None, Parameter(help="toy, translation: what the trained model is asked.")] = None,
     break_: Annotated[bool, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
@@ -48,8 +48,12 @@ def lesson(
     given |= {"break": break_, "open": open_page}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
     refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
-    refuse_contradictions(name, check, html, json, [option for option in SHOWN_ONLY if given[option]])
-    refuse_seed(seed)
+    if check and (shown_only := [option for option in SHOWN_ONLY if given[option]]):
+        raise UsageError(f"--check covers everything; leave out --{shown_only[0]}, which only changes what is shown")
+    if html is not None and (check or json or name is None):
+        raise UsageError("--html writes one lesson: foretell lesson NAME --html FILE, without --check or --json")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
     if ask is not None and model is None and name is not None and entries[0].name == "translation":
         raise UsageError("--ask needs a model that translates: foretell lesson translation --model MODEL --ask TEXT")
     if name is None and not check:
@@ -93,20 +97,6 @@ def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], g
             )
 
 
-def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, shown_only: list[str]) -> None:
-    """Raise a `UsageError` for options that exclude each other."""
-    if check and shown_only:
-        raise UsageError(f"--check covers everything; leave out --{shown_only[0]}, which only changes what is shown")
-    if html is not None and (check or json or name is None):
-        raise UsageError("--html writes one lesson: foretell lesson NAME --html FILE, without --check or --json")
-
-
-def refuse_seed(seed: int | None) -> None:
-    """Raise a `UsageError` for a seed that torch does not accept."""
-    if seed is not None and not 0 <= seed < 2**63:
-        raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
-
-
 def live_translation(model: str, sentence: str | None) -> LiveTranslation:
     """The translation of a sentence, by default the lesson's, by a model of `train --task translate`."""
     from foretell.cli.translate import translate_step_by_step
@@ -135,19 +125,11 @@ def describe(entry: LessonEntry) -> dict[str, Any]:
 def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> None:
     """Show a lesson on the terminal, as a page, or as text in JSON."""
     if html is not None:
-        write_page(entry, made, html)
+        write_page(html, entry.title, made)
     elif json:
         print_json({**describe(entry), "text": str(made)})
     else:
         results().print(str(made))
-
-
-def write_page(entry: LessonEntry, made: Lesson, path: Path) -> None:
-    """Write a lesson as one self-contained HTML file."""
-    from foretell.typesetting.html import page
-
-    write_text(check_target(path, HTML_MARK), page(entry.title, made.document()))
-    note(f"{path}: open it in a browser")
 
 
 def check_lessons(entries: list[LessonEntry], options: LessonOptions, json: bool) -> None:

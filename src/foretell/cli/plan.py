@@ -17,7 +17,7 @@ def plan(
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")] = None,
     tokens: Annotated[float | None, Parameter(help="To train on, such as 30e9; default: 20 per parameter.")] = None,
-    gpus: Annotated[int, arguments.Whole, Parameter(help="How many devices.")] = 1,
+    gpus: Annotated[int, arguments.whole("How many devices.")] = 1,
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
@@ -30,7 +30,7 @@ def plan(
         bool, Parameter(help="Compute the values of blocks again for the gradient.")
     ] = False,
     context: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens of each user in generation; default: the model's context.")
+        int | None, arguments.whole("Tokens of each user in generation; default: the model's context.")
     ] = None,
     only: Annotated[
         Literal["training", "generating"] | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +9,11 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
-from foretell.errors import DataError, UsageError
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
-    from foretell.finetuning.kind import Kind, TaskPrediction
-    from foretell.finetuning.predict import Predicted
+    from foretell.finetuning.kind import TaskPrediction
 
 
 def predict(
@@ -45,13 +43,16 @@ def predict(
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
     from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.predict import find_table, predict_file, predict_rows
+    from foretell.finetuning.predict import find_table, predict_file, predict_rows, write_predictions
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
     kind = head_of(loaded).task
     if text == (arguments.STANDARD_INPUT,):
-        for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
+        lines = arguments.lines_of(
+            arguments.read_text(text[0]), "there is no text on standard input; give one per line"
+        )
+        for prediction in predict_rows(loaded, [(line,) for line in lines]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
     table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
@@ -61,30 +62,15 @@ def predict(
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
     predicted = predict_file(loaded, table, given)
     if out is not None:
-        write_file(out, predicted, kind, table.separator)
+        with CountLine("predicting") as progress:
+            count = write_predictions(out, predicted, kind, progress, table.separator)
+        note(f"{out}: {count:,} rows")
         return
     for row, result in predicted:
         if json:
             print_json({**(result.to_json() if result else {kind.answer: None}), "row": row.cells})
         else:
             write(row_line(row, result))
-
-
-def read_lines() -> list[str]:
-    """The lines of standard input that are not empty; a DataError where there are none."""
-    lines = [line for line in arguments.read_text(arguments.STANDARD_INPUT).splitlines() if line.strip()]
-    if not lines:
-        raise DataError("there is no text on standard input; give one per line")
-    return lines
-
-
-def write_file(out: Path, predicted: Iterable[Predicted], kind: Kind, separator: str) -> None:
-    """Write the rows with their predictions, with progress on stderr."""
-    from foretell.finetuning.predict import write_predictions
-
-    with CountLine("predicting") as progress:
-        count = write_predictions(out, predicted, kind, progress, separator)
-    note(f"{out}: {count:,} rows")
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:

@@ -9,9 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
-from foretell.errors import DataError, UsageError
-
-# --- next ------------------------------------------------------------------------------------------------------------
+from foretell.errors import UsageError
 
 
 def next_verb(
@@ -20,8 +18,8 @@ def next_verb(
     /,
     *,
     file: arguments.File = None,
-    top: Annotated[int, arguments.Whole, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, arguments.Whole, Parameter(help="After this token, 0 being the first.")] = None,
+    top: Annotated[int, arguments.whole("How many tokens to show.")] = 5,
+    at: Annotated[int | None, arguments.whole("After this token, 0 being the first.")] = None,
     every: Annotated[bool, Parameter(help="After each token of the text.")] = False,
     allow_special: arguments.AllowSpecial = False,
     start_token: arguments.StartToken = None,
@@ -48,9 +46,6 @@ def next_verb(
         write(str(answers))
 
 
-# --- score -----------------------------------------------------------------------------------------------------------
-
-
 def score(
     model: arguments.Model,
     text: arguments.Text = None,
@@ -74,9 +69,6 @@ def score(
 
     result = score_text(loaded, text)
     print_json(result.to_json()) if json else write(document_text(result.document(len(result.tokens))))
-
-
-# --- embed -----------------------------------------------------------------------------------------------------------
 
 
 def embed(
@@ -110,11 +102,9 @@ def embed(
 def read_texts(argument: str | None, file: Path | None = None) -> list[str]:
     """The text itself, or the non-empty lines of a file or of standard input."""
     text = arguments.read_text(argument, file)
-    in_lines = file is not None or argument == arguments.STANDARD_INPUT
-    lines = [line for line in (text.splitlines() if in_lines else [text]) if line.strip()]
-    if not lines:
-        raise DataError("there is no text to embed; give at least one line that is not empty")
-    return lines
+    if file is None and argument != arguments.STANDARD_INPUT and text.strip():
+        return [text]
+    return arguments.lines_of(text, "there is no text to embed; give at least one line that is not empty")
 
 
 Task = Literal["text", "choice", "ending"]
@@ -129,12 +119,10 @@ def evaluate(
         Task | None, Parameter(help="text, choice, ending or chat; default: by the file's fields.", show_choices=False)
     ] = None,
     stride: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
+        int | None, arguments.whole("Tokens from one window to the next; default: half the context.")
     ] = None,
     text_field: arguments.TextField = None,
-    limit: Annotated[
-        int | None, arguments.Whole, Parameter(help="Evaluate only the first N texts or questions.")
-    ] = None,
+    limit: Annotated[int | None, arguments.whole("Evaluate only the first N texts or questions.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:

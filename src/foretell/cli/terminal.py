@@ -20,13 +20,14 @@ from rich.segment import Segment
 
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
-from foretell.files import format_duration
+from foretell.files import format_duration, write_text
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
     from foretell.text import Tokenizer
+    from foretell.typesetting.html import Shown
 
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
@@ -139,6 +140,14 @@ class Reportable(Protocol):
 def report(result: Reportable, json: bool) -> None:
     """Print a result as JSON, or as its document."""
     print_json(result.to_json()) if json else write(str(result))
+
+
+def write_page(path: Path, title: str, result: Shown) -> None:
+    """Write a result as one self-contained HTML file; `path` was checked, and a link is followed."""
+    from foretell.typesetting.html import page
+
+    write_text(path.resolve(), page(title, result.document()))
+    note(f"{path}: open it in a browser")
 
 
 def note(text: str) -> None:

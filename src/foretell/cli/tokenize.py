@@ -52,7 +52,7 @@ def tokenize(
 def train_tokenizer(
     *data: arguments.Data,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
-    vocab_size: Annotated[int | None, arguments.Whole, Parameter(help="Number of entries, for bpe and words.")] = None,
+    vocab_size: Annotated[int | None, arguments.whole("Number of entries, for bpe and words.")] = None,
     split: Annotated[
         Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first; default: qwen2.")
     ] = None,

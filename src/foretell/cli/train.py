@@ -58,9 +58,7 @@ def train(
     ] = None,
     text_field: arguments.TextField = None,
     workers: Annotated[
-        int | None,
-        arguments.Whole,
-        Parameter(help="Processes that turn text into tokens; the tokens are the same for any."),
+        int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
     strict: Annotated[
         bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
@@ -72,9 +70,7 @@ def train(
         str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
-    show_batch: Annotated[
-        int | None, arguments.Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
-    ] = None,
+    show_batch: Annotated[int | None, arguments.whole("Train nothing: the batch of this step of run OUT.")] = None,
     json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
@@ -97,7 +93,8 @@ def train(
         others = (data, size, start_from, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
         others += (answer_field, loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
         others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
-        check_alone(*others, options.is_resumed or None)
+        if options.is_resumed or any(other not in (None, ()) for other in others):
+            raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
@@ -136,12 +133,6 @@ def train(
     return train_and_report(TextTraining(request), options, finish)
 
 
-def check_alone(*others: Any) -> None:
-    """Refuse options that --show-batch would ignore."""
-    if any(other not in (None, ()) for other in others):
-        raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
-
-
 def token_store(data: tuple[str, ...]) -> Path | None:
     """The folder of token shards, if the data is one."""
     path = Path(data[0]) if len(data) == 1 and data[0] != arguments.STANDARD_INPUT else None
@@ -171,8 +162,6 @@ def run_prompt(task: TextTask) -> str:
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
     return max(words, key=lambda phrase: len(phrase.split()), default="The")[:LONGEST_PROMPT]
 
-
-# --- --help-config ---------------------------------------------------------------------------------------------------
 
 CHOSEN = "chosen"
 # Defaults that the size, the text and the machine decide
@@ -229,8 +218,6 @@ def written(value: Any) -> str:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
-
-# --- --show-batch ----------------------------------------------------------------------------------------------------
 
 # the upper bound of a token's surprise in bits, and its style
 SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))

@@ -30,14 +30,14 @@ class TrainingOptions:
     command_began: ClassVar[float | None] = None  # of a process that runs one command
 
     minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
-    steps: Annotated[int | None, arguments.Whole, Parameter(help="How many optimizer steps instead.")] = None
+    steps: Annotated[int | None, arguments.whole("How many optimizer steps instead.")] = None
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )
     config: Annotated[Path | None, Parameter(help="A TOML file with sections of the configuration.")] = None
-    seed: Annotated[int | None, arguments.Whole, Parameter(help="The random seed.")] = None
-    checkpoint_every: Annotated[int | None, arguments.Whole, Parameter(help="Steps between checkpoints.")] = None
+    seed: Annotated[int | None, arguments.whole("The random seed.")] = None
+    checkpoint_every: Annotated[int | None, arguments.whole("Steps between checkpoints.")] = None
     settings: Annotated[
         list[str] | None,
         Parameter(name="--set", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 512  # translated together and then printed
 
-Beam = Annotated[int | None, arguments.Whole, Parameter(help="Beams; 1 is greedy; default: 5.")]
+Beam = Annotated[int | None, arguments.whole("Beams; 1 is greedy; default: 5.")]
 LengthPenalty = Annotated[
     float | None, Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.")
 ]
@@ -42,9 +42,9 @@ def translate(
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     temperature: Annotated[float | None, Parameter(help="Sample with this temperature, without a beam.")] = None,
-    top_k: Annotated[int | None, arguments.Whole, Parameter(help="Sample from the k most likely tokens.")] = None,
+    top_k: Annotated[int | None, arguments.whole("Sample from the k most likely tokens.")] = None,
     top_p: Annotated[float | None, Parameter(help="Sample from this much probability; default: 0.95.")] = None,
-    seed: Annotated[int | None, arguments.Whole, Parameter(help="The seed of the samples; default: 1.")] = None,
+    seed: Annotated[int | None, arguments.whole("The seed of the samples; default: 1.")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -84,7 +84,7 @@ def evaluate_translation(
     reverse: Reverse = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    limit: Annotated[int | None, arguments.Whole, Parameter(help="Evaluate only the first N pairs.")] = None,
+    limit: Annotated[int | None, arguments.whole("Evaluate only the first N pairs.")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -173,9 +173,7 @@ def train_translate(
         str | None,
         Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
     ] = None,
-    batch_tokens: Annotated[
-        int | None, arguments.Whole, Parameter(help="Tokens per step, of both languages; default: 2048.")
-    ] = None,
+    batch_tokens: Annotated[int | None, arguments.whole("Tokens per step, of both languages; default: 2048.")] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
     reverse: Reverse = False,

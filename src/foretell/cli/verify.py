@@ -20,7 +20,7 @@ def verify(
     /,
     *,
     model: Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")],
-    positions: Annotated[int | None, arguments.Whole, Parameter(help="How many tokens to check; default: all.")] = None,
+    positions: Annotated[int | None, arguments.whole("How many tokens to check; default: all.")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:

@@ -93,9 +93,6 @@ def notes(tokenizer_class: str | None) -> list[str]:
     ]
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
 def write_huggingface(
     directory: Path, model: LanguageModel, family: Family, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
 ) -> None:
@@ -161,9 +158,6 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, config: ModelConfig) 
     write_json(directory / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False, **named})
 
 
-# --- reading back ----------------------------------------------------------------------------------------------------
-
-
 def read_back(directory: Path) -> ReadBack:
     """Configuration, weights and tokenizer from disk, by libraries that did not write them."""
     family, config, _ = read_config(directory)
@@ -179,9 +173,6 @@ def read_back(directory: Path) -> ReadBack:
         tokenizers.Tokenizer.from_str(read_text(directory / TOKENIZER_FILE, VOCABULARY_LIMIT)),
         f"safetensors {version('safetensors')}, tokenizers {version('tokenizers')}, the textbook in NumPy",
     )
-
-
-# --- the formats -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

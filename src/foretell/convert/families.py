@@ -35,7 +35,6 @@ ACTIVATION_WORDS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
 }
 
-# --- GPT-1 and GPT-2 -------------------------------------------------------------------------------------------------
 
 GPT_BLOCK = (
     Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
@@ -105,7 +104,6 @@ GPT1 = Family(
     buffers=("transformer.h.*.attn.bias", "transformer.position_ids"),
 )
 
-# --- Llama, Mistral, Qwen --------------------------------------------------------------------------------------------
 
 LLAMA_ROWS = (
     Row("model.embed_tokens", ("embed.token",)),
@@ -198,8 +196,6 @@ QWEN3 = Family(
 # In order of preference: if several can express a model, the first is chosen
 Families = Mapping[str, Family]
 FAMILIES: Families = {family.name: family for family in (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3)}
-
-# --- choosing --------------------------------------------------------------------------------------------------------
 
 
 def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any]]:

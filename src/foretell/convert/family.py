@@ -132,9 +132,6 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# --- weights ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Pairing:
     """One of their tensors and our tensors that it holds."""
@@ -199,8 +196,6 @@ def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]
         for path, tensor in zip(pairing.ours, tensors, strict=True):
             yield path, tensor.contiguous()
 
-
-# --- settings ---------------------------------------------------------------------------------------------------------
 
 NESTED = ("bias", "dropout")
 # Fields that any config.json may hold and that do not affect the logits
@@ -326,9 +321,6 @@ def read_scaling(name: str, section: Any, values: Mapping[str, Any]) -> dict[str
     if missing:
         raise ConfigError(f"{name} of type {kind!r} lacks {missing[0]}")
     return {"type": kind, **parameters}
-
-
-# --- writing settings -------------------------------------------------------------------------------------------------
 
 
 def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:

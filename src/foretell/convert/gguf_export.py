@@ -110,9 +110,6 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
     return lines
 
 
-# --- packing ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Packed:
     precision: str
@@ -161,9 +158,6 @@ def unpacked_model(
 
     decoder = decoder_with_weights(model.decoder.config, dict(iter_ours(family, model.decoder.config, read)))
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
-
-
-# --- the file --------------------------------------------------------------------------------------------------------
 
 
 def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[str, Any]:

@@ -161,9 +161,6 @@ def for_heads(family: Family, config: ModelConfig) -> Family:
     return replace(family, rows=tuple(rows))
 
 
-# --- key-value pairs -------------------------------------------------------------------------------------------------
-
-
 def write_metadata(family: Family, config: ModelConfig) -> dict[str, Any]:
     """The key-value pairs that describe the configuration, with full keys."""
     values = write_settings(family, config)
@@ -210,8 +207,6 @@ def frequency_divisors(config: ModelConfig) -> Vector | None:
     pairs = range(config.head_width // 2)
     return np.array([frequency(plain, pair) / frequency(config, pair) for pair in pairs], dtype=np.float32)
 
-
-# --- the tokenizer ---------------------------------------------------------------------------------------------------
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 START = "tokenizer.ggml"

@@ -93,9 +93,6 @@ def import_hub() -> ModuleType:
     return huggingface_hub
 
 
-# --- which files -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class HubListing:
     """A repository at a commit, with the size in bytes of each file in its top folder."""
@@ -151,9 +148,6 @@ def has_weights(directory: Path) -> bool:
         return True
     files = indexed_files(directory / WEIGHTS_INDEX) if (directory / WEIGHTS_INDEX).exists() else []
     return bool(files) and all((directory / file).exists() for file in files)
-
-
-# --- downloading -----------------------------------------------------------------------------------------------------
 
 
 def download(hub: ModuleType, listing: HubListing, name: str) -> Path:

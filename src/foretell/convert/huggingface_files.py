@@ -64,9 +64,6 @@ def read_directory(directory: Path) -> HuggingFaceFiles:
     return HuggingFaceFiles(family, config, tokenizer, tensors, tuple(f"{directory}: {note}" for note in notes))
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 def check_files(directory: Path) -> None:
     """Refuse links that lead out of the directory and entries that are not regular files, before any is read."""
     for path in sorted(directory.iterdir()):
@@ -105,9 +102,6 @@ def read_shards(directory: Path) -> dict[str, StoredTensor]:
         where = "is in the index and not in the file" if (file, name) in listed else "is in the file, not in the index"
         raise CheckpointError(f"{directory / file}: '{name[:80]}' {where}")
     return {name: tensor for (_, name), tensor in tensors.items()}
-
-
-# --- configuration and weights ---------------------------------------------------------------------------------------
 
 
 def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:

@@ -64,9 +64,6 @@ def fused_layers(family: Family, config: ModelConfig) -> dict[str, Pairing]:
     }
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
 def is_adapter(directory: Path) -> bool:
     return (directory / ADAPTER_CONFIG).is_file()
 
@@ -165,9 +162,6 @@ def split_update(layer: Pairing, update: PeftUpdate, directory: Path) -> Updates
         )
     paths = [path.removesuffix(".weight") for path in layer.ours]
     return {path: (update.a, part) for path, part in zip(paths, update.b.split(sizes), strict=True)}
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def export_peft(

@@ -78,7 +78,8 @@ def model_card(repository: str, exported: dict[str, Any], checkpoint: Checkpoint
         f'model = {model_class}.from_pretrained("{repository}")',
         *(f'tokenizer = AutoTokenizer.from_pretrained("{repository}")', "```"),
     ]
-    difference, bound = largest_difference(exported)
+    pairs = [(probe["logit_difference"], probe["logit_bound"]) for probe in exported.get("probes", [exported])]
+    difference, bound = min(pairs, key=lambda pair: pair[1] - pair[0])  # where they are nearest
     parity = (
         f"The files are a {exported['family']} ({exported['architecture']}) in {exported['dtype']}. Independent code "
         f"read them back after the export: outputs differ by {difference:.1e} at most, {bound:.1e} are allowed."
@@ -86,12 +87,6 @@ def model_card(repository: str, exported: dict[str, Any], checkpoint: Checkpoint
     title = [f"# {repository.partition('/')[2]}", "", "A decoder that was trained with foretell."]
     training = [] if checkpoint is None else ["", "## Training", "", *table(describe_training(checkpoint))]
     return "\n".join([*metadata, "", *title, "", "## Load it", "", *loading, "", parity, *training, ""])
-
-
-def largest_difference(exported: dict[str, Any]) -> tuple[float, float]:
-    """The difference of an output, and its bound, where they are nearest, from an export's report."""
-    pairs = [(probe["logit_difference"], probe["logit_bound"]) for probe in exported.get("probes", [exported])]
-    return min(pairs, key=lambda pair: pair[1] - pair[0])
 
 
 def describe_training(checkpoint: Checkpoint) -> list[tuple[str, str]]:

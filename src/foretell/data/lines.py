@@ -164,9 +164,6 @@ def damaged(path: str | Path, error: Exception) -> DataError:
     return DataError(f"{path}: damaged, cut short or not compressed this way ({error}); get it again")
 
 
-# --- files by path ---------------------------------------------------------------------------------------------------
-
-
 def content_suffix(path: Path) -> str:
     """The suffix of a file's content: .jsonl for x.jsonl.gz."""
     suffix = path.suffix.lower()
@@ -219,9 +216,6 @@ def nearest_name(path: Path) -> str:
     while not path.parent.exists():
         path = path.parent
     return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else ""
-
-
-# --- compressions ----------------------------------------------------------------------------------------------------
 
 
 def open_plain(path: Path) -> BinaryIO:

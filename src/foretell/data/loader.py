@@ -154,9 +154,6 @@ def find_document_ids(stream: TokenStream | ShuffledStream, starts: list[int], l
     return np.searchsorted(stream.document_starts, positions, side="right")
 
 
-# --- rows that are not joined ----------------------------------------------------------------------------------------
-
-
 def loss_split(name: str) -> str:
     """The name of the split with the loss mask of a split."""
     return f"{name}_loss"

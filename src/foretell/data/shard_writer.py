@@ -46,7 +46,10 @@ class TokenWriter:
         self._file: BinaryIO | None = None
         self._file_tokens = 0
         self._record: shards.SplitRecord | None = None
-        _make_store_directory(self.directory)
+        with _writing(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if (self.directory / shards.INDEX).exists():
+                raise OutputError(f"{self.directory}: already holds a token store; remove it or choose another folder")
 
     def __enter__(self) -> Self:
         return self
@@ -194,13 +197,6 @@ def write_index(
         finally:
             _temporary(path).unlink(missing_ok=True)
         sync(path.parent)
-
-
-def _make_store_directory(directory: Path) -> None:
-    with _writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        if (directory / shards.INDEX).exists():
-            raise OutputError(f"{directory}: already holds a token store; remove it or choose another folder")
 
 
 @contextlib.contextmanager

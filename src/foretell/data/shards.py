@@ -79,9 +79,6 @@ def documents_name(split_name: str) -> str:
     return f"{split_name}-documents.npy"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
 class TokenStream:
     """One split as one long sequence of ids, read from its shards as needed.
 
@@ -179,7 +176,9 @@ class TokenStore:
         splits = {name: _to_split_record(value, name, index_path) for name, value in index["splits"].items()}
         store = cls(directory, index["tokenizer"], index["vocab_size"], splits, index["extra"])
         for name, record in splits.items():
-            _check_headers(directory, name, record, store.dtype)
+            _check_header(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
+            for shard in record.shards:
+                _check_header(directory / shard.file, store.dtype, shard.tokens)
         return store
 
     def split(self, name: str) -> TokenStream:
@@ -199,9 +198,6 @@ class TokenStore:
             starts = ValueFile(self.directory / documents_name(name), DOCUMENT_DTYPE, record.documents).read()
             if not _are_starts(starts, record.tokens):
                 raise _damaged(self.directory / documents_name(name), "document starts that do not increase from 0")
-
-
-# --- checking ---------------------------------------------------------------------------------------------------------
 
 
 def _damaged(path: Path, what: str) -> DataError:
@@ -268,12 +264,6 @@ def _checked_record(value: Any, kinds: Mapping[str, type], path: Path, what: str
         if type(value[key]) is not kind or (kind is int and not 0 <= value[key] <= LARGEST_COUNT):
             raise _damaged(path, f"{what} has a {key!r} that makes no sense")
     return value
-
-
-def _check_headers(directory: Path, name: str, record: SplitRecord, dtype: np.dtype) -> None:
-    _check_header(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
-    for shard in record.shards:
-        _check_header(directory / shard.file, dtype, shard.tokens)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

@@ -273,9 +273,6 @@ def check_present(kind: str, columns: Sequence[str], wanted: RecordField, name: 
         )
 
 
-# --- finding files ---------------------------------------------------------------------------------------------------
-
-
 def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_InputFile]:
     """Every file to read, once: a text read twice would be in both the training and the validation part."""
     inputs: list[_InputFile] = []

@@ -321,9 +321,6 @@ def open_table(
     return Table(find_file(Path(path)), encoding, columns, otherwise)
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
 def kind_of(value: Any) -> str:
     """The kind of a value of JSON or Arrow, in words."""
     kinds = {

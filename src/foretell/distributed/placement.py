@@ -88,9 +88,6 @@ def sharded_modules(objective: nn.Module) -> list[FSDPModule]:
     return [module for module in objective.modules() if isinstance(module, FSDPModule)]
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------
-
-
 def own_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds: all of it, or its shard, with the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -149,7 +146,8 @@ class Exchange:
     def __init__(self, mesh: DeviceMesh, rows: int, columns: int, count: int):
         self.mesh, self.columns = mesh, columns
         self.size, self.rank = mesh.size(), mesh.get_local_rank()
-        self.rows = rows_of_each(rows, self.size)
+        most = -(-rows // self.size)  # as torch.chunk cuts a matrix: the last processes may have no row
+        self.rows = [max(0, min(most, rows - rank * most)) for rank in range(self.size)]
         self.owned = [len(range(owner, count, self.size)) for owner in range(self.size)]
         # elements of my rows of the matrices that each process owns, and of each process's rows of my matrices
         self.of_mine = [number * self.rows[self.rank] * columns for number in self.owned]
@@ -176,9 +174,3 @@ class Exchange:
         received = sent.new_empty(sum(received_sizes))
         dist.all_to_all_single(received, sent, received_sizes, sent_sizes, group=self.mesh.get_group())
         return received
-
-
-def rows_of_each(rows: int, size: int) -> list[int]:
-    """The number of rows of a matrix on each process, as torch.chunk cuts it: the last ones may have none."""
-    most = -(-rows // size)
-    return [max(0, min(most, rows - rank * most)) for rank in range(size)]

@@ -188,9 +188,6 @@ def share(hits: Sequence[bool]) -> tuple[float, float]:
     return mean, math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else 0.0
 
 
-# --- likelihood of continuations --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ContinuationRow:
     """Tokens to read; the continuation begins at index `first`. cut: number of tokens left out at the beginning."""

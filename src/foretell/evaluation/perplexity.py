@@ -34,9 +34,6 @@ def silent(done: int, total: int) -> None:
     """Ignore progress."""
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """loss: mean in nats per token. tokens: number of predictions."""
@@ -88,9 +85,6 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
     for batch_total, batch_count in world.sum(torch.tensor(sums, dtype=torch.float64)).tolist():
         total, count = total + batch_total, count + batch_count
     return Evaluation(total / max(count, 1.0), int(count))
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

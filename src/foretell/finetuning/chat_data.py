@@ -70,9 +70,6 @@ def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTok
     return [ChatTokens(tokens.tolist(), flags.tolist()) for tokens, flags in pairs]
 
 
-# --- making them -----------------------------------------------------------------------------------------------------
-
-
 def encode_all(
     conversations: Sequence[Conversation], chat_format: ChatFormat, context_length: int, truncation: Truncation | None
 ) -> tuple[list[ChatTokens], list[str]]:

@@ -101,9 +101,6 @@ class ConversationReader:
         return kept[: last + 1]
 
 
-# --- turns -----------------------------------------------------------------------------------------------------------
-
-
 def turns_of(turns: Any, where: str) -> list[Message]:
     if not isinstance(turns, list) or not turns:
         raise DataError(f"{where}: the turns are {kind_of(turns)}; give a list of objects with role and content")

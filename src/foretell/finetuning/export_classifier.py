@@ -128,9 +128,6 @@ def write_template(path: Path, model: LanguageModel) -> None:
     write_json(path, content)
 
 
-# --- reading back ----------------------------------------------------------------------------------------------------
-
-
 def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, Any]:
     """Outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, next to the model's own."""
     head, tokenizer = head_of(model), model.tokenizer

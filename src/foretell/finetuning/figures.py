@@ -108,9 +108,6 @@ def number_figures(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     }
 
 
-# --- plots -----------------------------------------------------------------------------------------------------------
-
-
 def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
     """Shares of each true label by predicted label, with the counts."""
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)

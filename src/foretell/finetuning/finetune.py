@@ -177,9 +177,6 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             write_report(session, self.baseline)
 
 
-# --- cross-validation ------------------------------------------------------------------------------------------------
-
-
 class FoldTraining(FinetuneTraining):
     """The training that holds out one fold: the settings and the epochs of the final model, to the last step.
 

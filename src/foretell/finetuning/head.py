@@ -147,9 +147,6 @@ def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
     return tree
 
 
-# --- the loss --------------------------------------------------------------------------------------------------------
-
-
 class TaskObjective(nn.Module):
     """L_task + lambda L_lm (Radford et al. 2018, equation 5), both as means over examples.
 

@@ -61,9 +61,6 @@ class EncodedExample:
         return max(map(len, self.sequences))
 
 
-# --- texts as token sequences ----------------------------------------------------------------------------------------
-
-
 def choose_tokens(tokenizer: Tokenizer, pool: Pool, has_delimiter: bool) -> InputTokens:
     """The special tokens of a format: the tokenizer's own start token where it has one, new ones for the others."""
     start = None if tokenizer.start_ids or pool != "extract" else START
@@ -150,9 +147,6 @@ def cut_to(text: list[int], length: int, truncate: str) -> list[int]:
         return text[left_out:]
     front = length if truncate == "tail" else -(-length // 2)
     return text[:front] + text[front + left_out :]
-
-
-# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

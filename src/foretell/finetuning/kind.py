@@ -313,9 +313,6 @@ def kind_of(settings: HeadSettings) -> Kind:
     return find_kind(settings.task).of(settings)
 
 
-# --- the vector of a text --------------------------------------------------------------------------------------------
-
-
 def last_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The vectors (N, D) of hidden (N, T, D) at the last token of each sequence; its position is length - 1."""
     return hidden[torch.arange(len(hidden), device=hidden.device), (lengths - 1).clamp(min=0)]
@@ -333,9 +330,6 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "last": last_vectors,
     "mean": mean_vectors,
 }
-
-
-# --- columns and cells -----------------------------------------------------------------------------------------------
 
 
 def check_there(available: Sequence[str], names: Sequence[str], where: str) -> None:

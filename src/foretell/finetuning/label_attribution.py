@@ -321,9 +321,6 @@ def sequence_contributions(
     return stream.by_token(trace, at, directions)[0].tolist(), dict(zip(names, parts, strict=True))
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
-
-
 def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
     """The labels or the number of a tuned model for its page; text: the first of the example's texts."""
     head, inputs = head_of(model), input_format(model)

@@ -137,9 +137,6 @@ class LabelKind(Kind):
         )
 
 
-# --- labels ----------------------------------------------------------------------------------------------------------
-
-
 def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels in order: numbers by value, words by alphabet. Refuses one label alone and a column of names."""
     counts = Counter(example.labels[0] for example in examples)

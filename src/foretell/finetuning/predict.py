@@ -77,9 +77,6 @@ def iter_predictions(
             yield row, next(results) if id(row) in present else None
 
 
-# --- rows of files ----------------------------------------------------------------------------------------------------
-
-
 def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:
     """The rows of a file with their predictions, in order; None for a row with an empty text.
 
@@ -168,9 +165,6 @@ def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
     if name is not None:
         raise DataError(f"{row.where}: the file has a column {name!r} already; rename it")
     return {**row.cells, **cells}
-
-
-# --- the input of the head --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)

@@ -49,9 +49,6 @@ class Recipe:
     weight_decay: float = 0.01
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
-    def tuning_defaults(self, kind: type[Kind]) -> dict[str, Any]:
-        return {**self.tuning, "word_dropout": self.word_dropout if kind.drops_words else 0.0}
-
     def steps(self, per_epoch: int) -> int:
         return max(FEWEST_STEPS, round(self.epochs * per_epoch))
 
@@ -78,9 +75,6 @@ LORA = Recipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix 
 RANDOM_WEIGHTS = Recipe(
     epochs=6.0, dropout=0.3, word_dropout=0.3, weight_decay=0.1, tuning={"lm_weight": 0.0, "head_dropout": 0.3}
 )
-
-
-# --- a new model -----------------------------------------------------------------------------------------------------
 
 
 def untrained(
@@ -147,7 +141,8 @@ class FinetuneRequest(TrainingRequest):
         """The settings. With folds, the options that need held-out examples or a known time are refused."""
         given = self.section("finetuning")
         settings = make_section(TuningSettings, given, "finetuning")
-        defaults = self.recipe.tuning_defaults(find_kind(settings.task))
+        word_dropout = self.recipe.word_dropout if find_kind(settings.task).drops_words else 0.0
+        defaults = {**self.recipe.tuning, "word_dropout": word_dropout}
         settings = make_section(TuningSettings, {**defaults, **given}, "finetuning")
         if settings.folds is not None:
             if self.dev is not None or settings.best_by != "loss":

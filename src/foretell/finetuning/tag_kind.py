@@ -263,9 +263,6 @@ def read_words(outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> tupl
     return logits[is_read], indices[is_read]
 
 
-# --- spans -----------------------------------------------------------------------------------------------------------
-
-
 def is_spans(tags: Iterable[str | None]) -> bool:
     """True for tags of spans: O, and B-, I-, E- or S- before a type."""
     return all(tag is None or tag == OUTSIDE or SPAN_TAG.fullmatch(tag) for tag in tags)

@@ -99,9 +99,6 @@ def digest(*parts: Sequence[Example]) -> str:
     return state.hexdigest()[:16]
 
 
-# --- the task --------------------------------------------------------------------------------------------------------
-
-
 class FinetuneTask(Task):
     """Trains a model that has a head. `about` is written to run.json with the configuration."""
 

@@ -154,9 +154,6 @@ def task_outputs(model: LanguageModel, examples: Sequence[EncodedExample], dtype
     return mixed(outputs, tfidf.outputs([example.texts[0] for example in examples]), tfidf.decoder_share)
 
 
-# --- fitting, by scikit-learn ----------------------------------------------------------------------------------------
-
-
 MOST_LABELS = 100  # with more, a fit takes minutes
 # The bounds of time: 10 s on a slow core for 6 labels, most of it for the choice
 MOST_EXAMPLES = 20_000  # that the last fit reads

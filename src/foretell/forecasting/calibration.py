@@ -79,8 +79,6 @@ def choose_combination(held_out: Sequence[HeldOut], season: int) -> Combination 
     return Combination(season=seasons[row], share=share, error=best, model_error=alone)
 
 
-# --- intervals -------------------------------------------------------------------------------------------------------
-
 INTERVALS = "intervals.json"  # in a saved model
 BASE_LEVEL = 80.0  # percent; its bounds vary less from sample to sample than those further out
 LEAST_WIDTH = 0.01  # of a half-width, in standard deviations of the context: paths that all agree have none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -15,6 +15,7 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.series import Series, choose_season, default_horizon
@@ -39,11 +40,6 @@ ROWS_AT_ONCE = 64  # paths; with more, a CPU copies the keys of every path in ev
 FEWEST_EQUAL = 8  # values of a series that never changed; the spread of its paths would be a guess of the codec
 SERIES_AT_ONCE = 8  # between two reports of progress
 SHOWN_STEPS, SHOWN_LEVEL = 24, 80  # of a forecast in a notebook
-Advance = Callable[[int, int], None]  # told how many of how many series are done
-
-
-def ignore_progress(done: int, total: int) -> None:
-    """Show nothing."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class Forecaster:
         *,
         seed: int = 1,
         context: int | None = None,
-        progress: Advance = ignore_progress,
+        progress: Progress = silent,
     ) -> list[np.ndarray]:
         """Sampled continuations (samples, horizon) of each history, independent of the other histories.
 
@@ -161,7 +157,7 @@ class Forecaster:
         return np.maximum(low, least), np.maximum(high, least)
 
     def continue_prompts(
-        self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int, progress: Advance = ignore_progress
+        self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int, progress: Progress = silent
     ) -> list[np.ndarray]:
         """The paths (samples, horizon) of prompts. A missing value is never sampled."""
         scheduler = Scheduler(self.decoder, max_rows=ROWS_AT_ONCE, expected_tokens=horizon)
@@ -245,7 +241,7 @@ def forecast(
     samples: int = 100,
     *,
     seed: int = 1,
-    progress: Advance = ignore_progress,
+    progress: Progress = silent,
     **file_format: str,
 ) -> ShownList[Forecast]:
     """The next `horizon` values of each series, as sampled paths; default: the training's horizon, or two seasons.

@@ -83,7 +83,6 @@ def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]
     }
 
 
-# --- the page: a pass over the context and the forecast's median -----------------------------------------------------
 MOST_TOKENS = 192  # of a page; the attention of more does not fit a screen
 
 
@@ -106,7 +105,6 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     return write_traced(replace(traced, text=forecast.series.unique_id, pieces=pieces), path)
 
 
-# --- the picture: the end of the history, the median, and a fan of intervals -----------------------------------------
 MOST_PANELS = 6
 HISTORY = 3  # horizons of history that are shown
 FEWEST_SHOWN = 24  # values of history

@@ -12,20 +12,10 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import DataError, UsageError
+from foretell.evaluation.perplexity import Progress, silent
+from foretell.forecasting import metrics
 from foretell.forecasting.calibration import Bounds, interval_of
-from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
-from foretell.forecasting.metrics import (
-    auto_ets,
-    coverage,
-    has_peer,
-    mase,
-    mase_scale,
-    mean_of,
-    median_of,
-    quantile_loss,
-    seasonal_naive,
-    smape,
-)
+from foretell.forecasting.forecaster import Forecaster
 from foretell.forecasting.series import Series
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
@@ -244,7 +234,7 @@ def evaluate_origins(
     plan: Plan,
     *,
     context: int | None = None,
-    progress: Advance = ignore_progress,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Forecast from every origin and measure. context: from at most this many values."""
     horizon = max(len(origin.actual) for origin in origins)
@@ -252,8 +242,8 @@ def evaluate_origins(
     paths = forecaster.sample_paths(
         histories, horizon, plan.samples, seed=plan.seed, context=context, progress=progress
     )
-    naive = [seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
-    scales = [mase_scale(origin.history, plan.season) for origin in origins]
+    naive = [metrics.seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
+    scales = [metrics.mase_scale(origin.history, plan.season) for origin in origins]
     pairs = list(zip(origins, paths, strict=True))
     own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in plan.levels}
     return Evaluation(
@@ -266,14 +256,14 @@ def evaluate_origins(
     )
 
 
-def score_others(origins: Sequence[Origin], plan: Plan, progress: Advance = ignore_progress) -> dict[str, Score]:
+def score_others(origins: Sequence[Origin], plan: Plan, progress: Progress = silent) -> dict[str, Score]:
     """The scores of the last value and of AutoETS, where its package is installed."""
     makers: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {}
     if plan.season > 1:
-        makers["naive"] = lambda history, horizon: seasonal_naive(history, 1, horizon)
-    if has_peer():
-        makers["AutoETS"] = lambda history, horizon: auto_ets(history, plan.season, horizon)
-    scales = [mase_scale(origin.history, plan.season) for origin in origins]
+        makers["naive"] = lambda history, horizon: metrics.seasonal_naive(history, 1, horizon)
+    if metrics.has_peer():
+        makers["AutoETS"] = lambda history, horizon: metrics.auto_ets(history, plan.season, horizon)
+    scales = [metrics.mase_scale(origin.history, plan.season) for origin in origins]
     scores = {}
     for name, make in makers.items():
         points = []
@@ -294,7 +284,7 @@ def score_series(
     scores: dict[str, tuple[Score, Score]] = {}
     for name, chosen in indices.items():
         own = [origins[index] for index in chosen]
-        scales = [mase_scale(origin.history, plan.season) for origin in own]
+        scales = [metrics.mase_scale(origin.history, plan.season) for origin in own]
         model, repeated = ([each[index] for index in chosen] for each in (paths, naive))
         scores[name] = score(own, model, plan, scales, ()), score(own, repeated, plan, scales, ())
 
@@ -317,19 +307,20 @@ def score(
     pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
     medians = [np.median(sampled, 0) for _, sampled in pairs]
     mases = [
-        mase(each.actual, median, each.history, plan.season) for (each, _), median in zip(pairs, medians, strict=True)
+        metrics.mase(each.actual, median, each.history, plan.season)
+        for (each, _), median in zip(pairs, medians, strict=True)
     ]
-    smapes = [smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
+    smapes = [metrics.smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
     quantiles = [dict(zip(QUANTILES, np.quantile(each, QUANTILES, axis=0), strict=True)) for _, each in pairs]
-    losses = [quantile_loss(each.actual, shares) for (each, _), shares in zip(pairs, quantiles, strict=True)]
+    losses = [metrics.quantile_loss(each.actual, shares) for (each, _), shares in zip(pairs, quantiles, strict=True)]
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
     errors = [each.actual - median for (each, _), median in zip(pairs, medians, strict=True)]
     known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
     return Score(
-        mean_of(mases),
-        median_of(mases),
-        mean_of(smapes),
-        median_of(smapes),
+        metrics.mean_of(mases),
+        metrics.median_of(mases),
+        metrics.mean_of(smapes),
+        metrics.median_of(smapes),
         sum(losses) / size if size else None,
         float(np.abs(known).mean()),
         float(np.sqrt((known**2).mean())),
@@ -346,7 +337,7 @@ def coverage_of(
         (each, [bound[: len(each.actual)] for bound in interval(each.history, sampled, level)])
         for each, sampled in pairs
     )
-    counts = [coverage(each.actual, *bounds) for each, bounds in cut]
+    counts = [metrics.coverage(each.actual, *bounds) for each, bounds in cut]
     return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
 
 
@@ -368,7 +359,7 @@ def evaluate_contexts(
     origins: Sequence[Origin],
     plan: Plan,
     contexts: Sequence[int],
-    progress: Advance = ignore_progress,
+    progress: Progress = silent,
 ) -> dict[int, Evaluation]:
     evaluations = {}
     for done, context in enumerate(contexts):

@@ -75,9 +75,6 @@ def numbered(first: int = 1) -> Timeline:
     return Timeline("number", 1, first)
 
 
-# --- equal spacing ---------------------------------------------------------------------------------------------------
-
-
 def find_timeline(texts: Sequence[str], name: str, date_format: str | None = None) -> tuple[Timeline, np.ndarray]:
     """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
     date_format = date_format or choose_date_format(dict.fromkeys(texts, name))
@@ -162,8 +159,6 @@ def offset_of(seconds: np.ndarray, unit: Unit) -> int:
     return int((times - times.astype("datetime64[M]")).astype(np.int64)[0]) if unit == "month" else 0
 
 
-# --- series ----------------------------------------------------------------------------------------------------------
-
 MOST_SERIES = 200  # that are looked at
 LONGEST = 400  # values per season that is looked for
 CLEAR = 0.3  # autocorrelation from which a season counts
@@ -198,9 +193,6 @@ def fingerprint(series: Sequence[Series]) -> str:
         digest.update(repr((each.unique_id, len(each))).encode())
         digest.update(np.ascontiguousarray(each.values).data)
     return digest.hexdigest()[:16]
-
-
-# --- seasons ---------------------------------------------------------------------------------------------------------
 
 
 def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str]:

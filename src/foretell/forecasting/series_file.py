@@ -144,9 +144,6 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 def table_cells(
     path: str | Path | Frame, given: SeriesFormat, remembered: SeriesFormat
 ) -> tuple[Iterable[Cells], str | None]:
@@ -211,9 +208,6 @@ def refuse_labels(table: SeriesTable) -> None:
         )
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def choose_decimal(table: SeriesTable, layout: Layout, given: SeriesFormat, remembered: SeriesFormat) -> str:
     """The decimal mark of the values. Raises DataError for both, and for a comma that may separate thousands."""
     if given.decimal is not None:
@@ -273,7 +267,6 @@ def number(text: str, where: str, decimal: str) -> float:
     return value
 
 
-# --- series ----------------------------------------------------------------------------------------------------------
 Groups = dict[str, tuple[list[str] | None, list[float]]]  # series: its times, None for 1, 2, 3, ..., and its values
 
 

@@ -135,9 +135,6 @@ def is_counting(cells: Sequence[str]) -> bool:
     return len(steps) <= 1 and min(steps, default=1) > 0
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
-
-
 def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat) -> Layout:
     """The layout that options name, that a model remembers, or that names and cells show. Raises DataError."""
     chosen = [table.index(name, "--column") for name in columns]

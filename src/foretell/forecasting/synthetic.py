@@ -161,9 +161,6 @@ def standard(values: np.ndarray) -> np.ndarray:
     return (values - values.mean()) / (values.std() or 1.0)
 
 
-# --- kinds of series --------------------------------------------------------------------------------------------------
-
-
 def composed(rng: Rng, length: int) -> np.ndarray:
     """Trend, season and noise of random sizes."""
     size = np.exp(rng.normal(0, 1))

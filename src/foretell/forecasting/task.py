@@ -15,11 +15,11 @@ from torch import Tensor
 
 from foretell.data.batch import Batch
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.perplexity import Progress, evaluate, silent
 from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
-from foretell.forecasting.forecaster import PART, Advance, Forecaster, ignore_progress
+from foretell.forecasting.forecaster import PART, Forecaster
 from foretell.forecasting.series import Series, fingerprint
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
@@ -158,7 +158,7 @@ class ForecastTask(Task):
         return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
     def calibration(
-        self, forecaster: Forecaster, prior: Calibration | None = None, progress: Advance = ignore_progress
+        self, forecaster: Forecaster, prior: Calibration | None = None, progress: Progress = silent
     ) -> Calibration | None:
         """The combination and the calibrated intervals that held-out windows choose; None without a value in them.
 

@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 
@@ -27,12 +26,6 @@ class ValueTokenizer(Tokenizer):
     def __init__(self, vocab_size: int):
         super().__init__(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
         self.texts: list[str] = []
-
-    def with_values(self, values: np.ndarray) -> Self:
-        """The same tokenizer for values (V,), NaN for a missing one."""
-        other = copy.copy(self)
-        other.texts = [value_text(value) for value in values]
-        return other
 
     def text_of(self, token_id: int) -> str:
         return self.texts[token_id] if 0 <= token_id < len(self.texts) else super().text_of(token_id)
@@ -68,7 +61,8 @@ def reading_values(
     values = parse_values(text) if isinstance(text, str) else text
     codec, scale = forecaster.codec, forecaster.prompt(values, len(values)).scale
     following = codec.decode(np.arange(codec.vocab_size)[:, None], scale)[:, 0]  # of the time after the context
-    named = (tokenizer or ValueTokenizer(codec.vocab_size)).with_values(following)
+    named = copy.copy(tokenizer or ValueTokenizer(codec.vocab_size))
+    named.texts = [value_text(value) for value in following]
     levels = np.maximum(following[: codec.config.bins], forecaster.least(values))
     return ValueModel(
         forecaster.decoder, named, forecaster.name, codec=codec, scale=scale, levels=levels, context=len(values)

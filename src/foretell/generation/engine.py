@@ -148,9 +148,6 @@ def affordable_blocks(decoder: Decoder, memory: int | None = None, num_scheduler
     return memory // num_schedulers // bytes_per_block(decoder)
 
 
-# --- steps as CUDA graphs --------------------------------------------------------------------------------------------
-
-
 class StepRecorder:
     """Captures decode steps of one form of a model, again when the set of rows changes; off for short generations."""
 

@@ -31,9 +31,6 @@ ID = re.compile(r"#(\d+)")
 WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
 
 
-# --- options as users give them --------------------------------------------------------------------------------------
-
-
 def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingConfig:
     """The configuration of options, with texts as ids. Raises UsageError, ConfigError or TokenizerError."""
     values = dict(options)
@@ -95,8 +92,6 @@ def make_proposer(model: LanguageModel, speculate: int | None, draft: LanguageMo
         )
     return DraftModel(draft.decoder, speculate or DRAFT_TOKENS)
 
-
-# --- continuing ------------------------------------------------------------------------------------------------------
 
 Prompt = str | list[int]
 DEFAULT_TOKENS = 200

@@ -118,9 +118,6 @@ def chosen(count: int, positions: int | None) -> set[int]:
     return {count - 1, *secrets.SystemRandom().sample(range(count - 1), positions - 1)}
 
 
-# --- what needs no pass ----------------------------------------------------------------------------------------------
-
-
 def changes(receipt: AnswerReceipt) -> list[str]:
     """The digests and draws that do not follow from the rest of the receipt."""
     request, findings = receipt.request, []
@@ -167,9 +164,6 @@ def impossible(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
     if wrong := [token for token in (*request.prompt, *receipt.tokens) if token >= size]:
         findings.append(f"token {wrong[0]} is outside the model's vocabulary (0 to {size - 1})")
     return findings
-
-
-# --- computing the answer again --------------------------------------------------------------------------------------
 
 
 class Replay:

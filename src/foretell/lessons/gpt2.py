@@ -71,7 +71,8 @@ class Gpt2Lesson(Lesson):
         self.is_gpt2 = weights is not None
         self.model = model = load(weights or INCLUDED_MODEL, dtype="float32")
         self.ids = model.encode_fitting(SENTENCE)
-        self.positions = shown_positions(model, self.ids, at)
+        ends = [len(model.tokenizer.encode(context)) - 1 for context, _ in PREDICTIONS.values()]
+        self.positions = ends if at is None else [*ends, resolve_position(at, len(self.ids))]
         self.predictions = next_tokens(model, SENTENCE, TOP, self.positions)  # one for each position
         # The largest differences to the predictions after the same tokens alone, and after one token fewer
         self.same_context, self.shorter_context = (
@@ -188,12 +189,6 @@ def prediction_parts(position: int, prediction: NextTokens) -> list[Part]:
 
 def ending(context: str, width: int = 52) -> str:
     return context if len(context) <= width else "…" + context[-width:].partition(" ")[2]
-
-
-def shown_positions(model: LanguageModel, ids: list[int], at: int | None) -> list[int]:
-    """The last positions of the two printed contexts in this model's tokens, and `at` if it is given."""
-    ends = [len(model.tokenizer.encode(context)) - 1 for context, _ in PREDICTIONS.values()]
-    return [*ends, resolve_position(at, len(ids))] if at is not None else ends
 
 
 @torch.inference_mode()

@@ -159,12 +159,12 @@ def training_error(decoder: Decoder) -> str | None:
     return None
 
 
-def example_masks(length: int = 4) -> dict[str, np.ndarray]:
+def example_masks() -> dict[str, np.ndarray]:
     """Three masks made by the model's own `Mask`: 1 where the row's word sees the column's."""
     documents = torch.tensor([[0, 0, 1, 1]])
     masks = {
-        "causal": Mask(length, length),
-        "with a window of 2": Mask(length, length, window=2),
-        "with two documents": Mask(length, length, query_document_ids=documents, key_document_ids=documents),
+        "causal": Mask(4, 4),
+        "with a window of 2": Mask(4, 4, window=2),
+        "with two documents": Mask(4, 4, query_document_ids=documents, key_document_ids=documents),
     }
     return {name: mask.allowed[0, 0].numpy().astype(int) for name, mask in masks.items()}

@@ -168,9 +168,6 @@ class Decoder(DropoutHost):
             raise ContextLengthError(f"{length} tokens do not fit the model's context of {limit}; give a shorter text")
 
 
-# --- logits ----------------------------------------------------------------------------------------------------------
-
-
 def rows_at_once(decoder: Decoder) -> int:
     """The number of rows of logits in a chunk of `logit_chunks`."""
     return max(1, LOGITS_AT_ONCE // decoder.config.vocab_size)

@@ -85,8 +85,6 @@ def keep_torch_defaults(decoder: Decoder) -> None:
 INITIALIZERS = {"gpt2": initialize_like_gpt2, "torch": keep_torch_defaults}
 
 
-# --- more rows in the vocabulary -------------------------------------------------------------------------------------
-
 GROWING = ("embed.token.weight", "head.weight", "head.bias")  # the weights with a row per token
 
 

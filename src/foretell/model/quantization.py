@@ -36,11 +36,6 @@ def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
     return {"integers": integers.to(torch.int8).flatten(-2), "scales": scales.to(weight.dtype)}
 
 
-def dequantize_int8(integers: Tensor, scales: Tensor) -> Tensor:
-    """The weights in float32, of whole rows."""
-    return times_scales(integers, scales, torch.float32)
-
-
 def times_scales(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Integers (..., I) in int8 times scales (..., I/group), computed in float32 or bfloat16.
 

@@ -95,9 +95,6 @@ class ReplaceByUpdate(AddUpdate):
         return self.dropout(update)
 
 
-# --- sublayers -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Sublayer:
     """A part of a block that computes an update of the stream.
@@ -126,9 +123,6 @@ CROSS_ATTENTION = Sublayer(
 FEEDFORWARD = Sublayer(
     "feedforward", lambda config, layer: FEEDFORWARDS[config.feedforward](config), lambda x, kv, rotation: (x,)
 )
-
-
-# --- blocks ----------------------------------------------------------------------------------------------------------
 
 
 class Block(nn.Module):

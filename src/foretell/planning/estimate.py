@@ -89,8 +89,6 @@ def training_cost(
     return Cost(flops * repeated, seconds, hours, None if price is None else hours * price)
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
-
 FLOAT_BYTES = 4  # weights, gradients and moments are float32
 # Modules declare 0.4 to 1 of the bytes that a real pass keeps (tests/model/test_structure.py)
 MOST_TIMES_DECLARED = 2.5
@@ -128,9 +126,6 @@ def device_memory(device: torch.device) -> DeviceMemory:
     return DeviceMemory(device.type, memory_of(device), read_launch().world_size)
 
 
-# --- weights, gradients, optimizer -----------------------------------------------------------------------------------
-
-
 def state_parts(shapes: Shapes, training: TrainingConfig) -> dict[str, int]:
     """Bytes of weights, gradients and the moments of the optimizer; a frozen weight has no gradient and no moments."""
     parts = {"weights": 0, "gradients": 0, "optimizer": 0}
@@ -152,9 +147,6 @@ def state_per_process(shapes: Shapes, training: TrainingConfig, processes: int) 
     """`state_parts` on each process: all of them (DDP), or a share (FSDP)."""
     count = processes if training.parallel == "fsdp" else 1
     return {name: size / count for name, size in state_parts(shapes, training).items()}
-
-
-# --- a step ----------------------------------------------------------------------------------------------------------
 
 
 def rows_at_once(training: TrainingConfig, processes: int) -> int:
@@ -209,9 +201,6 @@ def logits(count: int, memory: DeviceMemory) -> Range:
 
 def total(parts: dict[str, Range]) -> Range:
     return sum(parts.values(), Range.exact(0))
-
-
-# --- what would fit ---------------------------------------------------------------------------------------------------
 
 
 def check_training_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:

@@ -61,9 +61,6 @@ def find_devices(name: str, count: int) -> Devices:
     return Devices(here, count, device)
 
 
-# --- training --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TrainingPlan:
     """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe."""
@@ -108,9 +105,6 @@ def find_rate(
         return basis, basis.share * devices.accelerator.peak_flops
     measured = speed.probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
     return measured, measured.rate
-
-
-# --- generation ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -170,9 +164,6 @@ def users_in(memory: float, cache_per_token: int, context: int) -> int:
     """The number of caches of `context` tokens that fit, in whole blocks; one block is for padding."""
     blocks = int(memory // (cache_per_token * POSITIONS_PER_BLOCK)) - 1
     return max(0, blocks // blocks_for(context))
-
-
-# --- the plan --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,6 @@ NEAR = 2.0  # a factor in model size and in training arithmetic
 NEAR_SHARE, FAR_SHARE = Range(1 / 1.3, 1.3), Range(1 / 2, 1.6)
 
 
-# --- GPUs ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Accelerator:
     """A device that trains. peak_flops: dense, in bfloat16; memory in bytes; bandwidth in bytes per second."""
@@ -77,9 +74,6 @@ def find_accelerator(name: str) -> Accelerator:
         known = ", ".join((THIS, *ACCELERATORS))
         raise UsageError(f"--gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
     return ACCELERATORS[name]
-
-
-# --- measured trainings -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -203,9 +197,6 @@ def distance(row: Calibration, flops_per_token: float, tokens: float) -> float:
     return max(math.exp(abs(math.log(ratio))) for ratio in ratios)
 
 
-# --- each measured training, predicted from the others ----------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Prediction:
     """A measured training, and its device seconds predicted without it."""
@@ -254,8 +245,6 @@ def backtest_document(predictions: list[Prediction]) -> DocumentSection:
     ]
     return DocumentSection("", [Table(("device hours of", "predicted", "measured", "from"), rows)])
 
-
-# --- this machine -----------------------------------------------------------------------------------------------------
 
 PROBE_SECONDS = 2.0
 STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down

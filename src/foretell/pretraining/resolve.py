@@ -228,9 +228,6 @@ def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> No
     check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
 
 
-# --- steps, and the cost of sizes -------------------------------------------------------------------------------------
-
-
 def steps_for_text(
     train_tokens: int, tokens_per_step: int, minutes: float | None, tokens_per_second: float
 ) -> tuple[int, str]:
@@ -260,9 +257,6 @@ def size_cost(request: TextRequest, size: str, vocab_size: int) -> SizeCost:
     training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
     tokens_per_step = training.batch_size * model.context_length
     return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
-
-
-# --- recipes: how a size is trained by default -----------------------------------------------------------------------
 
 
 def training_defaults(

@@ -173,9 +173,6 @@ def write_splits(
     return {name: writer.record for name, writer in writers.items()}, write.extra()
 
 
-# --- the old domain of a model that continues, kept to measure what is forgotten -------------------------------------
-
-
 @dataclass(frozen=True)
 class OldDomain:
     """A text in words, and how its ids are written. document_mask: its documents do not see each other."""

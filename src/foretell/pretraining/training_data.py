@@ -145,9 +145,6 @@ def check_store(store: TokenStore, config: DataConfig) -> None:
         )
 
 
-# --- the batch of a past step, recomputed ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Replay:
     """The batch of step `step` of training, with the losses of some weights and without dropout.

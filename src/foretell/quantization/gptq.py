@@ -73,9 +73,6 @@ def round_with_feedback(weight: Tensor, factor: Tensor, group: int) -> dict[str,
     return {"integers": pack_int4(integers), "scales": scales.to(dtype), "minima": minima.to(dtype)}
 
 
-# --- whole models -----------------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def quantize_for_inputs(
     decoder: Decoder, config: QuantizationConfig, rows: Tensor, progress: Callable[[int, int], None]

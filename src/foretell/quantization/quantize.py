@@ -237,9 +237,6 @@ def quantize_with_report(
     return quantized, QuantizationReport(settings, tuple(errors), before, after, 0 if rows is None else rows.numel())
 
 
-# --- the error that quantisation adds to the output of each layer -----------------------------------------------------
-
-
 class SquaredErrors:
     """Sums of squares of a layer's outputs and of the differences of its quantised form."""
 

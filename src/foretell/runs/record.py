@@ -117,9 +117,6 @@ def and_advice(directory: Path) -> str:
     return f"; {advice}" if advice else ""
 
 
-# --- files with a line per step: metrics.jsonl and pace.txt ----------------------------------------------------------
-
-
 # Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 

@@ -282,9 +282,6 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / RUN)  # noqa: PTH113 - is_file raises on names that are too long, this returns False
 
 
-# --- find runs -------------------------------------------------------------------------------------------------------
-
-
 def find_run(argument: str) -> Run:
     """The run with this path, or with this name in ./runs."""
     for path in (Path(argument), RUNS / argument):

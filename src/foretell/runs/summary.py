@@ -193,9 +193,6 @@ def state_of(checkpoints: list[Checkpoint], training: TrainingConfig, minutes: f
     return STOPPED_EARLY if has_stopped else UNFINISHED
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
-
-
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """`section.field` -> its value in each run, for every setting that is not the same in all.
 
@@ -240,9 +237,6 @@ def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
         inner = getattr(section, key)
         fields |= flattened(inner, f"{prefix}{key}.") if isinstance(inner, Section) else {prefix + key: value}
     return fields
-
-
-# --- display --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -304,6 +298,7 @@ def letters_of(summaries: Sequence[Summary]) -> list[str]:
 
 def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
     """The cells of a run after its name; a dash for what is not known."""
+    changed, now = time.localtime(summary.changed), time.localtime()
     return (
         fitted(summary.size, 6),
         "-" if summary.parameters is None else short_number(summary.parameters),
@@ -312,7 +307,7 @@ def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
         "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
         "-" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",
         "early stop" if summary.state == STOPPED_EARLY else summary.state,
-        format_time(summary.changed),
+        time.strftime("%H:%M:%S" if changed[:3] == now[:3] else "%y-%m-%d", changed),
     )
 
 
@@ -323,12 +318,6 @@ def short_number(number: float) -> str:
             value = number / limit
             return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
     return f"{number:.0f}"
-
-
-def format_time(seconds: float) -> str:
-    """The time of day, for today; else the date."""
-    then, now = time.localtime(seconds), time.localtime()
-    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%y-%m-%d", then)
 
 
 def fitted(text: str, width: int) -> str:

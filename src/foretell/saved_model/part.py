@@ -144,9 +144,6 @@ def weight_key(part: type[Part], name: str, path: str) -> str:
     return path if part.is_inside_decoder else f"{name}.{path}"
 
 
-# --- tokenizer -------------------------------------------------------------------------------------------------------
-
-
 @register_part
 @dataclass(frozen=True)
 class TokenizerPart(Part):
@@ -162,9 +159,6 @@ class TokenizerPart(Part):
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
         return cls(load_tokenizer(source.directory / cls.file_names[0]))
-
-
-# --- decoder ---------------------------------------------------------------------------------------------------------
 
 
 @register_part
@@ -196,9 +190,6 @@ class DecoderPart(Part):
             return cls(quantization.load_decoder(config, source).eval())
         decoder = decoder_with_weights(config, source.read(shapes))
         return cls(decoder.train(source.for_training))
-
-
-# --- quantised weights -----------------------------------------------------------------------------------------------
 
 
 @register_part
@@ -233,9 +224,6 @@ class QuantizationPart(Part):
         shapes = {path: tuple(tensor.shape) for path, tensor in tensors.items()}
         integers = {path: tensor.dtype for path, tensor in tensors.items() if not tensor.is_floating_point()}
         return fill_decoder(decoder, source.read(shapes, integers))
-
-
-# --- LoRA updates ----------------------------------------------------------------------------------------------------
 
 
 @register_part

@@ -48,10 +48,6 @@ class Choice:
     def has_ended(self) -> bool:
         return self.finish_reason is not None or self.error is not None
 
-    @property
-    def num_generated(self) -> int:
-        return len(self.continuation.sequence.generated)
-
     def take(self, event: Event) -> None:
         """Note a new token; in the thread of the models."""
         starts = self.continuation.starts

@@ -153,7 +153,8 @@ class Reader:
 
 def usage(answer: Answer) -> dict[str, int]:
     """Tokens of the prompts and of all choices; the end token counts."""
-    prompt, completion = sum(map(len, answer.prompts)), sum(choice.num_generated for choice in answer.choices)
+    prompt = sum(map(len, answer.prompts))
+    completion = sum(len(choice.continuation.sequence.generated) for choice in answer.choices)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

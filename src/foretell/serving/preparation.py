@@ -107,9 +107,6 @@ def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_t
     return wanted.max_tokens
 
 
-# --- prompts ---------------------------------------------------------------------------------------------------------
-
-
 def as_list(prompts: Prompts, most: int = MOST_PROMPTS) -> list[str | list[int]]:
     """The prompts of a request, whichever of the four forms it has. Raises as `limited` does."""
     if isinstance(prompts, str):

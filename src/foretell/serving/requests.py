@@ -59,20 +59,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 IGNORED = frozenset(  # accepted without an effect
     (
-        "max_tool_calls",
-        "metadata",
-        "moderation",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "truncation",
-        "user",
-        "verbosity",
+        *("max_tool_calls", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key"),
+        *("prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_effort", "safety_identifier"),
+        *("service_tier", "truncation", "user", "verbosity"),
     )
 )
 
@@ -244,10 +233,6 @@ class ResponsesRequest(GenerationRequest):
     include: Annotated[list[str], MaxLen(16)] = []
     text: dict[str, Any] = {}
 
-    @property
-    def wants_logprobs(self) -> bool:
-        return INCLUDED_LOGPROBS in self.include
-
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
         return unknown if {*self.include} <= {INCLUDED_LOGPROBS} else [*unknown, "include"]
@@ -283,9 +268,6 @@ class DetokenizeRequest(Request):
     """POST /detokenize."""
 
     tokens: Ids
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:

@@ -11,7 +11,7 @@ from foretell.serving.errors import ApiError
 from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import Wanted, chat_of, encode_chat, make_answer
-from foretell.serving.requests import ChatMessage, ResponsesRequest
+from foretell.serving.requests import INCLUDED_LOGPROBS, ChatMessage, ResponsesRequest
 from foretell.serving.tokens import chat_logprobs
 
 
@@ -30,7 +30,7 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
             [encode_chat(served, [*told, *asks])],
             request.max_output_tokens,
             "max_output_tokens",
-            top_logprobs=request.top_logprobs if request.wants_logprobs else None,
+            top_logprobs=request.top_logprobs if INCLUDED_LOGPROBS in request.include else None,
             stop_texts=tuple(form.stop_texts),
             stop_ids=form.stop_ids,
         )

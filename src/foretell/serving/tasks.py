@@ -91,9 +91,6 @@ class TaskEndpoint(TextEndpoint[TaskRequest]):
         return self.models[name]
 
 
-# --- models ----------------------------------------------------------------------------------------------------------
-
-
 def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:
     """A translation model. Its imports are here, so that a server without one works without the package."""
     from foretell.translation.translate import Decoding, translate

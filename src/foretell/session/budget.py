@@ -61,10 +61,6 @@ class SizeCost(NamedTuple):
         optimizer = optimizer_flops_per_step(shapes, training) / tokens_per_step
         return cls(sum(map(math.prod, shapes.values())), tokens_per_step, model_flops + optimizer)
 
-    @property
-    def flops_per_step(self) -> float:
-        return self.tokens_per_step * self.flops_per_token
-
 
 @dataclass(frozen=True)
 class Budget:

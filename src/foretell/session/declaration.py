@@ -145,7 +145,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """
         config, cost = configs[PROBED], costs[PROBED]
         check_model_fits(self.footprint(config, data).shapes, config.training, machine.memory)
-        rate = cost.flops_per_step / self.seconds_per_step(config, data, machine)
+        rate = cost.tokens_per_step * cost.flops_per_token / self.seconds_per_step(config, data, machine)
         minutes = self.request.minutes or self.default_minutes
         return choose_size(costs, Budget(minutes, rate, unique_tokens, self.curve))
 

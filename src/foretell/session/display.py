@@ -88,9 +88,6 @@ def make_reporter(console: Console) -> Reporter:
     return LiveReporter(console) if console.is_terminal else PlainReporter(console)
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
 class PlainReporter(Reporter):
     """A line every few seconds, for files and pipes."""
 
@@ -112,7 +109,9 @@ class PlainReporter(Reporter):
             self.console.print(describe(metrics, steps, left))
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
-        self.console.print(sample_text(step, prompt, continuation))
+        text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
+        text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
+        self.console.print(text.append(shorten(continuation, 160), style="not dim"))
 
 
 class LiveReporter(PlainReporter):
@@ -194,14 +193,6 @@ def describe_tokenizing(done: int, total: int, seconds: float) -> str:
     return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
-def sample_text(step: int, prompt: str, continuation: str) -> Text:
-    """A sample on one line: the prompt dim, the model's continuation bright."""
-    text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
-    text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
-    return text.append(shorten(continuation, 160), style="not dim")
-
-
-# --- in a notebook ---------------------------------------------------------------------------------------------------
 NOTEBOOK_SECONDS = 0.5  # between updates; a notebook stores every one that it receives
 WIDTH, HEIGHT, MARGIN = 560, 180, 44  # of the curve, in pixels
 # Shows HTML: the first call makes an output, later calls replace it

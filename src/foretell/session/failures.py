@@ -76,9 +76,6 @@ class StopSignal:
         return 128 + (self.number or signal.SIGTERM)
 
 
-# --- failures --------------------------------------------------------------------------------------------------------
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """True for an error that means that no memory was left."""
     return isinstance(error, MemoryError) or (

@@ -103,9 +103,6 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
     return changed
 
 
-# --- does it fit? ----------------------------------------------------------------------------------------------------
-
-
 class Footprint(NamedTuple):
     """The sizes of a training: every weight, the longest row, and the rows of a step.
 
@@ -164,9 +161,6 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
         )
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
-
-
 def seconds_per_step(
     objective: nn.Module,
     model: nn.Module,
@@ -180,9 +174,6 @@ def seconds_per_step(
     optimizer = make_optimizer(model, training, dtype)
     seconds = time_steps(objective.train(), optimizer, batch, training, dtype, PROBE_SECONDS, FEWEST_PROBED)
     return sum(seconds) / len(seconds)
-
-
-# --- what training uses ----------------------------------------------------------------------------------------------
 
 
 class Meter:

@@ -60,9 +60,6 @@ def run_training(
     return session
 
 
-# --- a new run -------------------------------------------------------------------------------------------------------
-
-
 def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
     """A new run before its first step. If that fails, nothing is left behind."""
     training.choose_start()
@@ -155,9 +152,6 @@ def of_another_version(run: Run, problem: object) -> CheckpointError:
         f"{run.directory} cannot be resumed: it was started by another version ({problem}); its checkpoints are "
         "models, and a new training can start from one"
     )
-
-
-# --- a run that exists -----------------------------------------------------------------------------------------------
 
 
 def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:

@@ -86,9 +86,6 @@ class TensorBoardReporter(Reporter):
         self.folder = run / FOLDER
         self._writer: Any = None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()

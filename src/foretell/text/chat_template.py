@@ -129,8 +129,6 @@ def check_template(template: ChatTemplate, tokenizer: Tokenizer) -> None:
         raise TokenizerError(f"the chat template of {template.name} leaves out a question or its answer")
 
 
-# --- conversations as ids --------------------------------------------------------------------------------------------
-
 PRIVATE_USE = range(0xE000, 0xF900)  # characters without a meaning, for special names that a message spells
 QUESTION, ANSWER, NEXT = "question7f", "answer7f", "next7f"  # texts to find in a rendered conversation
 SHORTEST_STOP = 3  # characters of a next speaker's name that may stop an answer

@@ -85,9 +85,6 @@ def open_encoding(tokenizer: Tokenizer, special: Iterable[str] = (), workers: in
         pool.shutdown(cancel_futures=True)
 
 
-# --- in a process of the pool ----------------------------------------------------------------------------------------
-
-
 def _start(content: TokenizerJson, special: tuple[str, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process decides
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are shared by the processes, not by threads of each

@@ -35,8 +35,6 @@ from foretell.text.tokenizer_json import (
     split_steps,
 )
 
-# --- long texts cut for encoding -------------------------------------------------------------------------------------
-
 PIECE_SIZE = 65_536  # characters; on two cores 4,096 to 262,144 encode equally fast, within 15 percent
 
 ANYWHERE = re.compile("")
@@ -96,9 +94,6 @@ _WINDOW = 4  # tokens kept before a new one; decoders look at one neighbour, the
 
 # Decoders that only add to the text as tokens are added. WordPiece joins "do not" to "don't", CTC drops repeats.
 _APPENDING = frozenset({"BPEDecoder", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"})
-
-
-# --- ids to text -----------------------------------------------------------------------------------------------------
 
 
 class StreamDecoder(ABC):
@@ -219,9 +214,6 @@ class WindowStream(WholeStream):
 def is_byte(piece: str) -> bool:
     """True for a byte in SentencePiece's notation: '<0xE2>'."""
     return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
-
-
-# --- stop strings ----------------------------------------------------------------------------------------------------
 
 
 class StopStrings:

@@ -60,9 +60,6 @@ METHOD_NAMES = (
 ALLOWED_METHODS = frozenset(METHOD_NAMES.split())
 
 
-# --- the budget ------------------------------------------------------------------------------------------------------
-
-
 class Budget:
     """Units left for loop steps, calls, and characters and items of values; and a time limit."""
 
@@ -110,9 +107,6 @@ def measured(value: Any) -> Any:
 
 def text_of(value: Any) -> str:
     return str(measured(value))
-
-
-# --- filters and functions -------------------------------------------------------------------------------------------
 
 
 class TemplateRefusal(jinja2.TemplateError):
@@ -168,9 +162,6 @@ FUNCTIONS: dict[str, Any] = {
 }
 STEPS, MEASURED = "steps of a loop", "measured value"  # names that a template cannot write
 OWN_FILTERS = {"join": join, "replace": replace, "indent": indent, "tojson": to_json, STEPS: steps, MEASURED: measured}
-
-
-# --- the environment -------------------------------------------------------------------------------------------------
 
 
 class GenerationTag(Extension):

@@ -130,9 +130,6 @@ def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJso
     )
 
 
-# --- the settings of a directory applied to its tokenizer ------------------------------------------------------------
-
-
 def _with_special_tokens(
     content: TokenizerJson, settings: TokenizerSettings, directory: Path
 ) -> tuple[TokenizerJson, list[str]]:
@@ -197,9 +194,6 @@ def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[
             "has not ended"
         )
     return notes
-
-
-# --- the settings files ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -311,9 +305,6 @@ def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | Non
     others = [name for name in templates if name != "default"]
     notes = [f"of the chat templates only 'default' is kept, not {', '.join(others)}"] if others else []
     return templates.get("default"), notes
-
-
-# --- single files ----------------------------------------------------------------------------------------------------
 
 
 def _read_template_file(directory: Path) -> str | None:

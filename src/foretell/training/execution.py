@@ -77,9 +77,6 @@ def eagerly() -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
-# --- activation checkpointing ----------------------------------------------------------------------------------------
-
-
 class Recomputing:
     """Checkpoints the activations of the modules whose paths match a glob.
 

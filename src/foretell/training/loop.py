@@ -152,9 +152,6 @@ class TimeBudget(Pace):
         return max(0.0, self.seconds - self.marks[step].seconds) if step == self.most_steps else 0.0
 
 
-# --- the loop --------------------------------------------------------------------------------------------------------
-
-
 MOST_UNREAD = 100  # steps that the device may be behind the host
 
 
@@ -186,9 +183,6 @@ class Action:
     run: Callable[[Progress], None]
     closing: Callable[[], float] = lambda: 1.0
     seconds: float = 0.0  # of the last time
-
-    def is_due(self, step: int) -> bool:
-        return step % self.every == 0
 
     def do(self, progress: Progress) -> None:
         started = time.perf_counter()
@@ -241,7 +235,7 @@ def train(
         progress.step += 1
         progress.tokens += result.tokens
         progress.learning_rate = learning_rate
-        due = [action for action in actions if action.is_due(progress.step)]
+        due = [action for action in actions if progress.step % action.every == 0]
         if due or len(unread) == MOST_UNREAD:
             read(unread, progress)
         pending = sum(action.seconds for action in due)

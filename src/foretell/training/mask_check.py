@@ -78,9 +78,6 @@ def probed_rows(batch: Batch) -> Batch:
     return replace(chosen, positions=positions.expand_as(chosen.ids))
 
 
-# --- probes ----------------------------------------------------------------------------------------------------------
-
-
 def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
     """Nothing replaced; then the future, the tokens before every window, and other documents."""
     everything = torch.ones_like(batch.ids, dtype=torch.bool)
@@ -140,9 +137,6 @@ def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
     steps = 1 + torch.arange(ids.shape[1], device=ids.device) % max(1, len(known) - 1)
     ranks = torch.searchsorted(known, ids.contiguous())
     return torch.where(changed, known[(ranks + steps) % len(known)], ids)
-
-
-# --- digests of outputs ----------------------------------------------------------------------------------------------
 
 
 def digest_outputs(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:

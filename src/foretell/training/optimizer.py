@@ -53,8 +53,6 @@ class SGD(SkippingOptimizer):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(velocity, alpha=-group["lr"])
 
 
-# --- Muon ------------------------------------------------------------------------------------------------------------
-
 # The gradient of a matrix has a few large singular values and many small ones, so a plain step moves mainly in a few
 # directions. Muon sets all singular values to about 1 with a polynomial of the matrix, which needs matrix products
 # only.
@@ -150,9 +148,6 @@ def orthogonalize_flops(rows: int, columns: int) -> int:
     return ITERATIONS * (4 * short * short * long + 2 * short**3)
 
 
-# --- all optimizers ---------------------------------------------------------------------------------------------------
-
-
 class Composite(SkippingOptimizer):
     """Several optimizers as one; each updates its own weights. Groups are one list, and state is one mapping."""
 
@@ -231,9 +226,6 @@ def weight_decay_of(path: str, weight: Tensor, config: TrainingConfig) -> float:
     return matching[-1] if matching else config.weight_decay if weight.dim() >= 2 else 0.0
 
 
-# --- frozen weights ---------------------------------------------------------------------------------------------------
-
-
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
     """Turn off the gradient of the weights that `config.frozen` matches; call it before `make_optimizer`.
 
@@ -278,9 +270,6 @@ def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
         for path, shape in shapes.items()
         if is_muons(path, shape) and not is_frozen(path, config)
     )
-
-
-# --- learning rates ---------------------------------------------------------------------------------------------------
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

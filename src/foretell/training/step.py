@@ -134,9 +134,6 @@ def own_rows(batch: AnyBatch, world: World) -> AnyBatch:
     return batch if world.size == 1 else batch.rows(world.rank, len(batch), world.size)
 
 
-# --- steps that are skipped ------------------------------------------------------------------------------------------
-
-
 class SkippingOptimizer(torch.optim.Optimizer):
     """An optimizer whose step changes nothing where `skip`, a float32 scalar on the device of its weights, is 1.
 
@@ -165,9 +162,6 @@ def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) ->
         return False
     optimizer.skip.clamp_(min=(~result.figures.isfinite().all()).float())
     return True
-
-
-# --- parts of a step -------------------------------------------------------------------------------------------------
 
 
 def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBatch]]:

@@ -139,9 +139,6 @@ def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]
     return [Pair(source, target) for source, target in zip(*cleaned, strict=True)]
 
 
-# --- held-out pairs --------------------------------------------------------------------------------------------------
-
-
 def normalized(sentence: str) -> str:
     """A sentence in lower case without punctuation, so that near-duplicates are the same."""
     kept = "".join(" " if unicodedata.category(letter)[0] in "PZ" else letter for letter in sentence.lower())
@@ -171,9 +168,6 @@ def without_known(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> list[Pair]
     if len(kept) < len(pairs):
         logger.warning(f"pairs left out of the training because their source is held out: {len(pairs) - len(kept):,}")
     return kept
-
-
-# --- the vocabularies: text of two languages to ids and back ---------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,6 @@ def fitting(pairs: Sequence[EncodedPair], config: PairConfig) -> list[EncodedPai
     return [pair for pair in pairs if max(pair.lengths) <= config.longest]
 
 
-# --- the mask check: what each module may and may not depend on, tried on a real batch -------------------------------
-
-
 def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype = torch.float32) -> None:
     """Refuse to train a model that leaks or does not read its source; a `TrainingError` names the module.
 

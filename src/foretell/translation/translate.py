@@ -206,9 +206,6 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
     return Quality(single.score, chrf, every, len(pairs), len(references), signature, round(single.bp, 4))
 
 
-# --- the choice of the length penalty --------------------------------------------------------------------------------
-
-
 def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict[float, Quality]:
     """The quality with each of LENGTH_PENALTIES, best BLEU first. One beam search serves all: they rank its results."""
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))

@@ -121,9 +121,6 @@ def load_marian(
     return Translator(model, vocabulary, name, (note,))
 
 
-# --- on disk ---------------------------------------------------------------------------------------------------------
-
-
 @register_part
 @dataclass(frozen=True)
 class EncoderDecoderPart(Part):
