@@ -129,7 +129,7 @@ class Warm:
 IMPORTED = [  # what a command imports when it needs it
     *("torch._dynamo", "numba", "matplotlib.figure"),
     *("foretell.loading", "foretell.inference.completion", "foretell.pretraining.pretrain"),
-    *("foretell.serving.run", "foretell.serving.server"),
+    *("foretell.serving.run", "foretell.serving.server", "foretell.distributed.placement"),
 ]
 
 
