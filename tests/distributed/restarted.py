@@ -32,16 +32,7 @@ def part(out: str) -> None:
 
 if __name__ == "__main__":
     importlib.import_module("scenarios")
-    launch = [
-        "--nproc-per-node",
-        "2",
-        "--max-restarts",
-        "1",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "localhost:0",
-    ]
-    config, _, _ = config_from_args(parse_args([*launch, __file__]))
+    ends = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    config, _, _ = config_from_args(parse_args(["--nproc-per-node=2", "--max-restarts=1", *ends, __file__]))
     config.start_method = "fork"  # a new Python would import torch for seconds, four times
     elastic_launch(config, part)(sys.argv[1])
