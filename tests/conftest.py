@@ -18,6 +18,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.warm import Original
 
+# The collection of tests makes millions of objects and no garbage
+COLLECT = gc.get_threshold()
+gc.set_threshold(100_000, 50, 1000)
+
 # The models here are so small that handing work to a second thread takes longer than doing it, and far longer on a
 # machine with other work.
 torch.set_num_threads(1)
@@ -39,9 +43,9 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """The modules and tests are not looked through for garbage, a quarter of a second each time."""
-    gc.collect()
+    """From here on there is garbage; the modules and tests are not looked through for it."""
     gc.freeze()
+    gc.set_threshold(*COLLECT)
 
 
 @contextmanager
