@@ -16,6 +16,7 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/pyrefly check --summary=none
+	@$(BIN)/python -m compileall -q src  # where PYTHONDONTWRITEBYTECODE is set, each process of a test would do it
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares with llama.cpp, and with clients of the server

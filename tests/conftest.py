@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from tests.warm import Original
+
+# The collection of tests makes millions of objects and no garbage
+COLLECT = gc.get_threshold()
+gc.set_threshold(100_000, 50, 1000)
 
 # The models here are so small that handing work to a second thread takes longer than doing it, and far longer on a
 # machine with other work.
@@ -35,6 +40,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage; the modules and tests are not looked through for it."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT)
 
 
 @contextmanager
@@ -135,10 +146,13 @@ ACCESSIBILITY_PROBLEMS = """() => {
         problems.push(`${rule} ${detail}: ${element.outerHTML.slice(0, 90)}`);
     const parts = (color) => { const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
     const over = ([r, g, b, a], under) => [r, g, b].map((part, i) => a * part + (1 - a) * under[i]);
+    const backgrounds = new Map([[null, [255, 255, 255]]]);
     const background = (element) => {
-        if (!element) return [255, 255, 255];
-        const own = parts(getComputedStyle(element).backgroundColor);
-        return own[3] === 1 ? own.slice(0, 3) : over(own, background(element.parentElement));
+        if (!backgrounds.has(element)) {
+            const own = parts(getComputedStyle(element).backgroundColor);
+            backgrounds.set(element, own[3] === 1 ? own.slice(0, 3) : over(own, background(element.parentElement)));
+        }
+        return backgrounds.get(element);
     };
     const light = (color) => {
         const [r, g, b] = color.map((part) => part / 255)
@@ -160,12 +174,12 @@ ACCESSIBILITY_PROBLEMS = """() => {
         }
         const scrolls = /auto|scroll/.test(style.overflowX + style.overflowY)
             && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
-        const focusable = [element, ...element.querySelectorAll("*")].some((inner) => inner.tabIndex >= 0);
-        if (scrolls && !focusable) report("scrollable-region-focusable", element);
+        const focusable = () => [element, ...element.querySelectorAll("*")].some((inner) => inner.tabIndex >= 0);
+        if (scrolls && !focusable()) report("scrollable-region-focusable", element);
         const isControl = element.matches("button, select, input, canvas, [role=img], [tabindex='0']");
-        const name = element.labels?.length || element.ariaLabel || element.ariaLabelledByElements?.length
+        const name = () => element.labels?.length || element.ariaLabel || element.ariaLabelledByElements?.length
             || element.innerText?.trim();
-        if (isControl && !element.closest("[aria-hidden]") && !name) report("aria-name", element);
+        if (isControl && !element.closest("[aria-hidden]") && !name()) report("aria-name", element);
         if (element.matches("th") && !element.innerText.trim()) report("empty-table-header", element);
         if (element.matches("th") && !element.scope) report("scope", element);
     }

@@ -96,14 +96,22 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", command], env=variables, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("closing", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
-def test_verbs_work_without_standard_error(closing):
-    outcome = shell(f'$FORETELL next primer "The" --top 1 {closing}')
+NEXT = ["next", "primer", "The", "--top", "1"]
+
+
+def test_verbs_start_without_standard_input_and_error():
+    outcome = shell(f"$FORETELL {' '.join(NEXT)} 0<&- 2>&-")
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "after 'The'")
 
 
-def test_generate_works_with_a_closed_standard_output():
-    outcome = shell('$FORETELL generate primer "The" --max-tokens 2 >&-')
+@pytest.mark.parametrize("streams", [{2: None}, {2: "/dev/full"}, {0: None, 2: None}])
+def test_verbs_work_without_standard_error(original, streams):
+    outcome = original.run(NEXT, streams)
+    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "after 'The'")
+
+
+def test_generate_works_with_a_closed_standard_output(original):
+    outcome = original.run(["generate", "primer", "The", "--max-tokens", "2"], {1: None})
     assert outcome.returncode == 0
     assert "Traceback" not in outcome.stderr
 
@@ -116,10 +124,9 @@ def test_a_width_of_zero_is_an_unknown_width(foretell, trained, monkeypatch):
     results.cache_clear()
 
 
-def test_a_model_cannot_write_escape_sequences_to_a_real_terminal():
+def test_a_model_cannot_write_escape_sequences_to_a_real_terminal(original):
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "foretell", "generate", "primer", "a\x1b]0;title\x07", "--max-tokens", "1"]
-    process = subprocess.Popen(command, stdout=follower, stderr=subprocess.DEVNULL)
+    process = original.copy(["generate", "primer", "a\x1b]0;title\x07", "--max-tokens", "1"], {1: follower})
     assert process.wait() == 0
     os.close(follower)
     assert "a\u241b]0;title\u2407".encode() in os.read(leader, 1000)

@@ -1,8 +1,8 @@
 """Runs scenarios on several processes: `program.py SIZE RESULT GROUP...` writes what they return as JSON.
 
 A group is names of scenarios with commas between them, which the same processes run. Where there are several groups,
-the messages of each are in a file next to RESULT, which has their exit codes. The processes are forked after torch
-and the scenarios are imported, so that starting them takes no seconds.
+the messages of each are in a file next to RESULT, which has their exit codes. The program runs in a copy of a process
+that has imported torch (tests/warm.py), and forks after the scenarios are imported: starting takes no seconds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ import os
 import socket
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
-
-import torch._dynamo  # noqa: F401 - each process would import it otherwise, as numba
 
 from foretell.distributed.world import current_world, disconnect
 from foretell.session import session
-
-with suppress(ModuleNotFoundError):
-    import numba  # noqa: F401
 
 
 def run(rank: int, size: int, port: int, result: Path, names: list[str]) -> int:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from foretell.manifest import Manifest
 from foretell.runs.run import Run
+from tests.warm import Original
 
 HERE = Path(__file__).parent
-SECONDS = 600  # an upper bound on a loaded machine; torch's own limit would be 30 minutes
 
 
 @pytest.fixture
@@ -55,13 +52,11 @@ def test_a_mistake_in_the_options_is_told_once(scenario, folder: Path) -> None:
     assert not (folder / "never").exists()
 
 
-def test_torchrun_restarts_a_killed_run_which_resumes_exactly(results, folder: Path) -> None:
+def test_torchrun_restarts_a_killed_run_which_resumes_exactly(results, folder: Path, original: Original) -> None:
     expected = results(2)["runs"]["fsdp"]["whole"]
     out = folder / "restarted"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command += ["--standalone", str(HERE / "restarted.py"), str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    environment = {"FORETELL_TEST_FOLDER": str(folder)}
+    done = original.run([str(out)], environment=environment, program=HERE / "restarted.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("restarted after the checkpoint of step 4") == 2  # one line per process
     actual = {name: entry["sha256"] for name, entry in Manifest.read(out / "checkpoints/step-000006").files.items()}
