@@ -78,7 +78,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         4,
         1632,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels, numbers and tags on the page; the separator of predictions, advice on headers and commands; any answer",
+        "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer",
     ),
     (
         "forecasting",

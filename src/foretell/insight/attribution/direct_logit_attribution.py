@@ -257,7 +257,7 @@ class HeadOutputs(Term):
         return torch.cat([heads, *(added_there(directions @ vector, at, heads.shape[-1])[None] for _, vector in bias)])
 
     def reads(self, trace: Trace, at: slice, directions: Tensor) -> HeadReads:
-        """The weights and values of the heads at P positions, and C directions (C, P, D) before the output projection."""
+        """The weights and values of the heads at P positions, and C directions (C, P, D) before their projection."""
         output, weights = trace[self.core][0].double(), trace[f"{self.core}.weights"][0].double()
         output, weights = output[:, at], weights[:, at]  # (H, P, E), (H, P, S)
         values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
