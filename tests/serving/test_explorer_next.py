@@ -165,3 +165,27 @@ def test_the_page_marks_provisional_numbers_until_the_pass_is_there(open_live):
     first, *_, last = page.evaluate("window.seen")
     assert first.startswith("provisional: Provisional") and last.startswith(": All "), (first, last)
     assert complaints == []
+
+
+def test_rows_of_the_lens_are_shown_as_they_arrive(open_live):
+    """The lens of the last layer never arrives, and the first rows are shown."""
+    page, _ = open_live()
+
+    def without_last_layer(route):
+        body = route.request.post_data_json
+        names = [name for name in body["sections"] if not (name.startswith("lens.") and name.endswith(".2"))]
+        route.continue_(post_data=json.dumps(body | {"sections": names}))
+
+    page.route("**/explore", without_last_layer)
+    page.locator("#text").fill(TEXT)
+    page.locator("#lens-map").scroll_into_view_if_needed()
+    page.wait_for_selector("#lens-canvas", state="visible")
+    settled(page)
+    page.locator("#lens-canvas").focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+    assert "embedding: top " in page.locator("#lens-reading").inner_text()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    assert page.locator("#lens-reading").inner_text() == "These numbers are being read."

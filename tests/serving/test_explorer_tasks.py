@@ -576,3 +576,34 @@ def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_prob
     assert page.locator(f".toured #{place}").count() == 1
     assert "being computed" not in page.locator("#tour").inner_text()
     assert complaints == []
+
+
+@pytest.mark.parametrize("name", ["labels", "tags"])
+def test_words_and_differences_open(open_live, name):
+    page, complaints = opened(open_live, name)
+    for row in ("#outcome-word-table tbody tr:first-child", "#outcome-sums tr:last-child", "#outcome-sums .total"):
+        number = page.locator(f"{row} .opens").last
+        number.scroll_into_view_if_needed()
+        settled(page)
+        shown = float(number.inner_text().replace("−", "-"))
+        number.click()
+        settled(page)
+        stored = page.locator("#value-body dd").first.inner_text().replace("−", "-")
+        assert float(stored) == pytest.approx(shown, abs=6e-5)
+        page.keyboard.press("Escape")
+    assert complaints == []
+
+
+def test_another_answer_can_be_shown(open_live):
+    others = json.dumps(SEVERAL["answers"])
+    page, complaints = opened(open_live, "answers", others=others)
+    assert page.locator("#text-title").inner_text() == "The question and the answer as tokens"
+    chosen = page.locator("#outcome tbody tr").all_inner_texts()
+    page.locator("#answer").select_option("so")
+    settled(page)
+    assert "answer=2" in page.url and "pass over “so”" in page.locator("#outcome-lead").inner_text()
+    assert page.locator("#tokens").inner_text().replace("\n", "").endswith("so<|extract|>")
+    assert page.locator("#outcome tbody tr").all_inner_texts() == chosen
+    page.locator("#others").fill("yes\nno")
+    settled(page)
+    assert page.locator("#answer").input_value() == "0" and complaints == []
