@@ -282,6 +282,14 @@ class HeadReads:
     rest: Tensor
     inside: Tensor
 
+    def from_token(self, head: int, token: int) -> Tensor:
+        """The products with the first direction that come from a token, at each position (P,)."""
+        return (self.inside[0, :, head] @ self.values[head, token]) * (self.weights * self.factor)[head, :, token]
+
+    def rests(self, head: int) -> Tensor:
+        """The products of the first direction with the rest, at each position (P,)."""
+        return torch.linalg.vecdot(self.inside[0, :, head], self.rest[head])
+
 
 TINY = 1e-300  # a head that reads nothing but zeros
 

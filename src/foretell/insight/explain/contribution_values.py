@@ -9,7 +9,14 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Dimensions
-from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, Part, Term, head_weights
+from foretell.insight.attribution.direct_logit_attribution import (
+    HeadOutputs,
+    HeadReads,
+    Normalized,
+    Part,
+    Term,
+    head_weights,
+)
 from foretell.insight.explain.explain_outcome import HEAD, MEAN_OF_LABELS, WEIGHT
 from foretell.insight.page.contributions import HEAD_BIAS, part_names, sums_of
 from foretell.insight.page.outcomes import Outcomes
@@ -121,15 +128,40 @@ class Contributions:
         bias = readout.bias(output) if self.bias is not None else 0.0
         return self._with_sums(readout.scale * (vectors @ readout.row(output)[0]), bias)
 
-    def by_token(self, readout: Readout, output: Output, position: int | None = None) -> Array:
-        """The same by the token that they come from, (N, T). position: what is read there alone."""
+    def by_token(self, readout: Readout, output: Output) -> Array:
+        """The same by the token that they come from, (N, T)."""
+        at = readout.positions(output)
+        values = self.stream.by_token(self.recording.trace, at, self._directions(readout, output))  # (N, 1, T)
+        return self._with_sums(to_array(values)[:, 0], 0.0)
+
+    def head_reads(self, readout: Readout, output: Output, part: int) -> HeadReads | None:
+        """The reads of a head at the positions of an output; None for a part that is not a head's output."""
+        leaf, *norms = self.stream.trail(self.names[part])
+        if not isinstance(leaf, HeadOutputs) or self.names[part].endswith(".bias"):
+            return None
+        at, directions = readout.positions(output), self._directions(readout, output)
+        for norm in reversed(norms):
+            assert isinstance(norm, Normalized), "a part passes norms"
+            directions = norm.back(self.recording.trace, at, directions)
+        return leaf.reads(self.recording.trace, at, directions)
+
+    def reads(self, readout: Readout, output: Output, part: int, token: int) -> Array:
+        """The contributions of a part from a token, at each of the P positions that an output reads."""
+        at, reads = readout.positions(output), self.head_reads(readout, output, part)
+        values = np.zeros(at.stop - at.start)
+        if reads is not None:
+            values = to_array(reads.from_token(self.head_of(part), token))
+        if at.start <= token < at.stop:
+            own, here = self.vectors(slice(token, token + 1))[part, 0], token - at.start
+            added = to_array(self._directions(readout, output))[0, here] @ own
+            values[here] += added if reads is None else float(reads.rests(self.head_of(part))[here])
+        return values
+
+    def _directions(self, readout: Readout, output: Output) -> torch.Tensor:
+        """The direction (1, P, D) of an output at each of the positions that it reads."""
         at = readout.positions(output)
         count = at.stop - at.start
-        at = at if position is None else slice(position, position + 1)
-        direction = torch.from_numpy(readout.scale * readout.row(output)[0] / count)
-        directions = direction.expand(1, at.stop - at.start, -1)  # (C, P, D)
-        values = to_array(self.stream.by_token(self.recording.trace, at, directions))[:, 0]  # (N, T)
-        return self._with_sums(values, 0.0)
+        return torch.from_numpy(readout.scale * readout.row(output)[0] / count).expand(1, count, -1)
 
     def _with_sums(self, parts: Array, bias: float) -> Array:
         """Numbers of the vectors, with the head's bias, which a task's head lacks, and the sums."""
@@ -143,3 +175,7 @@ class Contributions:
         if isinstance(leaf, HeadOutputs | Part):
             return to_array(dict(leaf.parts(self.recording.trace, position))[name])
         return self.recording.weight(name)
+
+    def head_of(self, part: int) -> int:
+        """The head that a part is the output of."""
+        return int(self.names[part].rpartition("[")[2].removesuffix("]"))
