@@ -2,11 +2,12 @@
 
     python bench/explorer.py                        10 edits, in bfloat16
     python bench/explorer.py --dtype float32
+    python bench/explorer.py --strict               with strict layers
     python bench/explorer.py --quick                3 edits
 
 The model has random weights and a vocabulary of 50,257 words. Each edit changes one word in the middle, or appends a
-token; each row asks for what the page asks for, and ends with the last byte of the answer. The map has the rows of all
-layers and of the embedding, for 16 positions of a text of 32 tokens.
+token; each row asks for what the page asks for, and ends with the last byte of the answer, or with the logits that come
+before the pass. The map has the rows of all layers and of the embedding, for 16 positions of a text of 32 tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ PASS = ["logits", "stream.sizes", "attention.0"]
 LAYERS, POSITIONS, PATCHED, ASKED = 12, 16, 32, 5
 LENS = [f"lens.{name}.{point}" for point in range(LAYERS + 1) for name in
         ("ids", "probabilities", "logits", "following", "ranks", "entropies")]  # fmt: skip
+EARLY = "next token, a token appended, from kept keys"
 QUESTIONS = {
     "next token, a word edited": PASS,
     "next token, a token appended": PASS,
@@ -63,16 +65,21 @@ def serving(model: str, *options: str) -> Iterator[tuple[int, int]]:
 
 async def post(host: str, port: int, body: dict[str, Any], path: str = "/explore") -> list[dict[str, Any]]:
     """The lines of an answer."""
+    return [line async for line in lines_of(host, port, body, path)]
+
+
+async def lines_of(host: str, port: int, body: dict[str, Any], path: str = "/explore") -> AsyncIterator[dict[str, Any]]:
+    """The lines of an answer as they come."""
     reader, writer = await asyncio.open_connection(host, port, limit=2**26)
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-type: application/json\r\nconnection: close\r\n"
     writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-    answer = await reader.read()
+    if b" 200 " not in (status := await reader.readline()):
+        raise RuntimeError(f"the server answered {status.decode()}: {(await reader.read())[-200:].decode()}")
+    while line := await reader.readline():
+        if line.startswith(b"{"):
+            yield json.loads(line)
     writer.close()
-    status, _, rest = answer.partition(b"\r\n")
-    if b" 200 " not in status:
-        raise RuntimeError(f"the server answered {status.decode()}: {rest[-200:].decode()}")
-    return [json.loads(line) for line in rest.split(b"\r\n") if line.startswith(b"{")]
 
 
 def text_of(draw: random.Random, length: int) -> str:
@@ -83,7 +90,7 @@ async def measure(port: int, edits: int) -> dict[str, list[float]]:
     """Seconds of each question after each edit, and of maps of patches."""
     draw, address = random.Random(1), ("127.0.0.1", port)
     text, appended = text_of(draw, LENGTH), list[int]()
-    times: dict[str, list[float]] = {name: [] for name in QUESTIONS}
+    times: dict[str, list[float]] = {name: [] for name in (EARLY, *QUESTIONS)}
     for number in range(edits + 1):  # the first one warms up
         for name, sections in QUESTIONS.items():
             if name.endswith("edited"):
@@ -93,7 +100,8 @@ async def measure(port: int, edits: int) -> dict[str, list[float]]:
             elif name.endswith("appended"):
                 appended = [*appended, draw.randrange(50_000)]
             started = time.perf_counter()
-            await post(*address, {"text": text, "appended": appended, "sections": sections})
+            async for line in lines_of(*address, {"text": text, "appended": appended, "sections": sections}):
+                times[EARLY] += [time.perf_counter() - started] if number and "next" in line else []
             times[name] += [time.perf_counter() - started] if number else []
     times["map of patches, 13 x 16"] = [await map_of_patches(address, draw) for _ in range(max(1, edits // 3))]
     return times
@@ -117,6 +125,7 @@ def main() -> None:
     """Measure and print a table or one JSON object."""
     parser = make_parser(__doc__.splitlines()[0], "3 edits")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--strict", action="store_true", help="strict layers, whose logits from kept keys are exact")
     arguments = parser.parse_args()
     edits = 3 if arguments.quick else 10
     report = start_report("explorer") | {"edits": edits, "dtype": arguments.dtype}
@@ -124,7 +133,8 @@ def main() -> None:
         path = Path(folder) / "gpt2-shape"
         LanguageModel(make_model("even"), words(), "gpt2-shape").save(path)
         note(f"{edits} edits in {arguments.dtype}")
-        with serving(str(path), "--dtype", arguments.dtype, "--memory", "0.1") as (port, _):
+        options = ["--dtype", arguments.dtype, "--memory", "0.1", *(["--strict"] if arguments.strict else [])]
+        with serving(str(path), *options) as (port, _):
             report["seconds"] = {name: summary(times) for name, times in asyncio.run(measure(port, edits)).items()}
     print_report(report, print_table, as_json=arguments.json)
 

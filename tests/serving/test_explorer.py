@@ -29,10 +29,10 @@ def model(toy_model):
 
 
 def lines(server: Any, **body: Any) -> list[dict[str, Any]]:
-    """The lines of POST /explore."""
+    """The lines of POST /explore about the pass; logits may come before it."""
     answer = server.post("/explore", **body)
     assert answer.status_code == 200, answer.text
-    return [json.loads(line) for line in answer.text.splitlines()]
+    return [each for line in answer.text.splitlines() if "next" not in (each := json.loads(line))]
 
 
 # --- the routes ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +32,7 @@ from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import id_tokenizer
+from tests.insight.explain.test_explanation import opened as address_at
 from tests.serving.conftest import click, settled
 
 TEXT, LABELS = "a fine day", ("good", "bad", "neither")
@@ -108,7 +111,7 @@ def test_sections_are_those_of_a_pass_with_the_library(server, folders, name):
         page = PageModel.of(given, levels=given.levels)
     else:
         given = as_task_input(model)
-        page = PageModel.of(given, outcomes_of(given))
+        page = PageModel.of(given, outcomes_of(given, TEXT))
     sections = all_sections(page)
     names = [each for each in sections if each.startswith(("outcomes.", "levels", "logits", "vocabulary"))]
     assert len(names) == (3 if name == "series" else 6)
@@ -126,7 +129,7 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
     for name in ("labels", "stars"):
         model = load(folders / name, dtype="float32")
         given = as_task_input(model)
-        page = PageModel.of(given, outcomes_of(given))
+        page = PageModel.of(given, outcomes_of(given, TEXT))
         found = {each: value for each, value in all_sections(page).items() if each.startswith("outcomes.")}
         traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()))
         content = {each: family.content(traced, index) for each, (family, index) in found.items()}
@@ -156,7 +159,7 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
 @pytest.mark.parametrize("name", ["labels", "stars"])
 def test_every_number_of_a_head_follows_from_its_operands(folders, server, name):
     given = as_task_input(load(folders / name, dtype="float32"))
-    outcomes, [prediction] = outcomes_of(given), predict(given, TEXT)
+    outcomes, [prediction] = outcomes_of(given, TEXT), predict(given, TEXT)
     addresses = [
         "task_head[-1]",
         "task_head.weight[0,3]",
@@ -186,8 +189,9 @@ def test_every_number_of_a_head_follows_from_its_operands(folders, server, name)
 @pytest.mark.parametrize(
     ("name", "address", "words"),
     [
-        ("labels", "task_head", "task_head has shape (3)"),
-        ("labels", "task_head[3]", "out of range"),
+        ("labels", "task_head", "task_head has shape (4)"),
+        ("labels", "task_head[4]", "out of range"),
+        ("labels", "task_head.contributions.word[0,9]", "out of range"),
         ("labels", "task_head['ugly']", "whole number"),
         ("labels", "task_head.weights[0,0]", "no value is named 'task_head.weights'"),
         ("stars", "task_head.probabilities[0]", "no value is named"),
@@ -200,9 +204,96 @@ def test_numbers_that_a_head_lacks_are_refused(server, name, address, words):
     assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
 
 
+def operands_of(explanation, draw, width):
+    """Some addresses that an explanation shows, and the numbers that it shows for them."""
+    for step in explanation.to_json()["steps"]:
+        yield from ((address, None) for address in re.findall(r"[\w.]+\[[\d,]+\]", step.get("remark", "")))
+        for column, pattern in step.get("operands", {}).items():
+            if "columns" not in step:
+                yield pattern, None
+                continue
+            entries = next(iter(step["columns"].values()))
+            row = draw.randrange(len(entries))
+            yield address_at(pattern, entries[row], width), step["columns"][column][row]
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in TUNED])
+def test_contributions_of_words_open_down_to_weights(folders, name):
+    given, outcomes = read(folders, name)
+    draw, seen, at = random.Random(4), set(), "4," if name == "tags" else ""
+    last = len(outcomes.weight) > 1 and name != "answers"
+    words = max(outcomes.words()) + 1
+    todo = [f"task_head.contributions.word[{at}0,{word}]" for word in range(words)]
+    todo += [f"task_head.contributions[{at}0,'all']", f"task_head.contributions.token[{at}0,'{CORE}[1]',1]"]
+    if last:
+        todo += [f"task_head.contributions.word.difference[{at}0,-1,1]", f"task_head.difference[{at}1,-1]"]
+    numbers, visited = [(address, None) for address in todo], set()
+    while numbers:
+        address, shown = numbers.pop()
+        if address in visited:
+            continue  # the remark about a weight names it
+        visited.add(address)
+        explanation = explain_value(given, TEXT, address, outcomes)
+        assert explanation.agrees, str(explanation)
+        assert shown is None or explanation.stored == pytest.approx(shown, abs=1e-6), address
+        seen.add(explanation.name)
+        if explanation.name.startswith(("task_head", "contributions")):
+            numbers += operands_of(explanation, draw, given.config.head_width)
+    assert {f"task_head.contributions.{kind}" for kind in ("word", "token", "read")} <= seen
+    assert {f"{CORE}.value", f"{CORE}.weights", "contributions.vector", "task_head.weight"} & seen
+    total = sum(
+        explain_value(given, TEXT, f"task_head.contributions.token[{at}0,'all',{token}]", outcomes).stored
+        for token in range(len(outcomes.words()))
+    )
+    whole = explain_value(given, TEXT, f"task_head.contributions[{at}0,'all']", outcomes)
+    assert total == pytest.approx(whole.stored, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["labels", "tags"])
+def test_contributions_that_open_are_those_of_the_page(folders, name):
+    given, outcomes = read(folders, name)
+    page, of = PageModel.of(given, outcomes), ".4" if name == "tags" else ""
+    found = find_sections(page, all_sections(page), [f"outcomes.{kind}{of}" for kind in ("parts", "tokens")])
+    traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()))
+    parts, tokens = (family.content(traced, index) for family, index in found.values())
+    at, names = "4," if name == "tags" else "", [outcomes.names.index(each) for each in outcomes.names]
+    for row, (label, logit, _, *values) in enumerate(parts[0]):
+        index = len(names) if label < 0 else int(label)
+        assert explain_value(given, TEXT, f"task_head[{at}{index}]", outcomes).stored == pytest.approx(logit, abs=1e-5)
+        for part in (0, 3, len(values) - 1):
+            number = explain_value(given, TEXT, f"task_head.contributions[{at}{index},{part}]", outcomes)
+            assert number.stored == pytest.approx(values[part], abs=1e-5)
+        word = explain_value(given, TEXT, f"task_head.contributions.word[{at}{index},1]", outcomes).stored
+        own = [position for position, owner in enumerate(outcomes.words()) if owner == 1]
+        assert word == pytest.approx(tokens[own, row].sum(), abs=1e-5)
+
+
+def test_the_pass_over_any_answer_is_shown(folders, server):
+    answers = SEVERAL["answers"]
+    [prediction] = predict(load(folders / "answers", dtype="float32"), [[TEXT, *answers]])
+    seen = []
+    for answer in range(len(answers)):
+        body = {"model": "answers", "text": TEXT, "others": answers, "answer": answer}
+        first = lines(server, **body, sections=["outcomes.logits", "outcomes.parts"])[0]
+        seen.append("".join(token["text"] for token in first["pass"]["tokens"]))
+        assert first["pass"]["outcomes"]["first"] == answer and answers[answer] in seen[-1]
+        stored = server.ask("/explore/value", **body, address=f"task_head[{answer}]")
+        assert stored["agrees"] and [step for step in stored["steps"] if "columns" in step]
+        whole = server.ask("/explore/value", **body, address=f"task_head.contributions[{answer},'all']")
+        assert whole["agrees"] and whole["stored"] == pytest.approx(stored["stored"], abs=1e-4)
+        share = server.ask("/explore/value", **body, address=f"task_head.probabilities[{answer}]")["stored"]
+        assert share == pytest.approx([*prediction.to_json()["probabilities"].values()][answer], abs=1e-5)
+        other = server.post("/explore/value", **body, address=f"task_head.contributions[{(answer + 1) % 3},0]")
+        assert other.status_code == 400 and "pass over this answer" in other.json()["error"]["message"]
+    assert len(set(seen)) == len(answers)
+    for name, answer in (("answers", 3), ("labels", 1)):
+        refused = server.post("/explore", model=name, text=TEXT, others=SEVERAL.get(name, []), answer=answer)
+        assert refused.status_code == 400 and f"no answer {answer}" in refused.json()["error"]["message"]
+
+
 def test_the_tokens_of_a_changed_pass_still_add_up(folders):
     given = as_task_input(load(folders / "labels", dtype="float32"))
-    page = PageModel.of(given, outcomes_of(given))
+    page = PageModel.of(given, outcomes_of(given, TEXT))
     found = [all_sections(page)[f"outcomes.{name}"] for name in ("parts", "tokens")]
     changes = {CORE: lambda value: value * 0.5, "trunk.blocks.1.attention.core": lambda value: value + 1}
     traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found), changes)
@@ -337,7 +428,7 @@ def test_a_head_that_is_switched_off_changes_the_label(open_live, folders):
     model = load(folders / "labels", dtype="float32")
     [before] = predict(model, TEXT)
     given = as_task_input(model)
-    outcomes, page_model = outcomes_of(given), PageModel.of(given)
+    outcomes, page_model = outcomes_of(given, TEXT), PageModel.of(given)
     assert outcomes is not None
     off = {CORE: lambda value: value * torch.tensor([0.0, *[1.0] * (value.shape[1] - 1)])[None, :, None, None]}
     traced = page_model.record(given.encode(TEXT), TEXT, [], off)
@@ -485,3 +576,34 @@ def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_prob
     assert page.locator(f".toured #{place}").count() == 1
     assert "being computed" not in page.locator("#tour").inner_text()
     assert complaints == []
+
+
+@pytest.mark.parametrize("name", ["labels", "tags"])
+def test_words_and_differences_open(open_live, name):
+    page, complaints = opened(open_live, name)
+    for row in ("#outcome-word-table tbody tr:first-child", "#outcome-sums tr:last-child", "#outcome-sums .total"):
+        number = page.locator(f"{row} .opens").last
+        number.scroll_into_view_if_needed()
+        settled(page)
+        shown = float(number.inner_text().replace("−", "-"))
+        number.click()
+        settled(page)
+        stored = page.locator("#value-body dd").first.inner_text().replace("−", "-")
+        assert float(stored) == pytest.approx(shown, abs=6e-5)
+        page.keyboard.press("Escape")
+    assert complaints == []
+
+
+def test_another_answer_can_be_shown(open_live):
+    others = json.dumps(SEVERAL["answers"])
+    page, complaints = opened(open_live, "answers", others=others)
+    assert page.locator("#text-title").inner_text() == "The question and the answer as tokens"
+    chosen = page.locator("#outcome tbody tr").all_inner_texts()
+    page.locator("#answer").select_option("so")
+    settled(page)
+    assert "answer=2" in page.url and "pass over “so”" in page.locator("#outcome-lead").inner_text()
+    assert page.locator("#tokens").inner_text().replace("\n", "").endswith("so<|extract|>")
+    assert page.locator("#outcome tbody tr").all_inner_texts() == chosen
+    page.locator("#others").fill("yes\nno")
+    settled(page)
+    assert page.locator("#answer").input_value() == "0" and complaints == []

@@ -56,6 +56,25 @@ def test_a_cell_is_the_pass_with_its_patch(server, model, layer, name, positions
         assert cell["logprob_difference"] == pytest.approx(float(logprobs[1] - logprobs[0]), abs=1e-4)
 
 
+def test_a_cell_has_the_bits_of_the_pass_with_strict_layers(start_server, toy_model, model):
+    """However many positions are read, and from whichever on."""
+    server, strict = start_server(str(toy_model), "--memory", "0.05", "--strict"), model.strict()
+    change = {"value": "trunk.blocks.1.attention", "scale": 0.5, "positions": [2, 9]}
+    halve = torch.ones(len(TEXT), 1)
+    halve[[2, 9]] = 0.5
+    ids, other = strict.encode(TEXT), stream_of(strict, OTHER, BLOCK)
+    for positions in ([3], [9, 5, 11], list(range(len(TEXT)))):
+        for cell in server.ask("/explore/patch", **ASKED | {"positions": positions, "change": [change], "token": 3})[
+            "positions"
+        ]:
+
+            def patch(stream, at=cell["position"]):
+                return torch.where(torch.arange(stream.shape[1])[:, None] == at, other, stream)
+
+            replace = {BLOCK: patch, "trunk.blocks.1.attention": lambda update: update * halve}
+            assert cell["logit"] == float(logits_after(strict, ids, replace)[3]), cell
+
+
 def test_the_last_position_after_the_last_layer_gives_the_second_text(server):
     """And where both texts have the same token, the embedding has no effect."""
     row = server.ask("/explore/patch", **ASKED | {"layer": 1, "token": 101})

@@ -160,6 +160,7 @@ def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]]
 
 DECODER_ALONE = "This covers the decoder alone, not the ensemble's TF-IDF model; predict uses both."
 SPECIAL = -1  # the owner of a special token
+EXAMPLES = {1: "text", 2: "pair"}  # by the number of texts
 
 logger = logging.getLogger(__name__)
 
@@ -318,7 +319,8 @@ def sequence_contributions(
     directions = (direction / (at.stop - at.start)).expand(1, at.stop - at.start, -1)
     names, vectors = stream.stacked(trace, at)  # (N, P, D)
     parts = torch.einsum("npd,cpd->n", vectors, directions).tolist()
-    return stream.by_token(trace, at, directions)[0].tolist(), dict(zip(names, parts, strict=True))
+    by_token = stream.by_token(trace, at, directions)[:, 0].sum(0)
+    return by_token.tolist(), dict(zip(names, parts, strict=True))
 
 
 def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
@@ -330,25 +332,28 @@ def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
         (1.0, 0.0) if settings.labels or kind.outcomes == "choice" else (settings.deviation, settings.mean)
     )
 
-    def outputs(*hidden: Tensor) -> Tensor:
-        with torch.no_grad(), autocast(hidden[0].device, model.dtype):
+    def outputs(own: Tensor, *others: Tensor) -> Tensor:
+        hidden = [*others[: model.shown], own, *others[model.shown :]]
+        with torch.no_grad(), autocast(own.device, model.dtype):
             if kind.outcomes == "tags":
-                return head.linear(hidden[0])  # (T, C)
-            batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in hidden))]).to(hidden[0].device)
-            values = kind.outputs(head.linear, pad_sequence([*hidden], batch_first=True), batch)[0]
-        return values if factor == 1 and not constant else constant + factor * values.double()
+                return head.linear(own)  # (T, C)
+            batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in hidden))]).to(own.device)
+            logits = kind.outputs(head.linear, pad_sequence(hidden, batch_first=True), batch)[0]  # (C,)
+        return logits if factor == 1 and not constant else constant + factor * logits.double()
 
     return Outcomes(
         settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),
         head.linear.weight.detach(),
         settings.pool == "mean",
         outputs,
-        lambda text: token_owners(model, kind.given_texts([text, *model.others])),
+        lambda: token_owners(model, kind.given_texts([text, *model.others])),
         factor,
         constant,
         "" if tfidf_of(model) is None else DECODER_ALONE,
         kind.outcomes,
-        example.sequences[1:],
+        tuple(ids for index, ids in enumerate(example.sequences) if index != model.shown),
+        model.shown,
+        EXAMPLES.get(kind.fewest_texts, "question and the answer"),
     )
 
 
@@ -361,4 +366,4 @@ def token_owners(model: TaskInputModel, texts: tuple[str, ...]) -> list[int]:
         owners[: len(inputs.start)] = SPECIAL
         return owners.tolist()
     divided = [words_of(model.tokenizer, each) for each in texts]
-    return ExampleWords(kind, inputs, example, divided, None).owners[0].tolist()
+    return ExampleWords(kind, inputs, example, divided, None).owners[model.shown].tolist()

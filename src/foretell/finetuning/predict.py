@@ -171,10 +171,11 @@ def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
 class TaskInputModel(LanguageModel):
     """The model, whose `encode` puts the special tokens of its task around a text and the `others` of the example.
 
-    For a similarity it uses the given order of the texts; for a choice, the first answer.
+    For a similarity it uses the given order of the texts; for a choice, the answer that is `shown`, from 0.
     """
 
     others: tuple[str, ...] = ()
+    shown: int = 0
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The token sequence that the head reads; a UsageError for the wrong number of texts."""
@@ -182,11 +183,13 @@ class TaskInputModel(LanguageModel):
         (encoded,) = kind.encode([kind.given_texts([text, *self.others])], input_format(self))
         if encoded.cut:
             raise UsageError(f"the text does not fit the context by {encoded.cut} tokens; give a shorter one")
-        return encoded.sequences[0]
+        return encoded.sequences[self.shown]
 
 
-def as_task_input(model: LanguageModel, others: Sequence[str] = ()) -> TaskInputModel:
-    """The model for texts of its task; a UsageError for a model without a head."""
+def as_task_input(model: LanguageModel, others: Sequence[str] = (), shown: int = 0) -> TaskInputModel:
+    """The model for texts of its task; a UsageError for a model without a head, and for an answer that is not given."""
+    if shown and (head_of(model).task.outcomes != "choice" or shown >= len(others)):
+        raise UsageError(f"there is no answer {shown}, counted from 0")
     head_of(model)
     own = {field.name: getattr(model, field.name) for field in fields(LanguageModel)}
-    return TaskInputModel(**own, others=tuple(others))
+    return TaskInputModel(**own, others=tuple(others), shown=shown)

@@ -65,6 +65,29 @@ class FreshKVView(KVView):
         return dataclasses.replace(self._windowed[None], window=window)
 
 
+KeptKeys = dict[int, tuple[Tensor, Tensor]]  # the keys and values (B, G, S, E) of each layer
+
+
+class KeptKVView(FreshKVView):
+    """A pass over ids (B, T) that keeps its keys and values.
+
+    earlier: of a pass over one row, of which all rows share the first `start` tokens; ids are the tokens after them.
+    """
+
+    def __init__(self, ids: Tensor, earlier: KeptKeys | None = None, start: int = 0):
+        T = ids.shape[1]
+        super().__init__(ids, torch.arange(start, start + T, device=ids.device)[None])
+        self._windowed[None] = Mask(T, start + T, device=ids.device)
+        self.earlier, self.start, self.kept = earlier or {}, start, KeptKeys()
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.start:
+            first = (each[:, :, : self.start].expand(len(key), -1, -1, -1) for each in self.earlier[layer])
+            key, value = (torch.cat(parts, 2) for parts in zip(first, (key, value), strict=True))
+        self.kept[layer] = key, value
+        return key, value
+
+
 class FullKVView(FreshKVView):
     """A pass of an encoder over whole rows: every token sees all tokens of its row, and no padding.
 

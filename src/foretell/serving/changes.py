@@ -39,8 +39,9 @@ class Patches:
         if text not in self._traces:
             model = self.served.model
             ids = torch.tensor([model.encode_fitting(text)], device=model.device)
-            with Trace(model, self._globs[text], budget_bytes=self.served.look_bytes) as trace, torch.inference_mode():
-                model.decoder(ids)
+            options = {"budget_bytes": self.served.look_bytes, "structure": self.served.structure}
+            with Trace(model, self._globs[text], **options) as trace, torch.inference_mode():
+                model.decoder.hidden(ids)  # the head cannot be patched
             self._traces[text] = trace
         return self._traces[text][name]
 

@@ -5,31 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+import torch
 from annotated_types import MaxLen
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
+from torch import Tensor
 
 from foretell.errors import OutputError
 from foretell.insight.page.family import Family, Index, PositionFamily
 from foretell.insight.page.outline import pass_outline
-from foretell.insight.page.packing import PackedSection
+from foretell.insight.page.packing import PackedSection, pack_exact
 from foretell.insight.page.sections import find_sections, needed_values
-from foretell.insight.page.traced_pass import TracedPass
+from foretell.insight.page.traced_pass import TracedPass, array
 from foretell.insight.page.write_page import live_files, make_page, values_of_file
+from foretell.model.cache import KeptKeys, KeptKVView, KVView
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.connection import send_stream, until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Name
-from foretell.serving.models import ExploredModel
+from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
 from foretell.serving.server import Server
 from foretell.serving.texts import PassEndpoint
 
+MOST_KEPT = 32  # passes
+MOST_NEW = 1 / 8  # of a text that is read on: reading more takes a good part of the time of the whole pass
 SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
 # Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
 POLICY = (
@@ -66,36 +71,109 @@ class ExplorerFiles:
         return JSONResponse({"models": self.server.models.explored()})
 
 
+class KeptPass(NamedTuple):
+    """The keys and values of a pass of a model for a client, who alone reads on from them."""
+
+    owner: tuple[str, str]  # model and client
+    ids: list[int]
+    keys: KeptKeys
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for pair in self.keys.values() for each in pair)
+
+
+class KeptPasses:
+    """The last passes, from which the logits after a text that goes on are read before its whole pass.
+
+    They have the bits of that pass where the layers are strict. Used in the thread of the models alone.
+    """
+
+    def __init__(self) -> None:
+        self._passes: list[KeptPass] = []  # the latest last
+
+    @torch.inference_mode()
+    def read_on(self, served: ServedModel, client: str, ids: list[int]) -> Tensor | None:
+        """The logits (V,) after ids, if nearly all of them are the beginning of a kept pass of this client."""
+        own = (each for each in self._passes if each.owner == (served.name, client))
+        earlier = max(own, key=lambda each: shared_length(each.ids, ids), default=None)
+        if earlier is None:
+            return None
+        start = min(shared_length(earlier.ids, ids), len(ids) - 1)
+        if len(ids) - start > len(ids) * MOST_NEW:
+            return None
+        decoder, rest = served.model.decoder, torch.tensor([ids[start:]], device=served.model.device)
+        view = KeptKVView(rest, earlier.keys, start)
+        hidden = decoder.hidden(rest, view)  # (1, T, D)
+        self.keep(served, client, ids, view.kept)
+        return decoder.head(hidden[:, -1:])[0, 0, : served.model.tokenizer.vocab_size]
+
+    def keep(self, served: ServedModel, client: str, ids: list[int], keys: KeptKeys) -> None:
+        """Keep a pass; the earliest ones are dropped where all take more than `look_bytes`."""
+        owner = (served.name, client)
+        others = [each for each in self._passes if (each.owner, each.ids) != (owner, ids)][1 - MOST_KEPT :]
+        self._passes = [*others, KeptPass(owner, ids, keys)]
+        while sum(each.nbytes for each in self._passes) > served.look_bytes:
+            del self._passes[0]
+
+
+def shared_length(first: list[int], second: list[int]) -> int:
+    """The number of ids with which both begin."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+class LeftError(Exception):
+    """The client of a pass has left."""
+
+
+class GivenUpKVView(KeptKVView):
+    """A pass that ends after the layer in which its client leaves: the next request waits for a layer, not for it."""
+
+    has_left = False
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.has_left:
+            raise LeftError
+        return super().extend(layer, key, value)
+
+
 class Explorer:
     """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
 
-    Nothing is kept: every request runs one pass, which records what its sections need.
+    Every request runs one pass, which records what its sections need. Where a text goes on, the first line has the
+    logits after it, from keys and values that were kept.
     """
 
     def __init__(self, server: Server):
-        self.server = server
+        self.server, self.kept = server, KeptPasses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
         request = await self.server.read(ExplorerRequest, http)
         headers = self.server.check_fields(request)
         served = await self.server.in_worker(partial(self.server.models.of_pass, request))
-        with self.server.admitted(http):
-            await until_disconnected(self._respond(served, request, headers, send), receive)
-
-    async def _respond(
-        self, served: ExploredModel, request: ExplorerRequest, headers: dict[str, str], send: Send
-    ) -> None:
         fields = {"content-type": "application/x-ndjson", **headers}
-        await send_stream(send, self._lines(served, request), fields, lambda error: to_json(error) + b"\n")
+        with self.server.admitted(http) as key:
+            lines = self._lines(served, request, key)
+            await until_disconnected(send_stream(send, lines, fields, lambda error: to_json(error) + b"\n"), receive)
 
-    async def _lines(self, served: ExploredModel, request: ExplorerRequest) -> AsyncIterator[bytes]:
+    async def _lines(self, served: ExploredModel, request: ExplorerRequest, key: str) -> AsyncIterator[bytes]:
         with errors_of("model"):
             page = served.page
         known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
             raise ApiError(400, f"sections: {served.name} has no section {unknown!r}", "sections")
-        traced = await traced_pass(self.server, served, request, needed_values(page, known.values()))
+        ids = await self.server.in_worker(partial(pass_ids, served, request))
+        values = needed_values(page, known.values())
+        if isinstance(served, ServedModel) and not request.change:
+            if "logits" in known:
+                for line in await self._next_lines(served, key, ids):
+                    yield line
+            traced = await self._kept_pass(served, request, key, ids, values)
+        else:
+            traced = await traced_pass(self.server, served, request, ids, values)
         for family, index in known.values():
             if isinstance(family, PositionFamily):
                 family.check(traced, index)
@@ -107,16 +185,42 @@ class Explorer:
                 section = await self.server.in_worker(partial(family.pack, family.section_name(index), content))
                 yield to_json({"section": described(section)}) + b"\n"
 
+    async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:
+        """A line with the logits after ids, before their pass, where they can be read from a kept one."""
+        logits = await self.server.engine.call(partial(self.kept.read_on, served, key, ids))
+        if logits is None:
+            return []
+        section = described(pack_exact("logits", array(logits)))
+        return [to_json({"next": {"isExact": served.model.is_strict, "section": section}}) + b"\n"]
 
-async def traced_pass(server: Server, served: ExploredModel, request: PassRequest, values: list[str]) -> TracedPass:
+    async def _kept_pass(
+        self, served: ServedModel, request: PassRequest, key: str, ids: list[int], values: list[str]
+    ) -> TracedPass:
+        """An unchanged pass, whose keys and values are kept; it is given up when this task is cancelled."""
+        view = GivenUpKVView(torch.tensor([ids], device=served.model.device))
+        try:
+            traced = await traced_pass(self.server, served, request, ids, values, view)
+        finally:
+            view.has_left = True
+        await self.server.engine.call(partial(self.kept.keep, served, key, ids, view.kept))
+        return traced
+
+
+async def traced_pass(
+    server: Server,
+    served: ExploredModel,
+    request: PassRequest,
+    ids: list[int],
+    values: list[str],
+    kv: KVView | None = None,
+) -> TracedPass:
     """One pass that records these values, between two steps of other requests."""
-    ids = await server.in_worker(partial(pass_ids, served, request))
     patches = Patches(served, request.change)
 
     def record() -> TracedPass:
         replace = replacements(served, request.change, patches, lambda: 0)
         with errors_of("change"):
-            return served.page.record(ids, request.text, values, replace, served.look_bytes)
+            return served.page.record(ids, request.text, values, replace, served.look_bytes, kv)
 
     return await server.engine.call(record)
 
@@ -142,8 +246,9 @@ class PageFile(PassEndpoint[PassRequest]):
 
     async def respond(self, served: ExploredModel, request: PassRequest, key: str) -> bytes:
         with errors_of("model"):
-            values = values_of_file(served.page, len(await self.server.in_worker(partial(pass_ids, served, request))))
-        traced = await traced_pass(self.server, served, request, values)
+            ids = await self.server.in_worker(partial(pass_ids, served, request))
+            values = values_of_file(served.page, len(ids))
+        traced = await traced_pass(self.server, served, request, ids, values)
         for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
             await self.server.engine.call(partial(traced.lens, point))
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]

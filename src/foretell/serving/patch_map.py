@@ -12,6 +12,7 @@ from torch import nn
 
 from foretell.errors import CheckpointError
 from foretell.insight.trace import Trace
+from foretell.model.cache import KeptKeys, KeptKVView
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
@@ -53,6 +54,7 @@ class PatchRow:
     def __init__(self, served: ExploredModel, request: PatchRequest):
         self.served, self.request, self.ids = served, request, pass_ids(served, request)
         self.token, self.effects, self.before = request.token, list[dict[str, Any]](), (0.0, 0.0)
+        self.keys: KeptKeys = {}  # of the unpatched pass
         with errors_of("second"):
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
         stream = served.structure.stream
@@ -69,27 +71,19 @@ class PatchRow:
         self.patches = Patches(served, [*request.change, patch])
 
     def batches(self) -> Iterator[list[int]]:
-        """The positions in parts that are read at once."""
-        size = max(1, TOKENS_AT_ONCE // len(self.ids) - 1)
-        positions = self.request.positions
-        return (positions[first : first + size] for first in range(0, len(positions), size))
+        """The positions in parts that are read at once: a pass reads the text from the first of them."""
+        left = self.request.positions
+        while left:
+            size = max(1, TOKENS_AT_ONCE // (len(self.ids) - min(left)) - 1)
+            yield left[:size]
+            left = left[size:]
 
-    @torch.inference_mode()
     def read(self, positions: list[int]) -> None:
-        """Read the pass once unchanged and once per position; in the thread of the models."""
-        model, decoder = self.served.model, self.served.model.decoder
-        replace = replacements(self.served, self.request.change, self.patches, lambda: 0)
-        other = self.patches.values(self.request.second, self.name)  # (1, T, D)
-
-        def patched(_: nn.Module, __: tuple[Any, ...], stream: torch.Tensor) -> torch.Tensor:
-            rows = stream.repeat(1 + len(positions), 1, 1)  # the layers so far have read one row
-            for row, position in enumerate(positions, start=1):
-                rows[row, position] = other[0, position]
-            return rows
-
-        layer = decoder.get_submodule(self.served.structure[self.name].module)
-        with errors_of("change"), Trace(decoder, replace=replace), layer.register_forward_hook(patched):
-            logits = decoder.head(decoder.hidden(torch.tensor([self.ids], device=model.device))[:, -1:])[:, 0]  # (B, V)
+        """Read the pass once unchanged and once per position, from the first of them; in the thread of the models."""
+        model, first = self.served.model, min(positions)
+        if first and not self.keys:
+            _, self.keys = self._pass(0, [])
+        logits, _ = self._pass(first, positions)
         try:
             logprobs = model.log_probabilities(logits)
         except CheckpointError:
@@ -101,6 +95,29 @@ class PatchRow:
         self.before, *after = pairs
         for position, (logit, logprob) in zip(positions, after, strict=True):
             self.effects.append({"position": position, **as_effect(logit, logprob), **self._difference(logit, logprob)})
+
+    @torch.inference_mode()
+    def _pass(self, first: int, positions: list[int]) -> tuple[torch.Tensor, KeptKeys]:
+        """The logits (1 + N, V) after the text, unpatched and with the patch at each of N positions, and the keys.
+
+        Only the tokens from `first` on are read; those before them do not see the patches.
+        """
+        decoder, other = self.served.model.decoder, self.patches.values(self.request.second, self.name)  # (1, T, D)
+
+        def patched(_: nn.Module, __: tuple[Any, ...], stream: torch.Tensor) -> torch.Tensor:
+            rows = stream.repeat(1 + len(positions), 1, 1)  # the layers so far have read one row
+            for row, position in enumerate(positions, start=1):
+                rows[row, position - first] = other[0, position]
+            return rows
+
+        layer = decoder.get_submodule(self.served.structure[self.name].module)
+        replace = replacements(self.served, self.request.change, self.patches, lambda: first)
+        ids = torch.tensor([self.ids[first:]], device=decoder.device)
+        view = KeptKVView(ids, self.keys, first)
+        trace = Trace(decoder, replace=replace, structure=self.served.structure)
+        with errors_of("change"), trace, layer.register_forward_hook(patched):
+            hidden = decoder.hidden(ids, decoder.join(view, [0]))  # (1 + N, T, D)
+            return decoder.head(hidden[:, -1:])[:, 0], view.kept
 
     def _difference(self, logit: float, logprob: float) -> dict[str, float]:
         return {"logit_difference": logit - self.before[0], "logprob_difference": logprob - self.before[1]}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foretell.serving.errors import ApiError
@@ -86,12 +86,13 @@ class PassRequest(Request):
     """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values.
 
     source: the sentence that a translation model reads; the text is its translation. others: the second text of a pair,
-    or the answers to a question.
+    or the answers to a question. answer: the index of the one whose pass is shown.
     """
 
     text: Annotated[str, MinLen(1), MaxLen(65_536)]
     source: Annotated[str, MaxLen(65_536)] = ""
     others: Annotated[list[Annotated[str, MaxLen(65_536)]], MaxLen(32)] = []
+    answer: Annotated[int, Ge(0), Lt(32)] = 0
     appended: Annotated[list[Id], MaxLen(4096)] = []
     change: Annotated[list[ChangeRequest], MaxLen(64)] = []
 

@@ -153,7 +153,7 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
     first = ExploredModel(name, plain, look_bytes, outcomes=outcomes_of(plain, "a"))
 
     def explored(request: PassRequest) -> ExploredModel:
-        reading = as_task_input(model, request.others)
+        reading = as_task_input(model, request.others, request.answer)
         return first.with_input(reading, outcomes=outcomes_of(reading, request.text))
 
     reads = {1: "example", 2: "pair"}.get(kind.fewest_texts, "choice")

@@ -56,7 +56,7 @@ def test_contributions_add_up_to_the_logit_of_any_token_at_any_position(
 
 
 def by_token_and_part(model: LanguageModel, text: str, at: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """The contributions (2, T) of tokens and (2,) of all parts to the mean of two directions over some positions."""
+    """The contributions (2 N, T) of N parts by token, and (2 N,) of the parts, to the mean of two directions."""
     structure = model_structure(model.decoder)
     stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
     with torch.inference_mode(), Trace(model, names_by_token(stream, structure)) as trace:
@@ -64,13 +64,14 @@ def by_token_and_part(model: LanguageModel, text: str, at: slice) -> tuple[torch
         count = at.stop - at.start
         directions = model.decoder.get_parameter("head.weight")[:2].double()[:, None].expand(-1, count, -1) / count
         _, vectors = stream.stacked(trace, at)
-        return stream.by_token(trace, at, directions), torch.einsum("npd,cpd->c", vectors, directions)
+        parts = torch.einsum("npd,cpd->nc", vectors, directions)
+        return stream.by_token(trace, at, directions).flatten(0, 1), parts.flatten()
 
 
 @pytest.mark.parametrize("at", [slice(0, 7), slice(6, 7), slice(2, 5)])
 def test_tokens_have_the_sum_of_the_parts(config: ModelConfig, make_model: MakeModel, text: str, at: slice) -> None:
     tokens, parts = by_token_and_part(make_model(config, torch.float64), text, at)
-    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9)
+    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9, abs=1e-12)
     assert not tokens[:, at.stop :].any()  # what comes later is not read
 
 
@@ -79,7 +80,7 @@ def test_tokens_have_the_sum_of_the_parts_in_further_combinations(
     changes: dict[str, Any], make_model: MakeModel, text: str
 ) -> None:
     tokens, parts = by_token_and_part(make_model("gpt2", torch.float64, **changes), text, slice(0, 7))
-    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9)
+    assert tokens.sum(-1).tolist() == pytest.approx(parts.tolist(), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("changes", MORE.values(), ids=MORE)

@@ -174,7 +174,7 @@ class Term(ABC):
 
     @abstractmethod
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        """The dot products with C directions (C, P, D), by the token that they come from: (C, T).
+        """The dot products of each part with C directions (C, P, D), by the token that they come from: (N, C, T).
 
         That is the token that a head reads, and for other parts the one at which they are added. The values of
         `names_by_token` must be recorded.
@@ -217,7 +217,7 @@ class Part(Term):
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         ((_, vectors),) = self.parts(trace, at)
-        return added_there((directions * vectors).sum(-1), at, trace[self.name].shape[1])
+        return added_there((directions * vectors).sum(-1), at, trace[self.name].shape[1])[None]
 
 
 @dataclass(frozen=True)
@@ -249,27 +249,55 @@ class HeadOutputs(Term):
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
         """A head reads weight times value at each token, scaled to its recorded output, which may be changed."""
+        reads = self.reads(trace, at, directions)
+        sources = torch.einsum("cphe,hse,hps->hcs", reads.inside, reads.values, reads.weights * reads.factor)
+        rest = torch.einsum("cphe,hpe->hcp", reads.inside, reads.rest)
+        _, bias = self.projection_weights(math.prod(reads.inside.shape[-2:]), directions.device)
+        heads = sources + added_there(rest, at, sources.shape[-1])
+        return torch.cat([heads, *(added_there(directions @ vector, at, heads.shape[-1])[None] for _, vector in bias)])
+
+    def reads(self, trace: Trace, at: slice, directions: Tensor) -> HeadReads:
+        """The weights and values of the heads at P positions, and C directions (C, P, D) before their projection."""
         output, weights = trace[self.core][0].double(), trace[f"{self.core}.weights"][0].double()
         output, weights = output[:, at], weights[:, at]  # (H, P, E), (H, P, S)
         values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
         values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
         read = weights @ values  # (H, P, E)
         factor = (output * read).sum(-1, keepdim=True) / read.square().sum(-1, keepdim=True).clamp(min=TINY)
-        matrix, bias = self.projection_weights(output.shape[0] * output.shape[-1], output.device)
+        matrix, _ = self.projection_weights(output.shape[0] * output.shape[-1], output.device)
         inside = (directions @ matrix).unflatten(-1, (len(output), -1))  # (C, P, H, E)
-        sources = torch.einsum("cphe,hse,hps->cs", inside, values, weights * factor)
-        rest = torch.einsum("cphe,hpe->cp", inside, output - factor * read)
-        rest = rest + sum((directions @ vector for _, vector in bias), start=torch.zeros_like(rest))
-        return sources + added_there(rest, at, sources.shape[-1])
+        return HeadReads(weights, values, factor, output - factor * read, inside)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReads:
+    """The weights (H, P, S) and values (H, S, E) of heads, and directions inside them (C, P, H, E).
+
+    factor (H, P, 1): of weights times values, so that they add up to the recorded output, but for the rest (H, P, E).
+    """
+
+    weights: Tensor
+    values: Tensor
+    factor: Tensor
+    rest: Tensor
+    inside: Tensor
+
+    def from_token(self, head: int, token: int) -> Tensor:
+        """The products with the first direction that come from a token, at each position (P,)."""
+        return (self.inside[0, :, head] @ self.values[head, token]) * (self.weights * self.factor)[head, :, token]
+
+    def rests(self, head: int) -> Tensor:
+        """The products of the first direction with the rest, at each position (P,)."""
+        return torch.linalg.vecdot(self.inside[0, :, head], self.rest[head])
 
 
 TINY = 1e-300  # a head that reads nothing but zeros
 
 
 def added_there(values: Tensor, at: slice, length: int) -> Tensor:
-    """Numbers (C, P) of P positions among all of a text, (C, T)."""
-    placed = values.new_zeros(len(values), length)
-    placed[:, at] = values
+    """Numbers (..., P) of P positions among all of a text, (..., T)."""
+    placed = values.new_zeros(*values.shape[:-1], length)
+    placed[..., at] = values
     return placed
 
 
@@ -292,7 +320,7 @@ class Sum(Term):
         return self.first.trail(name) or self.second.trail(name)
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        return self.first.by_token(trace, at, directions) + self.second.by_token(trace, at, directions)
+        return torch.cat([term.by_token(trace, at, directions) for term in (self.first, self.second)])
 
 
 @dataclass(frozen=True)
@@ -317,12 +345,16 @@ class Normalized(Term):
         return [*inner, self] if inner or name == f"{self.path}.bias" else []
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        inner, shift = self.term.by_token(trace, at, self.back(trace, at, directions)), self.frozen(trace, at).shift
+        if shift is None:
+            return inner
+        return torch.cat([inner, added_there(directions @ shift.double(), at, inner.shape[-1])[None]])
+
+    def back(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
+        """Directions (C, P, D) that give the same products with vectors before the norm as these with them after it."""
         frozen = self.frozen(trace, at)
         scaled = directions * frozen.scale
-        direct = self.term.by_token(trace, at, scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled)
-        if frozen.shift is None:
-            return direct
-        return direct + added_there(directions @ frozen.shift.double(), at, direct.shape[-1])
+        return scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled
 
     def frozen(self, trace: Trace, at: Positions) -> FrozenNorm:
         return self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})

@@ -1,67 +1,70 @@
 """Direct contributions to logits as numbers with operands, down to the vector that a part wrote and to weights.
 
-`contributions[t,v,n]`: of part n to the logit of token v after position t. `contributions.difference[t,v,w,n]`: minus
-the same for token w. `contributions.vector[t,n,d]`: the part's vector after the last norm, with the statistics of the
-pass. `contributions.written[t,n,d]`: as the part wrote it. Numbers after the parts are sums: of a module with several
-parts and, last, of all parts. A tuned model has `task_head.contributions[c,n]` and its `.difference[c,b,n]`, where the
-number after the labels is the mean of all; and its `.vector[n,d]`, the mean over all positions, if it reads that.
+`contributions[t,v,n]`: of part n to the logit of token v after position t. `contributions.vector[t,n,d]`: the part's
+vector after the last norm, with the statistics of the pass; `.written[t,n,d]`: as the part wrote it.
+`logits.difference[t,v,w]`: of two logits.
+
+A tuned model has `task_head.contributions[c,n]`, where the number after the labels is the mean of all; for tags, the
+position comes first. `.word[c,w]` is the sum over the tokens of a word, `.token[c,n,s]` the contribution of part n from
+token s: the sum over the positions that the head reads of `.read[c,n,t,s]`. `.vector[n,d]` is the mean over positions,
+if the head reads that. A `.difference` of them has a second output after the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-import torch
-from torch import nn
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, resolve_index
 from foretell.insight.attribution.direct_logit_attribution import (
-    HeadOutputs,
-    Normalized,
-    Part,
     StreamDecomposition,
-    Term,
-    head_weights,
+    names_by_token,
 )
-from foretell.insight.explain.explain_outcome import HEAD, WEIGHT, ImpliedNumber
-from foretell.insight.explain.steps import (
-    Column,
-    Equation,
-    Listing,
-    Remark,
-    Step,
-    Working,
-    equals,
-    factor,
-    multiply_out,
-    plus,
-    quotient,
-    scale_of,
-    unchanged,
-    written,
+from foretell.insight.explain.contribution_steps import (
+    WRITTEN,
+    Explained,
+    added_up,
+    explain_difference,
+    explain_logit,
+    explain_mean_vector,
+    explain_part,
+    explain_read,
+    explain_token,
+    explain_vector,
+    explain_word,
+    explain_written,
 )
-from foretell.insight.page.contributions import HEAD_BIAS, part_names, sums_of
+from foretell.insight.explain.contribution_values import (
+    TASK_VECTOR,
+    VECTOR,
+    Contributions,
+    LogitReadout,
+    OutcomeReadout,
+    Readout,
+)
+from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, ImpliedNumber
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Array, Recording, address_of, record, to_array, token_id
+from foretell.insight.recording import address_of, record, token_id
 from foretell.language_model import LanguageModel
-from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import model_structure
 from foretell.paths import suggest
-from foretell.typesetting.expression import Call, Expression
 
-NAME = "contributions"
-TASK = f"{HEAD}.{NAME}"
-DIFFERENCE, VECTOR, WRITTEN = f"{NAME}.difference", f"{NAME}.vector", f"{NAME}.written"
-TASK_DIFFERENCE, TASK_VECTOR = f"{TASK}.difference", f"{TASK}.vector"
-MEAN_OF_LABELS = "the mean of all labels"
-
-Output = tuple[int, ...]  # (position, token) of the model's head, or (label,) of the task's
+LOGITS, DIFFERENCE = "logits", ".difference"
 
 
 def is_contribution(name: str) -> bool:
-    return name.partition(".")[0] == NAME or name.startswith(TASK)
+    return name.startswith((LogitReadout.name, OutcomeReadout.name, LOGITS + DIFFERENCE))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Numbers with an address: the meanings and sizes of their indices, and the steps to one of them."""
+
+    dimensions: Dimensions
+    sizes: tuple[int, ...]
+    explain: Callable[..., Explained]
 
 
 def explain_contribution(
@@ -70,51 +73,71 @@ def explain_contribution(
     """The steps to a contribution. Raises `UsageError` for an unknown name or index, and for a stream without terms."""
     structure = model_structure(model.decoder)
     stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
-    contributions = Contributions(record(model, text, stream.names()), stream, outcomes)
-    if wanted.name not in contributions.shapes:
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*contributions.shapes])}")
-    dimensions, shape = contributions.shapes[wanted.name]
-    given = [*map(contributions.number_of, dimensions, wanted.index), *wanted.index[len(dimensions) :]]
-    index = resolve_index(Address(wanted.name, tuple(given)), dimensions, shape)
-    if wanted.name == WRITTEN:
-        stored, working = contributions.explain_written(*index)
-    elif wanted.name in (VECTOR, TASK_VECTOR):
-        stored, working = contributions.explain_vector(index)
-    elif wanted.name in (DIFFERENCE, TASK_DIFFERENCE):
-        stored, working = contributions.explain_difference(index)
-    else:
-        *output, part = index
-        stored, working = float(contributions.values((*output,))[part]), contributions.explain_part((*output,), part)
-    meaning = [contributions.meaning(*entry) for entry in zip(dimensions, index, strict=True)]
-    return ImpliedNumber(index, tuple(meaning), stored, working)
+    is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
+    names = names_by_token(stream, structure) if is_by_token else stream.names()
+    explainer = ContributionExplainer(Contributions(record(model, text, names), stream), outcomes)
+    if wanted.name not in explainer.kinds:
+        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*explainer.kinds])}")
+    kind = explainer.kinds[wanted.name]
+    given = [*map(explainer.number_of, kind.dimensions, wanted.index), *wanted.index[len(kind.dimensions) :]]
+    index = resolve_index(Address(wanted.name, tuple(given)), kind.dimensions, kind.sizes)
+    meaning = [explainer.meaning(*entry) for entry in zip(kind.dimensions, index, strict=True)]
+    return ImpliedNumber(index, tuple(meaning), *kind.explain(index))
 
 
-class Contributions:
-    """The parts of the stream in a recorded pass, by number, and what each adds to an output."""
+class ContributionExplainer:
+    """The steps to contributions of a pass, in `kinds` by name."""
 
-    def __init__(self, recording: Recording, stream: Term, outcomes: Outcomes | None):
-        self.recording, self.stream, self.outcomes = recording, stream, outcomes
-        self.bias = head_weights(recording.model.decoder, recording.structure)[1]
-        parts = part_names(stream, recording.trace, self.bias)
-        self.sums = sums_of(recording.structure, parts)
-        self.names = [*parts, *self.sums]
-        if outcomes is not None and outcomes.kind == "tags":
-            outcomes = self.outcomes = None  # a head for each token
-        names = () if outcomes is None else outcomes.names[: len(outcomes.weight)]
-        self.labels = [*names, *([MEAN_OF_LABELS] if len(names) > 1 else [])]
-        T, V, D = len(recording.ids), recording.config.vocab_size, recording.config.width
-        C, N, P = len(self.labels), len(self.names), len(parts) - (self.bias is not None)
-        self.shapes: dict[str, tuple[Dimensions, tuple[int, ...]]] = {
-            NAME: (("position", "token", "part"), (T, V, N)),
-            DIFFERENCE: (("position", "token", "token", "part"), (T, V, V, N)),
-            VECTOR: (("position", "part", "element"), (T, P, D)),
-            WRITTEN: (("position", "part", "element"), (T, P, D)),
+    def __init__(self, numbers: Contributions, outcomes: Outcomes | None):
+        self.numbers, self.recording = numbers, numbers.recording
+        logits = LogitReadout(self.recording)
+        T, D, N, P = len(self.recording.ids), self.recording.config.width, len(numbers.names), numbers.num_vectors
+        self.labels = list[str]()
+        of_vector = ("position", "part", "element"), (T, P, D)
+        self.kinds = {
+            VECTOR: Kind(*of_vector, partial(explain_vector, numbers)),
+            WRITTEN: Kind(*of_vector, partial(explain_written, numbers)),
+            **self.of_outputs(logits.name, logits, explain_part, part=N),
+            LOGITS + DIFFERENCE: self.of_outputs(LOGITS, logits, explain_logit)[LOGITS + DIFFERENCE],
         }
-        if outcomes is not None:
-            self.shapes[TASK] = (("output", "part"), (C, N))
-            self.shapes[TASK_DIFFERENCE] = (("output", "output", "part"), (C, C, N))
-        if outcomes is not None and outcomes.reads_mean:
-            self.shapes[TASK_VECTOR] = (("part", "element"), (P, D))
+        if outcomes is None:
+            return
+        task = OutcomeReadout(self.recording, outcomes)
+        self.labels, owners = task.labels, outcomes.words()
+        word = partial(explain_word, owners)
+        self.kinds |= self.of_outputs(task.name, task, explain_part, part=N)
+        self.kinds |= self.of_outputs(f"{task.name}.word", task, word, word=max(owners) + 1)
+        self.kinds |= self.of_outputs(f"{task.name}.token", task, explain_token, part=N, source=T)
+        self.kinds |= self.of_outputs(f"{task.name}.read", task, explain_read, part=P, position=T, source=T)
+        if outcomes.reads_mean:
+            self.kinds[TASK_VECTOR] = Kind(("part", "element"), (P, D), partial(explain_mean_vector, numbers))
+
+    def of_outputs(
+        self, name: str, readout: Readout, explain: Callable[..., Explained], **others: int
+    ) -> dict[str, Kind]:
+        """The numbers of each output of a readout, and their differences. others: the sizes of further indices."""
+        dimensions, sizes = (*readout.dimensions, *others), (*readout.sizes, *others.values())
+        length = len(readout.sizes)
+        own = partial(self.explain_output, name, readout, explain)
+        difference = Kind(
+            (*dimensions[:length], *dimensions[length - 1 :]),
+            (*sizes[:length], *sizes[length - 1 :]),
+            partial(explain_difference, name, length, own),
+        )
+        return {name: Kind(dimensions, sizes, own), name + DIFFERENCE: difference}
+
+    def explain_output(
+        self, name: str, readout: Readout, explain: Callable[..., Explained], index: tuple[int, ...]
+    ) -> Explained:
+        """The steps to a number of an output, or to the mean of all labels."""
+        length = len(readout.sizes)
+        output, rest = index[:length], index[length:]
+        if not readout.labels or readout.labels[output[-1]] != MEAN_OF_LABELS:
+            return explain(self.numbers, readout, output, *rest)
+        rows = [explain(self.numbers, readout, (*output[:-1], label), *rest)[0] for label in range(output[-1])]
+        columns = {"output": range(len(rows)), "label": readout.labels[:-1], "contribution": rows}
+        working = added_up(columns, address_of(name, *output[:-1], ":", *rest), len(rows))
+        return working.value, working
 
     def number_of(self, meaning: str, entry: int | str) -> int | str:
         """The number of a token, part or label that is given as text; anything else as it is."""
@@ -122,157 +145,13 @@ class Contributions:
             return entry
         if meaning == "token":
             return token_id(self.recording.model, entry)
-        names = self.names if meaning == "part" else self.labels
+        names = self.numbers.names if meaning == "part" else self.labels
         if entry not in names:
             raise UsageError(f"no {meaning} is named {entry!r}{suggest(entry, names)}")
         return names.index(entry)
 
     def meaning(self, dimension: str, entry: int) -> str:
-        names = {"part": self.names, "output": self.labels}.get(dimension, [])
-        words = {"position": self.recording.token, "token": self.recording.named}.get(dimension)
-        return f"{dimension} {entry} {names[entry] if names else words(entry) if words else ''}".rstrip()
-
-    # --- values
-
-    def vectors(self, position: int) -> Array:
-        """The vectors (N, D) of the parts after the norms."""
-        return to_array(self.stream.stacked(self.recording.trace, position)[1])
-
-    def read(self, output: Output) -> tuple[Array, str]:
-        """The vectors (N, D) that the head of an output reads, and the address of one, but for part and element."""
-        if len(output) > 1:
-            return self.vectors(output[0]), f"{VECTOR}[{output[0]},"
-        assert self.outcomes is not None, "a task's head has outcomes"
-        at = self.outcomes.positions(len(self.recording.ids))
-        vectors = to_array(self.stream.stacked(self.recording.trace, at)[1]).mean(1)
-        return vectors, f"{TASK_VECTOR}[" if self.outcomes.reads_mean else f"{VECTOR}[{at.start},"
-
-    def row(self, output: Output) -> tuple[Array, str]:
-        """The weights (D,) of an output, and their address."""
-        if len(output) > 1:
-            path = self.recording.weight_path(self.recording.structure["head"])
-            return self.recording.weight(path, output[1]), address_of(path, output[1], ":")
-        assert self.outcomes is not None, "a task's head has outcomes"
-        weight = to_array(self.outcomes.weight)  # (C, D)
-        own = weight[output[0]] if output[0] < len(weight) else weight.mean(0)
-        return own, address_of(WEIGHT, output[0], ":")
-
-    def scale(self, output: Output) -> float:
-        return 1.0 if len(output) > 1 or self.outcomes is None else self.outcomes.scale
-
-    def values(self, output: Output) -> Array:
-        """The contributions to an output: of each part, then each sum."""
-        parts = self.scale(output) * (self.read(output)[0] @ self.row(output)[0])
-        if self.bias is not None:  # a task's head has none
-            parts = np.append(parts, self.recording.weight(HEAD_BIAS, output[1]) if len(output) > 1 else 0.0)
-        return np.append(parts, [parts[chosen].sum() for chosen in self.sums.values()])
-
-    # --- steps
-
-    def explain_part(self, output: Output, part: int) -> Working:
-        """w · x of one part; the sum of several; or the mean of all labels."""
-        name, values, family = self.names[part], self.values(output), NAME if len(output) > 1 else TASK
-        if len(output) == 1 and self.labels[output[0]] == MEAN_OF_LABELS:
-            rows = [float(self.values((label,))[part]) for label in range(output[0])]
-            columns = {"output": range(len(rows)), "label": self.labels[:-1], "contribution": rows}
-            return added_up(columns, address_of(family, ":", part), len(rows))
-        if name in self.sums:
-            chosen = self.sums[name]
-            columns = {"part": chosen, "name": [self.names[each] for each in chosen], "contribution": values[chosen]}
-            return added_up(columns, address_of(family, *output, ":"))
-        if name == HEAD_BIAS:
-            of_task = "The task's head has no bias."
-            return unchanged(of_task if family == TASK else address_of(name, output[1]), float(values[part]), "b")
-        (w, address), (vectors, of_vector), scale = self.row(output), self.read(output), self.scale(output)
-        products = multiply_out({"w": address, "x": f"{of_vector}{part},:]"}, {"w": w, "x": vectors[part]})
-        total = products.sums["w · x"]
-        note = "" if scale == 1 else f"{scale:.6g} is the standard deviation of the training examples"
-        terms = ["w · x"] if scale == 1 else ["y =", scale, "·", total]
-        return Working([products, equals(scale * total, *terms, note=note)], scale * total, scale * scale_of(products))
-
-    def explain_difference(self, index: tuple[int, ...]) -> tuple[float, Working]:
-        """The contribution to one output minus the contribution to another."""
-        *position, first, second, part = index
-        outputs = [(*position, each) for each in (first, second)]
-        a, b = (float(self.values(output)[part]) for output in outputs)
-        family = NAME if position else TASK
-        operands = {letter: address_of(family, *output, part) for letter, output in zip("ab", outputs, strict=True)}
-        equation = equals(a - b, "a - b =", a, *plus(-b), operands=operands)
-        return a - b, Working([equation], a - b, abs(a) + abs(b))
-
-    def explain_vector(self, index: tuple[int, ...]) -> tuple[float, Working]:
-        """An element of a part's vector after the norms, which are linear with the statistics of the pass."""
-        *position, part, element = index
-        if not position:
-            rows = [float(self.vectors(t)[part, element]) for t in range(len(self.recording.ids))]
-            columns = {"position": range(len(rows)), "contribution": rows}
-            stored = float(self.read((0,))[0][part, element])
-            return stored, added_up(columns, address_of(VECTOR, ":", part, element), len(rows))
-        _, *norms = self.stream.trail(self.names[part])
-        x, source = self.written(position[0], part), address_of(WRITTEN, position[0], part, ":")
-        steps: list[Step] = [] if norms else [Remark(f"No norm follows {source.replace(':', str(element))}.")]
-        for norm in norms:
-            assert isinstance(norm, Normalized), "a part passes norms"
-            added, x = self.through(norm, position[0], x, source, element)
-            steps, source = [*steps, *added], ""
-        stored = float(self.vectors(position[0])[part, element])
-        return stored, Working(steps, float(x[element]), 8 * float(np.abs(x).max() + abs(stored)))
-
-    def through(self, norm: Normalized, position: int, x: Array, source: str, element: int) -> tuple[list[Step], Array]:
-        """The steps of one norm to an element, and the whole vector after it; source: of x, if it has an address."""
-        frozen = norm.frozen(self.recording.trace, position)
-        multiplier = float(torch.as_tensor(frozen.scale).expand(len(x))[element])
-        steps: list[Step] = []
-        mean, inner = 0.0, float(x[element])
-        terms: float | Expression = inner
-        if frozen.centers:
-            opens = {"x": source} if source else {}
-            listing = Listing("", {"element": range(len(x)), "x": x}, ("x",), element, opens=opens)
-            mean = listing.sums["x"] / len(x)
-            steps = [listing, equals(mean, "mean =", quotient(listing.sums["x"], len(x)))]
-            terms = Call("", written(inner, *plus(-mean)))
-        statistic = address_of(f"{norm.path}.{norm.statistics[-1]}", position)
-        note = f"times {address_of(f'{norm.path}.weight', element)} over the divisor that {statistic} gives"
-        operands = {"x": source.replace(":", str(element))} if source else {}
-        value, after = (inner - mean) * multiplier, to_array(frozen(torch.from_numpy(x)))
-        after[element] = value
-        return [*steps, equals(value, "y =", terms, "·", factor(multiplier), note=note, operands=operands)], after
-
-    def written(self, position: int, part: int) -> Array:
-        """The vector (D,) that a part wrote."""
-        leaf, name = self.stream.trail(self.names[part])[0], self.names[part]
-        if isinstance(leaf, HeadOutputs | Part):
-            return to_array(dict(leaf.parts(self.recording.trace, position))[name])
-        return self.recording.weight(name)
-
-    def explain_written(self, position: int, part: int, element: int) -> tuple[float, Working]:
-        """An element of what a head wrote, w · z; of any other part, a recorded number or a weight."""
-        name, leaf = self.names[part], self.stream.trail(self.names[part])[0]
-        stored = float(self.written(position, part)[element])
-        if isinstance(leaf, Part):
-            return stored, unchanged(address_of(name, position, element), stored)
-        if not isinstance(leaf, HeadOutputs) or name.endswith(".bias"):
-            return stored, unchanged(address_of(name, element), stored)
-        head = int(name.removeprefix(f"{leaf.core}[").removesuffix("]"))
-        z, E = self.recording.array(leaf.core)[head, position], self.recording.config.head_width
-        first = head * E
-        if not isinstance(leaf.projection, nn.Linear | QuantizedLinear):
-            source = address_of(leaf.core, element // E, position, element % E)
-            note = "" if element // E == head else "; this head adds nothing to its element"
-            return stored, unchanged(f"{source}{note}", stored)
-        path = f"{leaf.path}.weight"
-        w = self.recording.weight(path, element)[first : first + E]
-        operands = {"w": f"{path}[{element},{first}:{first + E}]", "z": address_of(leaf.core, head, position, ":")}
-        products = multiply_out(operands, {"w": w, "z": z})
-        total = products.sums["w · z"]
-        return stored, Working([products, equals(total, "w · z")], total, scale_of(products))
-
-
-def added_up(columns: Mapping[str, Column], opens: str, count: int | None = None) -> Working:
-    """The sum of a column of contributions, whose numbers open; or their mean."""
-    listing = Listing("", columns, ("contribution",), opens={"contribution": opens})
-    value, scale = listing.sums["contribution"], scale_of(listing)
-    if count is None:
-        return Working([listing, equals(value, "sum")], value, scale)
-    equation: Equation = equals(value / count, "mean =", quotient(value, count))
-    return Working([listing, equation], equation.value, scale)
+        names = {"part": self.numbers.names, "output": self.labels}
+        of_token = {"position": self.recording.token, "source": self.recording.token, "token": self.recording.named}
+        words = {**of_token, **{name: known.__getitem__ for name, known in names.items()}}.get(dimension)
+        return f"{dimension} {entry} {words(entry) if words else ''}".rstrip()

@@ -24,6 +24,8 @@ from foretell.insight.recording import Array, Recording, address_of, to_array
 from foretell.paths import suggest
 
 HEAD = "task_head"
+MEAN_OF_LABELS = "the mean of all labels"
+DIFFERENCE = f"{HEAD}.difference"
 PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
 
 
@@ -37,21 +39,23 @@ class ImpliedNumber(NamedTuple):
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
-    """The steps to `task_head[c]`, an output; `task_head.probabilities[c]`; `task_head.weight[c,d]`; and
-    `task_head.mean[d]`, the vector that the head reads if that is the mean over all positions. For tags, the first two
-    have the position of a token first.
+    """The steps to `task_head[c]`, an output, or after the last the mean of all; `task_head.difference[c,b]`, of two;
+    `task_head.probabilities[c]`; `task_head.weight[c,d]`; and `task_head.mean[d]`, the vector that the head reads if it
+    is the mean over all positions. For tags, the first three have the position of a token first.
 
     An output may be given by its name. Raises `UsageError` for an unknown name or index.
     """
     C, D = len(outcomes.names), outcomes.weight.shape[1]
     tokens = (len(recording.ids),) if outcomes.kind == "tags" else ()
-    shapes = {HEAD: (*tokens, C), WEIGHT: (len(outcomes.weight), D)}
+    num_rows = C + (len(outcomes.weight) > 1)
+    shapes = {HEAD: (*tokens, num_rows), DIFFERENCE: (*tokens, num_rows, num_rows), WEIGHT: (len(outcomes.weight), D)}
     shapes |= {MEAN: (D,)} if outcomes.reads_mean else {}
     shapes |= {PROBABILITIES: (*tokens, C)} if C > 1 else {}
     if wanted.name not in shapes:
         raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*shapes])}")
     dimensions: Dimensions = (*["position"] * len(tokens), "output")
-    dimensions = {MEAN: ("element",), WEIGHT: ("output", "element")}.get(wanted.name, dimensions)
+    others = {MEAN: ("element",), WEIGHT: ("output", "element"), DIFFERENCE: (*dimensions, "output")}
+    dimensions = others.get(wanted.name, dimensions)
     given = [outcomes.names.index(entry) if entry in outcomes.names else entry for entry in wanted.index]
     index = resolve_index(Address(wanted.name, tuple(given)), dimensions, shapes[wanted.name])
     meaning = [f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True)]
@@ -59,28 +63,47 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
         mean, working = recording.hidden.mean(0, keepdim=True), explain_mean(recording, index[0])
         return ImpliedNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
     if wanted.name == WEIGHT:
-        meaning[0] += f" {outcomes.names[index[0]]}"
+        meaning[0] += f" {outcomes.names[outcomes.first + index[0]]}"
         value = float(outcomes.weight[index])
         working = Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
         return ImpliedNumber(index, tuple(meaning), value, working)
-    *position, output = index
-    meaning[-1] += f" {outcomes.names[output]}"
-    meaning[:-1] = [f"{words} {recording.token(entry)}" for words, entry in zip(meaning[:-1], position, strict=True)]
+    words = {"position": recording.token, "output": [*outcomes.names, MEAN_OF_LABELS].__getitem__}
+    meaning = [f"{line} {words[name](entry)}" for name, line, entry in zip(dimensions, meaning, index, strict=True)]
     outputs = outcomes.read(recording.model.decoder, recording.hidden)
+    position = index[: len(tokens)]
+    if wanted.name == DIFFERENCE or index[-1] == C:
+        logits = to_array(outputs[position])
+        working = explain_combination(outcomes.names, logits, index[len(tokens) :], position)
+        return ImpliedNumber(index, tuple(meaning), working.value, working)
+    output = index[-1]
     if wanted.name == PROBABILITIES:
         logits = to_array(outputs[position[0]] if position else outputs)
         working = explain_share(outcomes.names, logits, (*position, output))
         return ImpliedNumber(index, tuple(meaning), float(outputs.double().softmax(-1)[index]), working)
     stored = float(outputs[index])
-    if output >= len(outcomes.weight):
-        working = unchanged(
-            "It is w · x of the pass over this answer; the pass shown here has the first answer.", stored
-        )
+    if not 0 <= output - outcomes.first < len(outcomes.weight):
+        remark = f"It is w · x of the pass over this answer; the pass shown here has answer {outcomes.first}, from 0."
+        working = unchanged(remark, stored)
         return ImpliedNumber(index, tuple(meaning), stored, working)
     at = slice(position[0], position[0] + 1) if position else outcomes.positions(len(recording.ids))
     own = outcomes.outputs(recording.hidden) if outcomes.kind == "orders" else outputs
     rest = float(outputs[index].double() - own[index].double())
-    return ImpliedNumber(index, tuple(meaning), stored, explain_output(recording, outcomes, output, at, rest))
+    working = explain_output(recording, outcomes, output - outcomes.first, at, rest)
+    return ImpliedNumber(index, tuple(meaning), stored, working)
+
+
+def explain_combination(
+    names: tuple[str, ...], logits: Array, outputs: tuple[int, ...], position: tuple[int, ...]
+) -> Working:
+    """The mean of all outputs, or the difference of two of these numbers."""
+    if len(outputs) == 1:
+        columns = {"output": range(len(logits)), "label": list(names), "logit": logits}
+        listing = Listing("", columns, ("logit",), opens={"logit": address_of(HEAD, *position, ":")})
+        value = listing.sums["logit"] / len(logits)
+        return Working([listing, equals(value, "mean =", listing.sums["logit"], "/", len(logits))], value, abs(value))
+    a, b = (float([*logits, logits.mean()][output]) for output in outputs)
+    operands = {letter: address_of(HEAD, *position, output) for letter, output in zip("ab", outputs, strict=True)}
+    return Working([equals(a - b, "a - b =", a, *plus(-b), operands=operands)], a - b, abs(a) + abs(b))
 
 
 def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:

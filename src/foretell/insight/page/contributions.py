@@ -146,10 +146,11 @@ def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tenso
     if outcomes.kind == "tags":
         own, whole = own[at.start], whole[at.start]
     weight = outcomes.scale * outcomes.weight.double()
-    numbers = torch.stack([whole[: len(weight)], whole[: len(weight)] - own[: len(weight)]], dim=-1)  # (C, 2)
+    whole = whole[outcomes.first : outcomes.first + len(weight)]
+    numbers = torch.stack([whole, whole - own[: len(weight)]], dim=-1)  # (C, 2)
     ids = numbers[:, 0].topk(min(OUTCOMES, len(numbers))).indices
     if len(numbers) == 1:
-        return ids, numbers, weight
+        return ids + outcomes.first, numbers, weight
     return (
         torch.cat([ids, torch.full_like(ids[:1], MEAN)]),
         torch.cat([numbers[ids], numbers.mean(0)[None]]),
@@ -182,7 +183,7 @@ def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
-    return array(head_input(traced.page).by_token(traced.trace, at, directions).T.float())
+    return array(head_input(traced.page).by_token(traced.trace, at, directions).sum(0).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------

@@ -19,24 +19,28 @@ class Outcomes:
     names: of the outputs. weight: (C, D), whose products with the vector, times `scale`, plus `constant`, are the
     outputs. reads_mean: the vector is the mean over all positions, else the last one's. others: further token sequences
     that the head reads. outputs: computes the outputs (C,) from the stream after the last norm, (T, D), of the pass and
-    of all `others`; given the pass alone, its share. words: the word that each token of a text belongs to, -1 for a
-    special token. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one, and
-    `weight` the first alone; `tags`, each token has outputs, (T, C), and a word has the outputs of its last token.
+    of all `others`; given the pass alone, its share. words: the word that each token of the text belongs to, -1 for a
+    special token. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one, and the
+    pass has output `first`, of which `weight` is; `tags`, each token has outputs, (T, C), and a word has the outputs of
+    its last token. example: what the tokens are of, in a heading.
     """
 
     names: tuple[str, ...]
     weight: Tensor
     reads_mean: bool
     outputs: Callable[..., Tensor]
-    words: Callable[[str], list[int]]
+    words: Callable[[], list[int]]
     scale: float = 1.0
     constant: float = 0.0
     remark: str = ""  # about what the outputs leave out
     kind: str = "text"
     others: tuple[list[int], ...] = ()
+    first: int = 0
+    example: str = "text"
 
     def to_json(self) -> dict[str, Any]:
-        return {"names": self.names, "kind": self.kind, "readsMean": self.reads_mean, "remark": self.remark}
+        names = ("names", "kind", "remark", "first", "example")
+        return {**{name: getattr(self, name) for name in names}, "readsMean": self.reads_mean}
 
     @torch.no_grad()
     def read(self, decoder: Decoder, hidden: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ FAMILIES = (
     memory_family("encoder", lambda page: page.encoder),
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
     task_family("logits", lambda traced, _: outcome_logits(traced)),
-    task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words(traced.text)), pack_whole),
+    task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words()), pack_whole),
     task_family("parts", outcome_parts, needs=OUTCOME_NEEDS["parts"], has_tags=False),
     task_family("tokens", outcome_tokens, needs=OUTCOME_NEEDS["tokens"], has_tags=False),
     Family(

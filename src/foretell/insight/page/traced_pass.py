@@ -30,7 +30,7 @@ from foretell.insight.recording import encoder_weights, memory_weights_of, updat
 from foretell.insight.replacement import Replacement
 from foretell.insight.trace import DEFAULT_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
-from foretell.model.cache import FreshKVView
+from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder, rows_at_once
 from foretell.model.structure import Structure, model_structure
 from foretell.text import Tokenizer
@@ -172,13 +172,17 @@ class PageModel:
         names: Iterable[str],
         replace: Mapping[str, Replacement] | None = None,
         budget_bytes: int = DEFAULT_BYTES,
+        kv: KVView | None = None,
     ) -> TracedPass:
-        """Run the model once over the ids of a text and record these values, some replaced as in `Trace`."""
+        """Run the model once over the ids of a text and record these values, some replaced as in `Trace`.
+
+        kv: the view of the pass, from a caller that keeps keys and values.
+        """
         decoder = self.model.decoder
         batch = torch.tensor([ids], device=self.model.device)
         wanted, budget = list(dict.fromkeys(names)), budget_bytes
         with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
-            final = decoder.hidden(batch)[0]  # (T, D)
+            final = decoder.hidden(batch, kv)[0]  # (T, D)
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
         with Trace(decoder, replace=replace, structure=self.structure):  # the changes are of all sequences
             outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)

@@ -15,7 +15,7 @@ export function showContributions(data, choice) {
     byId("contributions-title").textContent = `Contributions to a logit after ${named(data, choice.token)}`;
     if (!parts || !stored) return fill(byId("contributions"), make("p", { class: "hint" }, whyMissing(data)));
     const rows = candidates(stored, position % atOnce).map((row) => ({ ...row, words: quoted(data.vocabulary[row.id]) }));
-    const own = comparison.difference(rows, ["contributions", choice.token], (id) => addressOf("head", choice.token, id));
+    const own = comparison.difference(rows, ["contributions", choice.token], "head", "logits");
     fill(byId("contributions"), comparison.selects(rows, show), make("div", { class: "columns" }, ...contributionTables(data, choice, "contribution", parts, own)));
   };
   choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
@@ -26,8 +26,8 @@ const LAST = -1; // the number of the sum of all parts
 
 // The choice of a logit, and of one that is subtracted from it, at first the last one or none.
 // rows: [{id, words, logit, parts, tokens}], of which the last two are lists of contributions. `difference` adds
-// address(n), of the contribution of part n, and logits: [{title, logit, address}]; its arguments: the name and the
-// first indices of contributions, and the address of the logit of an id.
+// address(n), of the contribution of part n, addressIn(kind, ...), of another kind of contribution, and logits:
+// [{title, logit, address}]. Its arguments: the name and first indices of contributions, the names of logits and of their differences.
 export function makeComparison(id, isLastSubtracted = false) {
   let chosen = 0, against = isLastSubtracted ? Infinity : null;
   const hold = (rows) => {
@@ -36,12 +36,15 @@ export function makeComparison(id, isLastSubtracted = false) {
     if (against !== null && (against === chosen || against >= rows.length)) against = null;
   };
   return {
-    difference(rows, [name, ...first], addressOfLogit) {
+    difference(rows, [name, ...first], nameOfLogit, nameOfDifference = nameOfLogit) {
       hold(rows);
-      const row = rows[chosen], other = rows[against], logits = [row, ...(other ? [other] : [])].map(({ id, words, title, logit }) => ({ title: title ?? `Logit of ${words}`, logit, address: addressOfLogit(id) }));
-      if (!other) return { ...row, logits, address: (part) => addressOf(name, ...first, row.id, part) };
+      const row = rows[chosen], other = rows[against], ids = [row, ...(other ? [other] : [])].map(({ id }) => id);
+      const logits = [row, ...(other ? [other] : [])].map(({ id, words, title, logit }) => ({ title: title ?? `Logit of ${words}`, logit, address: addressOf(nameOfLogit, ...first, id) }));
+      const addressIn = (kind, ...rest) => addressOf(`${name}${kind}${other ? ".difference" : ""}`, ...first, ...ids, ...rest);
+      const addresses = { logits, addressIn, address: (part) => addressIn("", part), ofDifference: other && addressOf(`${nameOfDifference}.difference`, ...first, ...ids) };
+      if (!other) return { ...row, ...addresses };
       const minus = (list) => row[list]?.map((value, i) => value - other[list][i]);
-      return { ...row, logits, logit: row.logit - other.logit, constant: row.constant - other.constant, parts: minus("parts"), tokens: minus("tokens"), address: (part) => addressOf(`${name}.difference`, ...first, row.id, other.id, part) };
+      return { ...row, ...addresses, logit: row.logit - other.logit, constant: row.constant - other.constant, parts: minus("parts"), tokens: minus("tokens") };
     },
     selects(rows, show) {
       const select = (name, words, value, options, change) => make("span", { class: "field" }, make("label", { for: name }, words),
@@ -90,7 +93,7 @@ function sumTable(id, parts, own, noun) {
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
       make("tbody", {}, ...rows.map(line), ...(constant ? [end(own.constantName, constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
-        ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit)]
+        ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit, own.ofDifference)]
           : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }
 

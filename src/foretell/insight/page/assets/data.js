@@ -206,5 +206,6 @@ function readingOf(row) {
   return { top: Array.from({ length: count }, (_, i) => ({ id: row[i], probability: row[count + i], logit: row[2 * count + i] })), following, rank, entropy };
 }
 
-export const hasLensMap = (data) => data.all(...data.lensPlaces.flatMap((_, point) => LENS.map((name) => `lens.${name}.${point}`)));
+// Which points have the lens of all positions; a live page reads them one after the other.
+export const lensRows = (data) => data.lensPlaces.map((_, point) => data.all(...LENS.map((name) => `lens.${name}.${point}`)));
 const LENS = ["ids", "probabilities", "logits", "following", "ranks", "entropies"];

@@ -1,6 +1,6 @@
 // The logit lens: over layers and positions as a map, and at the chosen token as a table.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { hasLens, hasLensMap, readLens, whyMissing } from "./data.js";
+import { hasLens, lensRows, readLens, whyMissing } from "./data.js";
 import { byId, caption, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
 import { four, named, quoted, short, storedProbability, visible } from "./format.js";
 
@@ -24,7 +24,8 @@ export function showLensMap(data, choice) {
   const holder = make("div", {}, canvas);
   fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Colour and number:"), select), holder, reading, scale);
   const columns = data.tokens.length - data.lensFrom, rows = data.lensPlaces.length;
-  let width = 0, cells = null, cursor = null, under = null;
+  const cells = data.lensPlaces.map(() => null); // a list for each row, which stays null until it is read
+  let width = 0, cursor = null, under = null;
 
   const cellAt = (event) => {
     const box = canvas.getBoundingClientRect(), { left, cell } = layoutOf(data, width);
@@ -51,11 +52,11 @@ export function showLensMap(data, choice) {
   });
   canvas.addEventListener("blur", () => { cursor = null; point(null); });
 
-  const describe = () => fill(reading, cells ? readingOf(data, cells, under ?? chosenCell(data, choice)) : whyMissing(data));
-  const paint = () => { if (width && cells) paintMap(data, choice, canvas, { cells, width, under, quantity: QUANTITIES[select.value] }); };
+  const describe = () => fill(reading, readingOf(data, cells, under ?? chosenCell(data, choice)));
+  const paint = () => { if (width && cells.some(Boolean)) paintMap(data, choice, canvas, { cells, width, under, quantity: QUANTITIES[select.value] }); };
   const show = () => {
-    cells ??= readCells(data);
-    holder.hidden = !cells;
+    lensRows(data).forEach((isRead, row) => { if (isRead) cells[row] ??= readRow(data, row); });
+    holder.hidden = !cells.some(Boolean);
     fill(scale, ...scaleOf(data, QUANTITIES[select.value]));
     describe();
     paint();
@@ -67,12 +68,7 @@ export function showLensMap(data, choice) {
 
 const held = (value, size) => Math.min(size - 1, Math.max(0, value));
 
-// The readings, one list per row; null while some are being read.
-function readCells(data) {
-  if (!hasLensMap(data)) return null;
-  const columns = Array.from({ length: data.tokens.length - data.lensFrom }, (_, column) => data.lensFrom + column);
-  return data.lensPlaces.map((_, row) => columns.map((token) => readLens(data, row, token)));
-}
+const readRow = (data, row) => Array.from({ length: data.tokens.length - data.lensFrom }, (_, column) => readLens(data, row, data.lensFrom + column));
 
 const layoutOf = (data, width) => ({ left: LABELS, cell: (width - LABELS) / (data.tokens.length - data.lensFrom) });
 
@@ -83,6 +79,7 @@ function chosenCell(data, { token, layer }) {
 }
 
 function readingOf(data, cells, { row, column }) {
+  if (!cells[row]) return whyMissing(data);
   const { top, following, rank, entropy } = cells[row][column], token = data.lensFrom + column;
   const place = data.places[data.lensPlaces[row]].label;
   const next = token < data.last ? `; ${quoted(data.tokens[token + 1].text)}, the next token: probability ${storedProbability(following)}, rank ${(rank + 1).toLocaleString("en")}` : "";
@@ -98,7 +95,7 @@ function paintMap(data, choice, canvas, { cells, width, under, quantity }) {
   const context = fitCanvas(canvas, width, cells.length * ROW + BOTTOM);
   context.font = `12px ${ink("--sans")}`;
   context.textBaseline = "middle";
-  cells.forEach((line, row) => line.forEach((each, column) => {
+  cells.forEach((line, row) => line?.forEach((each, column) => {
     const isShown = hasNumber(data, quantity, column), value = quantity.read(each), share = isShown ? quantity.share(value, data) : 0;
     const x = left + column * cell, y = row * ROW;
     context.fillStyle = isShown ? weightColor(share) : ink("--hidden");

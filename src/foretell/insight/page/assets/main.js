@@ -99,7 +99,7 @@ function showFacts(data) {
 
 // The words of two sections for what the model reads and predicts.
 function showTitles(data) {
-  byId("text-title").textContent = data.hasLevels ? "The values as tokens" : data.memory ? "The translation as tokens" : "The text as tokens";
+  byId("text-title").textContent = data.hasLevels ? "The values as tokens" : data.memory ? "The translation as tokens" : `The ${data.outcomes?.example ?? "text"} as tokens`;
   byId("next-title").textContent = data.hasLevels ? "The next value" : data.outcomes ? "What the language model predicts" : "What comes next";
   byId("next-lead").hidden = !data.outcomes;
 }

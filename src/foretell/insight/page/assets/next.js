@@ -108,20 +108,37 @@ function draw({ kept, probabilities }, order) {
   return order[kept - 1];
 }
 
+// The logits after the last token, with what `barTable` needs; position: of the addresses of their probabilities.
+function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
+  const { kept, probabilities } = distribution(logits, order, settings);
+  const isFiltered = Object.keys(MODELS).some((name) => settings[name] !== MODELS[name]);
+  const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
+    id, text: vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: isFiltered || position === null ? null : addressOf("probabilities", position, id),
+  }));
+  fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${logits.length.toLocaleString("en")}`, rows, inDigits, { append }));
+  return kept;
+}
+
+const readLogits = (logits) => {
+  const order = sortedIds(logits);
+  return { logits, order, unfiltered: distribution(logits, order, MODELS).probabilities };
+};
+
+// The distribution after a text whose pass is still read, from logits that came before it.
+export function showNextEarly(logits, vocabulary, isExact, append) {
+  drawNext({ ...readLogits(logits), vocabulary, append, position: null });
+  byId("next-section").classList.toggle("provisional", !isExact);
+  byId("next-summary").textContent = isExact ? "The other parts of the page follow." : "Provisional: read from kept keys and values, so the last digits may differ. The whole pass is being read …";
+}
+
 // The distribution after the last token, from the logits of the full vocabulary.
 export function showNext(data) {
-  const logits = data.get("logits").whole;
+  byId("next-section").classList.remove("provisional");
+  const read = readLogits(data.get("logits").whole), { logits, order, unfiltered } = read;
   const size = logits.length;
-  const order = sortedIds(logits);
-  const unfiltered = distribution(logits, order, MODELS).probabilities;
 
   const update = () => {
-    const { kept, probabilities } = distribution(logits, order, settings);
-    const isFiltered = Object.keys(MODELS).some((name) => settings[name] !== MODELS[name]);
-    const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
-      id, text: data.vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: isFiltered ? null : addressOf("probabilities", data.last, id),
-    }));
-    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits, { append: data.append }));
+    const kept = drawNext({ ...read, vocabulary: data.vocabulary, append: data.append, position: data.last });
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     byId("next-summary").textContent = kept === size

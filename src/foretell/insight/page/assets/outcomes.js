@@ -8,7 +8,9 @@ import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
 
 const SHOWN = 10; // labels
-const MEAN = -1; // the id of the mean of all labels, and the index of its contributions
+const MEAN = -1; // the id of the mean of all labels, whose numbers have the index after the labels
+
+const ALL = -1; // the sum of all parts
 
 const NOUNS = { choice: "Answer", tags: "Tag" };
 
@@ -41,11 +43,10 @@ export function showOutcome(data, choice) {
     if (!parts || !words || !stored || !tokens) return fill(byId("outcome-contributions"), make("p", { class: "hint" }, whyMissing(data)));
     const rows = Array.from({ length: stored.shape[1] }, (_, k) => {
       const [id, logit, constant, ...shares] = stored.vector(0, k);
-      return { id, logit, constant, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)),
+      return { id: id === MEAN ? names.length : id, logit, constant, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)),
         title: id === MEAN ? `Mean of all ${labels}` : undefined, words: id === MEAN ? `the mean of all ${labels}` : isNumber(data) ? names[id] : quoted(names[id]) };
     });
-    const own = { ...comparison.difference(rows, ["task_head.contributions"], (id) => (id === MEAN ? null : addressOf("task_head", ...(hasTags(data) ? [at] : []), id))), constantName: kind === "orders" ? "Texts in the other order" : "Mean of the training examples" };
-    if (hasTags(data)) own.address = () => null;
+    const own = { ...comparison.difference(rows, ["task_head.contributions", ...(hasTags(data) ? [at] : [])], "task_head"), constantName: kind === "orders" ? "Texts in the other order" : "Mean of the training examples" };
     const ofStream = parts.value.filter(({ name }) => name !== "head.bias"); // the task's head has no bias
     const [sums, heads] = contributionTables(data, choice, "outcome", ofStream, own, isNumber(data) ? "number" : "logit");
     fill(byId("outcome-contributions"), ...(rows.length > 1 ? [comparison.selects(rows, show)] : []),
@@ -58,7 +59,7 @@ export function showOutcome(data, choice) {
 function lead(data) {
   const { names, kind, readsMean, remark } = data.outcomes, where = kind === "tags" ? "the stream at the last token of each word" : readsMean ? "the mean over all tokens of the stream" : "the stream at the last token";
   const outputs = isNumber(data) ? "Its output is the number, on the scale of the training examples."
-    : kind === "choice" ? "It has one logit for each answer, from a pass over the question and that answer; their softmax are the probabilities. The page shows the pass over the first answer."
+    : kind === "choice" ? `It has one logit for each answer, from a pass over the question and that answer; their softmax are the probabilities. The page shows the pass over ${quoted(names[data.outcomes.first])}.`
     : `It has one logit for each of the ${names.length} ${kind === "tags" ? "tags" : "labels"}; their softmax are the probabilities.`;
   const orders = kind === "orders" ? "It reads the texts in both orders and adds up what it computes; the page shows the pass over the given order." : "";
   return [`The task’s head, a linear layer, reads ${where} after the last norm.`, outputs, orders, remark].filter((sentence) => sentence).join(" ");
@@ -76,7 +77,14 @@ function distributionOf(data, at) {
   const { noun, names, shares, address } = predictionOf(data, at);
   const order = Array.from(names.keys()).sort((a, b) => shares[b] - shares[a]), rows = order.slice(0, SHOWN).map((id) => ({ id, text: names[id], probability: shares[id], address: address(id) }));
   const title = names.length > SHOWN ? `The ${SHOWN} most probable of ${names.length} ${noun.toLowerCase()}s` : `The ${noun.toLowerCase()}s`;
-  return [make("p", { class: "result" }, visible(names[order[0]])), barTable(title, rows, probability, { noun })];
+  return [make("p", { class: "result" }, visible(names[order[0]])), ...(data.showAnswer ? [answerSelect(data)] : []), barTable(title, rows, probability, { noun })];
+}
+
+// The answer whose pass the page shows; data.showAnswer: of a live page, shows the pass over another one.
+function answerSelect({ outcomes: { names, first }, showAnswer }) {
+  const options = names.map((name, i) => make("option", { value: i, selected: i === first }, visible(name)));
+  return make("p", { class: "field wide" }, make("label", { for: "answer" }, "The page shows the pass over"),
+    make("select", { id: "answer", onchange: (event) => showAnswer(Number(event.target.value)) }, ...options));
 }
 
 // --- tags
@@ -119,7 +127,7 @@ function wordsOf(data, own, owners) {
   const words = new Map();
   data.tokens.forEach(({ text }, position) => {
     const owner = owners[position] ?? -1, key = owner < 0 ? `token ${position}` : owner;
-    const word = words.get(key) ?? { text: "", first: position, last: position, value: 0 };
+    const word = words.get(key) ?? { text: "", first: position, last: position, value: 0, address: owner < 0 ? own.addressIn?.(".token", ALL, position) : own.addressIn?.(".word", owner) };
     words.set(key, { ...word, text: word.text + text, last: position, value: word.value + own.tokens[position] });
   });
   return [...words.values()];
@@ -130,7 +138,7 @@ function wordPart(data, choice, own, owners) {
   const color = (value) => `background:${css(signColor(value / largest))};color:${inkOnSign(value / largest)}`;
   const isChosen = ({ first, last }) => first <= choice.token && choice.token <= last;
   const chip = (word) => make("button", { type: "button", class: "token", style: color(word.value), title: four(word.value), "aria-pressed": isChosen(word), onclick: () => choice.set({ token: word.last }) }, make("bdi", {}, visible(word.text)));
-  const line = ({ text, value }) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text))), make("td", { class: "number" }, four(value)), signedBar(value / largest));
+  const line = ({ text, value, address }) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text))), make("td", { class: "number", "data-address": address }, four(value)), signedBar(value / largest));
   const total = words.reduce((sum, { value }) => sum + value, 0);
   const sorted = [...words].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   const text = "What each word added, directly: what the heads read at its tokens, and what embedding and feed-forward layers added there. Blue raises, orange lowers. It is not the effect of leaving the word out.";
@@ -138,5 +146,5 @@ function wordPart(data, choice, own, owners) {
     make("div", { class: "scroll limited", tabindex: 0, role: "region", "aria-label": "Contributions of words" },
       make("table", { class: "bars signed", id: "outcome-word-table" }, caption(text),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Word"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), make("td", { class: "number" }, four(total)), make("td", {}))))));
+        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), make("td", { class: "number", "data-address": own.address(ALL) }, four(total)), make("td", {}))))));
 }

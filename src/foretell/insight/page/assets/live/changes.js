@@ -132,7 +132,7 @@ function chip(change, index) {
 const original = { key: "", data: null, cancel: new AbortController() }; // the unchanged pass over the last text
 
 function unchangedPass() {
-  const { model, source, text, others, appended } = session.state, key = JSON.stringify([model, source, text, others, appended]);
+  const { model, source, text, others, answer, appended } = session.state, key = JSON.stringify([model, source, text, others, answer, appended]);
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();

@@ -36,8 +36,8 @@ export function showCompare(data, choice) {
   onLeave(() => leaving.abort());
   let other = null;
   const show = () => other && fill(byId("compared"), ...tables(data, other));
-  const { source, others } = model === session.state.model ? session.state : { source: "", others: [] };
-  otherPass({ model, source, others, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
+  const { source, others, answer } = model === session.state.model ? session.state : { source: "", others: [], answer: 0 };
+  otherPass({ model, source, others, answer, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
   choice.listen((changed) => changed.has("data") && show());
 }
 

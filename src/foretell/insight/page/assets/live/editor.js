@@ -14,7 +14,7 @@ export const FIRST = {
   example: { source: "", text: NEUTRAL, others: [] }, pair: { source: "", text: NEUTRAL, others: ["This is another text."] }, choice: { source: "", text: "Which answer is it?", others: ["The first.", "The second."] },
 };
 const WORDS = { text: "Text", source: "Translation", values: "Values, oldest first, with spaces or commas between them; - for a missing one", example: "Text", pair: "First text", choice: "Question" };
-const OTHERS = { pair: "Second text", choice: "Answers, one on each line; the page shows the pass over the first" };
+const OTHERS = { pair: "Second text", choice: "Answers, one on each line" };
 const HINTS = {
   text: "Edit the text: everything below follows. Click a token under “What comes next” to continue with it.",
   values: "Edit the values: everything below follows. Click a value under “The next value” to continue with it; the scale stays as it is.",
@@ -70,7 +70,7 @@ export function showEditor(served) {
     const { source: last, text: own, model: before } = session.state, reads = readsOf(model.value);
     const isKept = isAlike(reads, readsOf(before)), sentence = last || own, [example] = reads === "source" ? [] : served.find(({ name }) => name === model.value).examples;
     const first = isKept ? (reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence }) : { ...FIRST[reads], ...(example && { text: example.text, ...(example.others && { others: example.others }) }) };
-    showTranslated({ model: model.value, appended: [], change: [], second: "", otherText: "", ...first });
+    showTranslated({ model: model.value, answer: 0, appended: [], change: [], second: "", otherText: "", ...first });
   });
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
@@ -111,7 +111,7 @@ function showContinuations() {
       if (!node.has(id)) node.set(id, new Map());
       node = node.get(id);
     }
-    const best = shown.data?.has("logits") ? mostProbable(shown.data.get("logits").whole) : null;
+    const best = session.nextLogits && mostProbable(session.nextLogits);
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },

@@ -13,7 +13,7 @@ const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 let running = new AbortController();
 const map = { key: "", rows: [], positions: [], other: [], second: "" }; // of the last text
 
-const keyOf = ({ model, text, appended }) => JSON.stringify([model, text, appended]);
+const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
 export function makePatchMap() {
   const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", onchange: () => session.update({ second: second.value }) });

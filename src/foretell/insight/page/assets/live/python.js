@@ -17,7 +17,7 @@ const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 function modelOf({ model, source, text, others }, { outcomes, hasLevels }) {
   const given = "# as given to `foretell serve`";
   if (source) return `from foretell.translation.translator import load_translator\n\nmodel = load_translator(${literal(model)}).given(${literal(source)})  ${given}`;
-  if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""})  ${given}`;
+  if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""}${outcomes.first ? `, shown=${outcomes.first}` : ""})  ${given}`;
   if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)})  ${given}`;
   return `\nmodel = foretell.load(${literal(model)})  ${given}`;
 }

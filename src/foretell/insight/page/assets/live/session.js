@@ -1,11 +1,12 @@
 // The state of the live page, and the pass that it shows. The state is in the URL: a link opens the same state.
 import { makeData, open } from "../data.js";
 import { begin, PARTS, showProblem, shown } from "../main.js";
+import { showNextEarly } from "../next.js";
 import { askLines } from "./server.js";
 
 const FIRST = ["logits", "stream.sizes"]; // sections that arrive with the pass
-const STATE = { model: "", source: "", text: "", others: [], appended: [], change: [], second: "", otherModel: "", otherText: "" };
-const ENCODED = new Set(["others", "appended", "change"]); // as JSON in the URL
+const STATE = { model: "", source: "", text: "", others: [], answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "" };
+const ENCODED = new Set(["others", "appended", "change"]); // lists, as JSON in the URL
 
 const listeners = [];
 const OF_MODEL = ["outline", "vocabulary"];
@@ -17,7 +18,8 @@ let running = new AbortController();
 export const session = {
   state: { ...STATE },
   listen: (listener) => listeners.push(listener),
-  onShown: () => {}, // after a pass is shown
+  nextLogits: null, // after the text
+  onShown: () => {}, // after a pass is shown, or the logits that come before it
   // Change the state and show its pass; what the page still asked for is cancelled.
   async update(changes) {
     Object.assign(session.state, changes);
@@ -32,13 +34,16 @@ export const session = {
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
 // The fields of a request about the shown pass. source: what a translation model reads; others: further texts of an example.
-export const passFields = ({ model, source, text, others, appended, change } = session.state) => ({ model, ...(source && { source }), ...(others.length && { others }), text, appended, change });
+// answer: the index of the one whose pass is shown; a shorter list may lack it.
+export const passFields = ({ model, source, text, others, answer, appended, change } = session.state) => ({ model, ...(source && { source }), ...(others.length && { others }), ...(answer < others.length && Number(answer) && { answer: Number(answer) }), text, appended, change });
 
 // A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
-async function readPass(fields, sections, signal, askOf) {
+// showEarly: takes logits that come before the pass, where the text goes on.
+async function readPass(fields, sections, signal, askOf, showEarly = () => {}) {
   const ofModel = models.get(fields.model) ?? models.set(fields.model, new Map()).get(fields.model), known = new Map(ofModel);
   let pass = null, data = null;
   await askLines("explore", { ...fields, sections: [...OF_MODEL.filter((name) => !known.has(name)), ...sections] }, signal, async (line) => {
+    if (line.next) return known.has("vocabulary") && showEarly((await open(line.next.section)).whole, known.get("vocabulary"), line.next.isExact);
     if (line.pass) ({ pass } = line);
     else if (OF_MODEL.includes(line.section.name)) {
       const { name, value } = await open(line.section);
@@ -56,8 +61,10 @@ async function showPass(signal) {
   const wanted = new Set(FIRST);
   if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
   let data = null;
-  await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal)); }, () => {
+  await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
+    session.nextLogits = data.get("logits").whole;
     data.append = (id) => session.update(continued(data, id));
+    if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);
@@ -65,11 +72,18 @@ async function showPass(signal) {
   });
 }
 
-// The state with one more token. The head of a task reads the last text of the pass to its end.
+// The distribution after a text before its pass is read.
+function showEarly(logits, vocabulary, isExact) {
+  session.nextLogits = logits;
+  showNextEarly(logits, vocabulary, isExact, (id) => session.update({ appended: [...session.state.appended, id] }));
+  session.onShown();
+}
+
+// The state with one more token. The head of a task reads the last text of the pass, or the shown answer, to its end.
 function continued(data, id) {
-  const { text, others: [second, ...rest], appended } = session.state, piece = data.vocabulary[id];
+  const { text, others, appended } = session.state, piece = data.vocabulary[id];
   if (!data.outcomes) return { appended: [...appended, id] };
-  return second === undefined ? { text: text + piece } : { others: [second + piece, ...rest] };
+  return others.length ? { others: others.map((each, i) => (i === data.outcomes.first ? each + piece : each)) } : { text: text + piece };
 }
 
 function showParts(data) {
