@@ -52,9 +52,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        823,
+        825,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
-        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model",
+        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
+        "data must be paths",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -76,19 +77,20 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1624,
+        1629,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels, numbers and tags on the page; the separator of predictions, advice on headers and commands",
+        "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands and "
+        "baselines",
     ),
     (
         "forecasting",
         7,
-        1950,
+        1952,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
-        "forecasters as models of values, for the page",
+        "forecasters as models of values, for the page; lists of numbers are refused",
     ),
     (
         "generation",
@@ -115,6 +117,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows",
     ),
+    ("pretraining", 0, 1, "the time that is left for steps"),
     ("quantization", 0, 69, "quantize from Python; its report is a document"),
     ("runs", 1, 248, "records of time, folds and training tokens; a table of runs as a document"),
     (
@@ -127,19 +130,25 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         5,
-        685,
+        687,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
-        "in messages; Python's usual collection of garbage",
+        "in messages; Python's usual collection of garbage; the text of a token with contributions",
     ),
-    ("session", 2, 216, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
+    (
+        "session",
+        2,
+        219,
+        "trainings of a given time, and what is left of it; the size of the lowest expected loss; "
+        "a default start, as step 0",
+    ),
     ("text", 1, 188, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 177, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,
-        333,
+        344,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
-        "batches with pairs of all lengths",
+        "batches with pairs of all lengths; BLEU of short sentences",
     ),
     (
         "typesetting",
