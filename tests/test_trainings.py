@@ -99,7 +99,11 @@ def test_pretraining_continues_and_measures_what_is_forgotten(text: Path) -> Non
 
 @pytest.mark.parametrize(
     ("task", "data", "message"),
-    [("chatt", "x.csv", "did you mean 'chat'"), ("classify", ["a.csv", "b.csv"], "classify takes one file")],
+    [
+        ("chatt", "x.csv", "did you mean 'chat'"),
+        ("classify", ["a.csv", "b.csv"], "classify takes one file"),
+        ("classify", {}, "not dict"),
+    ],
 )
 def test_a_wrong_task_or_data_is_refused(text: Path, task: Any, data: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -121,6 +121,8 @@ def test_what_cannot_be_forecast_is_refused(forecaster):
         forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
     with pytest.raises(UsageError, match="horizon must be from 1 to 100,000"):
         forecaster.sample_paths([WAVE], 0, 2)
+    with pytest.raises(UsageError, match="a list from read_series"):
+        forecast(forecaster, [1.0, 2.0, 3.0])  # pyrefly: ignore
     with pytest.raises(CheckpointError, match="not trained on series"):
         load_forecaster("primer")
 

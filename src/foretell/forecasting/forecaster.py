@@ -260,6 +260,8 @@ def forecast(
     if not isinstance(series, list | tuple):
         given = make_section(SeriesFormat, file_format, "format")
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
+    if not all(isinstance(each, Series) for each in series):
+        raise UsageError("series are a path, a DataFrame, or a list from read_series; name a file or make a DataFrame")
     histories = [each.values for each in series]
     forecaster, usual = forecaster.for_series(series)
     steps = usual if horizon is None else horizon
