@@ -97,6 +97,16 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
+def test_a_disk_that_refuses_every_write_is_named_with_the_file(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system", "another name")
+
+    for method in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(OutputError, match=f"^could not write {tmp_path}/x.txt: Read-only file system$"):
+        write_text(tmp_path / "x.txt", "new")
+
+
 def test_a_text_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:
     write_text(tmp_path / "x.txt", "new")
     temporary, *rest = journal
