@@ -52,18 +52,18 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        825,
+        835,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
-        "data must be paths",
+        "data must be paths; folders that cannot be written are refused first",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         3,
-        467,
+        471,
         "serve, verify, push, warm, info without torch; options for series formats, folds, sampling and lessons; "
-        "numbers of a task's head; the time when a command began",
+        "numbers of a task's head; the time when a command began; names of series",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 176, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -85,12 +85,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1952,
+        1954,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
-        "forecasters as models of values, for the page; lists of numbers are refused",
+        "forecasters as models of values, for the page; lists of numbers are refused; values in words",
     ),
     (
         "generation",
@@ -99,7 +99,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits; blocks "
         "with numbers that are not finite are cleared",
     ),
-    ("inference", 3, 551, "evaluate from Python; receipts of answers and their verification"),
+    ("inference", 3, 552, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
         13,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from foretell import files
 from foretell.errors import CheckpointError, OutputError
 from foretell.files import (
     HTML_MARK,
+    check_new,
     check_target,
+    check_writable,
     format_bytes,
     new_directory,
     new_files,
@@ -105,6 +108,17 @@ def test_a_disk_that_refuses_every_write_is_named_with_the_file(tmp_path: Path, 
         monkeypatch.setattr(Path, method, refuse)
     with pytest.raises(OutputError, match=f"^could not write {tmp_path}/x.txt: Read-only file system$"):
         write_text(tmp_path / "x.txt", "new")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
+    for check in (check_new, partial(check_target, mark=HTML_MARK), check_writable):
+        with pytest.raises(OutputError, match=f"the folder {tmp_path} cannot be written; give another one"):
+            check(tmp_path / "x")
+    (tmp_path / "inside").mkdir()
+    check_new(tmp_path / "inside" / "x")
+    with pytest.raises(OutputError, match=f"the folder {tmp_path} cannot be written"):
+        check_new(tmp_path / "missing" / "x")
 
 
 def test_a_text_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:
