@@ -17,7 +17,7 @@ from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.series import Series, choose_season, default_horizon
+from foretell.forecasting.series import Series, choose_season, default_horizon, value_text
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.batch_generation import run
@@ -198,7 +198,7 @@ class Forecast(Shown):
     def document(self) -> DocumentSection:
         """Medians and intervals of the first steps."""
         low, high = self.interval(SHOWN_LEVEL)
-        columns = ([f"{value:.4g}" for value in each] for each in (self.median, low, high))
+        columns = (list(map(value_text, each)) for each in (self.median, low, high))
         rows = list(zip(self.times, *columns, strict=True))
         header = ("time", "median", f"{SHOWN_LEVEL}% from", "to")
         about = f"{len(self.paths)} sampled paths of {len(rows)} steps"
