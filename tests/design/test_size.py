@@ -85,12 +85,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1954,
+        1962,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
-        "forecasters as models of values, for the page; lists of numbers are refused; values in words",
+        "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks",
     ),
     (
         "generation",
