@@ -50,6 +50,7 @@ def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
         assert str(default_run_directory([text])) == directory
         assert str(default_run_directory([text], resume=True)) == "runs/cats"
         Path(directory).mkdir(parents=True)
+    assert str(default_run_directory(["birds.csv.gz"])) == "runs/birds"
     assert str(default_run_directory([])) == "runs/reference"
     assert str(default_run_directory(["-"])) == "runs/stdin"
 
@@ -99,7 +100,11 @@ def test_pretraining_continues_and_measures_what_is_forgotten(text: Path) -> Non
 
 @pytest.mark.parametrize(
     ("task", "data", "message"),
-    [("chatt", "x.csv", "did you mean 'chat'"), ("classify", ["a.csv", "b.csv"], "classify takes one file")],
+    [
+        ("chatt", "x.csv", "did you mean 'chat'"),
+        ("classify", ["a.csv", "b.csv"], "classify takes one file"),
+        ("classify", {}, "not dict"),
+    ],
 )
 def test_a_wrong_task_or_data_is_refused(text: Path, task: Any, data: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -229,6 +229,7 @@ def check_target(path: Path, mark: bytes) -> Path:
         raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
     if path.exists() and path.stat().st_size and mark not in beginning_of(path):
         raise OutputError(f"could not write {path}: it exists and is a file of another kind; give another name")
+    check_writable(path)
     return path.resolve()
 
 
@@ -236,6 +237,14 @@ def check_new(target: Path) -> None:
     """Refuse a path where anything is already, even a link that leads nowhere."""
     if target.is_symlink() or target.exists():
         raise OutputError(f"{target} exists; give another TARGET")
+    check_writable(target)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path in a folder that cannot be written; without the folder, in its nearest one."""
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"could not write {path}: the folder {folder} cannot be written; give another one")
 
 
 def check_not_removed(directory: Path) -> None:
@@ -262,7 +271,8 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
         sync(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that cannot be written cannot remove a name that is not there
+            temporary.unlink()
         raise OutputError(f"could not write {path}: {error.strerror or error}") from error
 
 

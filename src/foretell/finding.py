@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from foretell.convert.hub import NAME, PREFIX, fetch_model
+from foretell.data.lines import COMPRESSIONS
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
@@ -84,9 +85,9 @@ def find_tokenizer(argument: str) -> Tokenizer:
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
     """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
-    first = (
-        "reference" if not data else "stdin" if str(data[0]) == "-" else Path(os.path.realpath(data[0])).stem or "run"
-    )
+    name = Path(os.path.realpath(data[0])).name if data else "reference"
+    name = Path(name).stem if Path(name).suffix.lower() in COMPRESSIONS else name
+    first = "stdin" if data and str(data[0]) == "-" else Path(name).stem or "run"
     path, number = RUNS / first, 2
     while not resume and path.exists():
         path, number = RUNS / f"{first}-{number}", number + 1

@@ -303,6 +303,8 @@ def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def listed(paths: Paths | None) -> list[str | Path]:
+    if paths is not None and not isinstance(paths, str | Path | Sequence):
+        raise ConfigError(f"data are paths of files, not {type(paths).__name__}; write it to a file")
     return [paths] if isinstance(paths, str | Path) else list(paths or [])
 
 

@@ -192,7 +192,7 @@ REFUSED = {
     "no file": (["forecast", "d", "day.csv"], 1, "did you mean 'days.csv'"),
     "a date format without a code": (["forecast", "d", "days.csv", "--date-format", "day"], 2, "--date-format 'day'"),
     "a decimal mark": (["forecast", "d", "days.csv", "--decimal", ";"], 2, "--decimal"),
-    "no such series": (["forecast", "d", "days.csv", "--series", "b"], 1, "no series 'b'"),
+    "no such series": (["forecast", "d", "days.csv", "--series", "b"], 1, "no series 'b'; there is a"),
     "horizon": (["forecast", "d", "days.csv", "--horizon", "0"], 2, "horizon must be from 1 to 100,000"),
     "endless horizon": (["forecast", "d", "days.csv", "--horizon", "100000000000"], 2, "from 1 to 100,000"),
     "endless samples": (["forecast", "d", "days.csv", "--samples", "1000000000"], 2, "samples from 1 to 10,000"),

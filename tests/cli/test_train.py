@@ -60,6 +60,14 @@ def test_memory_is_always_measured_and_mfu_only_in_longer_runs(trained):
     assert {line["mfu"] for line in lines} == {None}
 
 
+def test_a_run_is_named_once_its_data_is_read(foretell):
+    Path("empty.txt").touch()
+    lines = foretell("train", "empty.txt", *QUICK).err.splitlines()
+    assert [line.split()[0] for line in lines] == ["reading", "foretell:"]
+    Path("empty.txt").write_text("a text. " * 200)
+    assert "run         runs/empty" in foretell("train", "empty.txt", *QUICK).err.splitlines()
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "sgd"])
 def test_resuming_is_bit_identical_with_other_optimizers(foretell, corpus, optimizer):
     options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.optimizer", optimizer]

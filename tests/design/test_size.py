@@ -52,17 +52,18 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        818,
+        831,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
-        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model",
+        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
+        "data must be paths; folders that cannot be written are refused first",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         4,
-        487,
+        491,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
-        "options of lessons; numbers of a task's head; the time when a command began",
+        "options of lessons; numbers of a task's head; the time when a command began; names of series",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 121, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -75,19 +76,19 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1576,
+        1580,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer",
     ),
     (
         "forecasting",
         7,
-        1906,
+        1918,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
-        "forecasters as models of values, for the page",
+        "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks",
     ),
     (
         "generation",
@@ -96,7 +97,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits; blocks "
         "with numbers that are not finite are cleared",
     ),
-    ("inference", 3, 540, "evaluate from Python; receipts of answers and their verification"),
+    ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
         15,
@@ -114,7 +115,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 346, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 347, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     ("runs", 1, 231, "records of time, folds and training tokens; a table of runs as a document"),
     (
@@ -127,19 +128,19 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         4,
-        782,
+        784,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass",
     ),
-    ("session", 2, 180, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
+    ("session", 2, 185, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
     ("text", 1, 157, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 154, "trainings of a given wall time, or until the data is learned"),
     (
         "translation",
         1,
-        316,
+        329,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
-        "batches with pairs of all lengths",
+        "batches with pairs of all lengths; BLEU of short sentences",
     ),
     (
         "typesetting",

@@ -16,7 +16,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, longer_advice, mixture_advice
+from foretell.finetuning.report import REPORT, baseline_advice, longer_advice
 from foretell.finetuning.request import FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
 from foretell.finetuning.tfidf import FEATURES
@@ -93,10 +93,13 @@ def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(
 ) -> None:
     session = finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True))
     linear = {"rule": f"{FEATURES} with logistic regression, C 10", "accuracy": 0.9}
-    (line,) = mixture_advice(session, {"accuracy": 0.8}, linear)
+    (line,) = baseline_advice(session, {"accuracy": 0.8}, linear)
     assert line.endswith(f"finetune {review_file} --task classify --ensemble")
-    assert mixture_advice(session, {"accuracy": 0.9}, linear) == []
-    assert mixture_advice(session, {"accuracy": 0.8}, {**linear, "rule": "the most frequent label"}) == []
+    assert baseline_advice(session, {"accuracy": 0.9}, linear) == []
+    (line,) = baseline_advice(session, {"accuracy": 0.8}, {**linear, "rule": "the most frequent label"})
+    assert line == "the baseline is better than this model"
+    for error, lines in ((1.2, [line]), (0.2, [])):
+        assert baseline_advice(session, {"rmse": error}, {"rule": "the mean", "rmse": 0.3}) == lines
 
 
 def test_each_fold_has_its_vocabulary(review_file: Path, tmp_path: Path, tiny_request, finetune) -> None:

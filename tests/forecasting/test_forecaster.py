@@ -11,7 +11,7 @@ import torch
 
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.forecaster import FEWEST_EQUAL, Forecast, forecast, load_forecaster
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series, numbered, value_text
 from foretell.model.cache import FreshKVView
 from foretell.model.quantized_linear import quantized_layers
 
@@ -121,6 +121,8 @@ def test_what_cannot_be_forecast_is_refused(forecaster):
         forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
     with pytest.raises(UsageError, match="horizon must be from 1 to 100,000"):
         forecaster.sample_paths([WAVE], 0, 2)
+    with pytest.raises(UsageError, match="a list from read_series"):
+        forecast(forecaster, [1.0, 2.0, 3.0])  # pyrefly: ignore
     with pytest.raises(CheckpointError, match="not trained on series"):
         load_forecaster("primer")
 
@@ -133,6 +135,14 @@ def test_a_forecast_has_times_median_and_intervals(forecaster):
     np.testing.assert_allclose([low, high], [[10, 20], [90, 180]])
     (real,) = forecast(forecaster, [made.series], 4, 3)
     assert real.paths.shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.012344, "0.01234"), (37_858.4, "37,858"), (-1e6, "-1,000,000"), (3.1e16, "3.1e+16")]
+)
+def test_a_value_is_shown_without_a_power_of_ten_where_it_is_short(value, text):
+    assert value_text(value) == text
+    assert value_text(math.nan) == "missing"
 
 
 def test_a_forecast_displays_its_first_steps(forecaster):

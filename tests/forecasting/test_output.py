@@ -52,7 +52,7 @@ def test_outputs_are_checked_before_any_work(tmp_path):
 def test_a_picture_has_a_panel_per_series_and_says_what_is_left_out(tmp_path, pictures):
     lines = draw_forecasts(tmp_path / "x.png", [FORECAST] * 8, (80.0, 95.0))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert "2 more are left out" in lines[0]
+    assert "shows 6 of 8 series" in lines[0]
     assert draw_forecasts(tmp_path / "x.png", [FORECAST], (80.0,)) == []
 
 

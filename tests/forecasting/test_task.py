@@ -185,6 +185,7 @@ def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(
     monkeypatch.setattr("foretell.forecasting.train.MOST_PASSES", 1)
     monkeypatch.setattr("foretell.forecasting.train.FEWEST_STEPS", 3)
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: 0.01)
+    monkeypatch.setattr(ForecastTraining, "minutes_left", lambda _: 2.0)
     caplog.set_level(logging.INFO, logger="foretell")
     request = ForecastRequest(data=series_file, out=tmp_path / "run", size="toy", horizon=4, minutes=2.0)
     trained = run_training(ForecastTraining(request), Reporter())

@@ -29,6 +29,7 @@ TIMES = {
     "slashes, day first, no zeros": (["30/9/2023", "1/10/2023"], "1 day", 7, "2/10/2023"),
     "two digits of the year": (["30.12.99", "31.12.99"], "1 day", 7, "01.01.00"),
     "named quarters": (["2023Q3", "2023Q4"], "3 months", 4, "2024Q1"),
+    "ISO weeks": (["2020-W52", "2020-W53"], "1 week", 52, "2021-W01"),
     "quarters with a hyphen": (["2023-Q3", "2023-Q4"], "3 months", 4, "2024-Q1"),
     "named months": (["Nov 1999", "Dec 1999"], "1 month", 12, "Jan 2000"),
     "long names of months": (["March 2000", "June 2000"], "3 months", 4, "September 2000"),

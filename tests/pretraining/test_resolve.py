@@ -32,13 +32,13 @@ from foretell.training.optimizer import optimizer_flops_per_step
 
 
 def test_steps_fill_the_given_minutes():
-    steps, reason = steps_for_text(100_000, 2048, 2.0, 20_480)
+    steps, reason = steps_for_text(100_000, 2048, 3.0, 2.0, 20_480)
     assert steps == 1200
-    assert "2 minutes" in reason
+    assert "2 of 3 minutes at 20,480 tokens/s, as an estimate" in reason
 
 
 def test_without_minutes_the_text_is_not_read_too_often():
-    steps, reason = steps_for_text(100_000, 1000, None, 10**9)
+    steps, reason = steps_for_text(100_000, 1000, None, 10.0, 10**9)
     assert steps == MOST_EPOCHS * 100
     assert "memorise" in reason
 
@@ -64,8 +64,8 @@ def request(**changes: Any) -> TextRequest:
     return TextRequest(source=list, names=[], out=Path("x"), **changes)
 
 
-def facts(speed: float = 20_000.0, memory: DeviceMemory = MEMORY, tokens: int = 10**6) -> Facts:
-    return Facts(vocab_size=512, train_tokens=tokens, memory=memory, measure_speed=lambda model, training: speed)
+def facts(speed: float = 20_000.0, memory: DeviceMemory = MEMORY, tokens: int = 10**6, minutes: float = 10.0) -> Facts:
+    return Facts(512, tokens, memory, lambda model, training: speed, minutes=lambda: minutes)
 
 
 def test_a_size_and_its_steps_need_no_measurement() -> None:
@@ -80,7 +80,7 @@ def test_a_size_and_its_steps_need_no_measurement() -> None:
 
 
 def test_open_size_and_steps_are_chosen_with_a_reason_each() -> None:
-    chosen = resolve(request(minutes=2.0), facts())
+    chosen = resolve(request(minutes=3.0), facts(minutes=2.0))
     config = chosen.config
     assert [reason.split()[0] for reason in chosen.reasons] == ["size", "steps"]
     assert chosen.size in chosen.reasons[0]
@@ -88,7 +88,10 @@ def test_open_size_and_steps_are_chosen_with_a_reason_each() -> None:
 
 
 def test_a_faster_machine_gets_a_larger_size() -> None:
-    sizes = [resolve(request(minutes=60.0), facts(speed, tokens=10**9)).size for speed in (100, 20_000, 2_000_000)]
+    sizes = [
+        resolve(request(minutes=60.0), facts(speed, tokens=10**9, minutes=60.0)).size
+        for speed in (100, 20_000, 2_000_000)
+    ]
     assert len(set(sizes)) == 3
     assert sizes == [size for size in SIZES if size in sizes]
 

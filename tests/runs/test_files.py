@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from foretell import files
 from foretell.errors import CheckpointError, OutputError
 from foretell.files import (
     HTML_MARK,
+    check_new,
     check_target,
+    check_writable,
     format_bytes,
     new_directory,
     new_files,
@@ -95,6 +98,27 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Path, "rename", noted("appears", Path.rename, lambda paths: paths[1]))
     monkeypatch.setattr(Path, "replace", noted("appears", Path.replace, lambda paths: paths[1]))
     return lines
+
+
+def test_a_disk_that_refuses_every_write_is_named_with_the_file(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system", "another name")
+
+    for method in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(OutputError, match=f"^could not write {tmp_path}/x.txt: Read-only file system$"):
+        write_text(tmp_path / "x.txt", "new")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
+    for check in (check_new, partial(check_target, mark=HTML_MARK), check_writable):
+        with pytest.raises(OutputError, match=f"the folder {tmp_path} cannot be written; give another one"):
+            check(tmp_path / "x")
+    (tmp_path / "inside").mkdir()
+    check_new(tmp_path / "inside" / "x")
+    with pytest.raises(OutputError, match=f"the folder {tmp_path} cannot be written"):
+        check_new(tmp_path / "missing" / "x")
 
 
 def test_a_text_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:

@@ -200,8 +200,9 @@ def test_contributions_add_up(server, model):
     answer = server.ask("/v1/completions", **ASKED, look={"contributions": True}, return_token_ids=True)
     found = answer["foretell"]["look"][0]["contributions"]
     ids = " ".join(map(str, model.encode(PROMPT)))
-    expected = direct_logit_attribution(model.on_ids(), ids, token=answer["choices"][0]["token_ids"][0])
-    assert found == expected.to_json()
+    token = answer["choices"][0]["token_ids"][0]
+    expected = direct_logit_attribution(model.on_ids(), ids, token=token)
+    assert found == {**expected.to_json(), "text": model.tokenizer.text_of(token)}
 
 
 def test_logits_have_their_positions(server, model):

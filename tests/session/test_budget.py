@@ -89,7 +89,7 @@ def test_too_little_time_for_any_size_is_a_warning_with_the_time_needed(caplog):
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert choose_size(SIZES, budget(minutes / 10))[0] == "toy"
     assert "too short: about 20 steps of the smallest size, toy, in 0.02 minutes" in caplog.text
-    assert "needs 200: --minutes 0.2" in caplog.text
+    assert "needs 200, so 0.18 minutes more" in caplog.text
 
 
 @pytest.mark.parametrize("curve", [TEXT, SERIES, PAIRS], ids=["text", "series", "pairs"])

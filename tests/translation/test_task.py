@@ -30,7 +30,9 @@ from foretell.translation.train import PairRequest, PairText, TranslationTrainin
 from foretell.translation.translate import (
     LENGTH_PENALTIES,
     Decoding,
+    PairEvaluation,
     choose_length_penalty,
+    compare,
     evaluate_pairs,
     translate,
 )
@@ -189,6 +191,14 @@ def test_quality_is_that_of_sacrebleu(session):
     assert result.quality.bleu < result.quality.bleu_all_references == pytest.approx(100)
     assert result.loss > 0
     assert "nrefs" in result.quality.signature
+    assert "shorter sentences" not in str(result)
+
+
+def test_bleu_of_sentences_without_four_words_is_explained(session):
+    pairs = [Pair("un chien", "a dog")]
+    quality = compare(pairs, {"un chien": "a dog"})
+    assert (quality.bleu, quality.chrf) == (0, 100)
+    assert "is 0 for shorter sentences" in " ".join(str(PairEvaluation(quality, 1.0, 3, 0)).split())
 
 
 @pytest.mark.parametrize(
@@ -213,15 +223,16 @@ def test_other_settings_than_those_of_the_run_are_refused(session):
         )
 
 
-@pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 240), (None, 0.001, None)])
+@pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 120), (None, 0.001, None)])
 def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monkeypatch, minutes, seconds, steps):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
+    monkeypatch.setattr(TranslationTraining, "minutes_left", lambda self: 1.0 if minutes else self.default_minutes)
     training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
     choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
     per_epoch = training.loader(PairText(session.task.data, session.task.vocabulary), choice.config).batches_per_epoch
     assert choice.config.training.steps == (steps or 30 * per_epoch)
-    assert ("2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
+    assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny")])
@@ -241,3 +252,10 @@ def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
     run_training(TranslationTraining(request(tmp_path / "run", overrides=overrides, pairs=data)), Reporter())
     assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(("minutes", "spent", "left"), [(None, 60, 10), (2.0, 0, 2), (2.0, 1.51, 0.49), (2.0, 3, 0.2)])
+def test_minutes_before_the_first_step_are_not_left_for_steps(tmp_path, minutes, spent, left):
+    training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
+    training.began -= 60 * spent
+    assert training.minutes_left() == left

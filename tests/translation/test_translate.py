@@ -70,6 +70,10 @@ def test_blank_sentences_stay_blank_and_an_endless_translation_is_cut(translator
     assert results[1].to_json() == {"source": "the", "translation": results[1].translation, "score": results[1].score}
 
 
+def test_a_string_is_one_sentence(translator):
+    assert translate(translator, "the cat sat", GREEDY) == translate(translator, ["the cat sat"], GREEDY)
+
+
 def test_a_sentence_beyond_the_context_is_refused_by_its_line(translator):
     with pytest.raises(ContextLengthError, match="line 2 has 31 tokens and the model's context is 24.*'the the"):
         translate(translator, ["the", "the " * 30])

@@ -15,6 +15,7 @@ from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, print_json, report, results, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
@@ -228,7 +229,8 @@ def choose_series(series: list[Series], names: list[str] | None) -> list[Series]
     known = {each.unique_id: each for each in series}
     for name in names or []:
         if name not in known:
-            raise DataError(f"no series '{name}'{did_you_mean(name, known)}")
+            near = did_you_mean(name, known) or shorten(f"; there is {', '.join(known)}", 200)
+            raise DataError(f"no series '{name}'{near}")
     return [known[name] for name in dict.fromkeys(names)] if names else series
 
 

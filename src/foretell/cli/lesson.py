@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results, write_page
 from foretell.errors import LessonError, UsageError
-from foretell.files import HTML_MARK, check_target
+from foretell.files import HTML_MARK, check_target, check_writable
 from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def lesson(
         return
     if html is not None:
         check_target(html, HTML_MARK)
+    if out is not None:
+        check_writable(out)
     note("computing ...")
     from foretell.lessons.registry import LessonOptions, make_lesson
 

@@ -115,7 +115,7 @@ class LabelAttribution(Shown):
         parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
         rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
         others = [(signed(rest), "", f"the other {len(self.parts) - len(parts)} together")]
-        ends = [(signed(self.total), "", "their sum")]
+        ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
         if self.constant:
             ends = [(signed(self.constant), "", "the mean of the training examples"), *ends]
         rows = [(part.value, part.name) for part in parts]
@@ -130,7 +130,6 @@ class LabelAttribution(Shown):
                 DocumentSection(
                     "by part of the model", [bars(rows, [*(others if len(parts) < len(self.parts) else []), *ends])]
                 ),
-                Paragraph(f"the model's own: {signed(self.logit)}"),
             ],
         )
 

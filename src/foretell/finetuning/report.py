@@ -44,7 +44,7 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     entries = {"best_step": best.step, "baseline": baseline, **ensemble_entry(model)}
     outputs, targets = task_outputs(model, dev, session.dtype), [example.target for example in dev]
     figures = session.task.head.task.figures(outputs, targets)
-    if advice := [*longer_advice(session, figures), *mixture_advice(session, figures, baseline)]:
+    if advice := [*longer_advice(session, figures), *baseline_advice(session, figures, baseline)]:
         entries["advice"] = advice
     return write_figures(session, outputs, targets, {}, entries)
 
@@ -121,14 +121,19 @@ def write_cross_validation(session: Session[FinetuneTask], result: CrossValidati
     write_figures(session, result.outputs, result.targets, means(result.figures), entries)
 
 
-def mixture_advice(
+def baseline_advice(
     session: Session[FinetuneTask], figures: Mapping[str, float], baseline: Mapping[str, Any]
 ) -> list[str]:
-    """The command that mixes a model with TF-IDF, if TF-IDF is better on the held-out examples."""
+    """A line if the baseline is better on the held-out examples; with TF-IDF, the command that mixes the two."""
     task, minutes = session.task, session.task.about.get("minutes")
-    has_rival = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
-    if not has_rival or task.config.finetuning.ensemble or baseline["accuracy"] <= figures["accuracy"]:
+    is_better = (
+        baseline["accuracy"] > figures["accuracy"] if "accuracy" in figures else baseline["rmse"] < figures["rmse"]
+    )
+    if not is_better:
         return []
+    can_mix = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
+    if not can_mix or task.config.finetuning.ensemble:
+        return ["the baseline is better than this model"]
     command = command_with(session, *([] if minutes is None else ["--minutes", f"{minutes:g}"]), "--ensemble")
     return [
         f"the baseline is better, and a mixture with it may be better than both, with your other options: {command}"

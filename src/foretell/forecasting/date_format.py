@@ -6,6 +6,7 @@ UNIX are formats too.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -21,7 +22,7 @@ DAYS = (  # the formats that are tried, each followed by the time of day that th
 )
 MONTHS = (
     *("%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%B %Y", "%b-%Y", "%b-%y", "%Y %b"),
-    *("%YQ%q", "%Y-Q%q", "%Y Q%q", "Q%q %Y", "Q%q-%Y", "%qQ%Y", "%qQ%y"),
+    *("%YQ%q", "%Y-Q%q", "%Y Q%q", "Q%q %Y", "Q%q-%Y", "%qQ%Y", "%qQ%y", "%G-W%V", "%GW%V"),
 )
 NAMES = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
 MONTH_NAMES = (*NAMES, "December")
@@ -36,6 +37,8 @@ CODES = {
     "%b": rf"(?P<b>{'|'.join(SHORT_NAMES)})",
     "%B": rf"(?P<b>{'|'.join(MONTH_NAMES)})",
     "%q": r"(?P<q>[1-4])",
+    "%G": r"(?P<G>\d{4})",
+    "%V": r"(?P<V>0[1-9]|[1-4]\d|5[0-3])",
     "%H": r"(?P<H>[01]\d|2[0-3])",
     "%-H": r"(?P<H>1\d|2[0-3]|\d)",
     "%M": r"(?P<M>[0-5]\d)",
@@ -162,7 +165,9 @@ def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.nd
 
 
 def iso_time(parts: dict[str, str]) -> str:
-    """The groups of a date format's pattern as an ISO time."""
+    """The groups of a date format's pattern as an ISO time; a week is its Monday."""
+    if "V" in parts:
+        return f"{dt.date.fromisocalendar(int(parts['G']), int(parts['V']), 1)}T00:00:00"
     year = parts.get("Y") or f"{'19' if int(parts['y']) >= PIVOT else '20'}{parts['y']}"
     if "b" in parts:
         month = SHORT_NAMES.index(parts["b"][:3].capitalize()) + 1
@@ -186,6 +191,7 @@ def write_time(seconds: int, date_format: str, local: str) -> str:
     date, clock = str(np.datetime64(seconds, "s")).split("T")
     year, month, day = date.rsplit("-", 2)
     hour, minute, second = clock.split(":")
+    week = dt.date.fromisoformat(date).isocalendar() if "%V" in date_format else (0, 0)
     values = {
         "%Y": year,
         "%y": year[-2:],
@@ -196,6 +202,8 @@ def write_time(seconds: int, date_format: str, local: str) -> str:
         "%b": SHORT_NAMES[int(month) - 1],
         "%B": MONTH_NAMES[int(month) - 1],
         "%q": str((int(month) + 2) // 3),
+        "%G": str(week[0]),
+        "%V": f"{week[1]:02}",
         "%H": hour,
         "%-H": str(int(hour)),
         "%M": minute,

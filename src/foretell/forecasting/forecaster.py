@@ -18,7 +18,7 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.series import Series, choose_season, default_horizon
+from foretell.forecasting.series import Series, choose_season, default_horizon, value_text
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.batch_generation import run
@@ -194,7 +194,7 @@ class Forecast(Shown):
     def document(self) -> DocumentSection:
         """Medians and intervals of the first steps."""
         low, high = self.interval(SHOWN_LEVEL)
-        columns = ([f"{value:.4g}" for value in each] for each in (self.median, low, high))
+        columns = (list(map(value_text, each)) for each in (self.median, low, high))
         rows = list(zip(self.times, *columns, strict=True))
         header = ("time", "median", f"{SHOWN_LEVEL}% from", "to")
         about = f"{len(self.paths)} sampled paths of {len(rows)} steps"
@@ -256,6 +256,8 @@ def forecast(
     if not isinstance(series, list | tuple):
         given = make_section(SeriesFormat, file_format, "format")
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
+    if not all(isinstance(each, Series) for each in series):
+        raise UsageError("series are a path, a DataFrame, or a list from read_series; name a file or make a DataFrame")
     histories = [each.values for each in series]
     forecaster, usual = forecaster.for_series(series)
     steps = usual if horizon is None else horizon

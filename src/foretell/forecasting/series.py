@@ -248,3 +248,8 @@ def autocorrelation(values: np.ndarray) -> np.ndarray:
         return np.zeros(0)
     spectrum = np.abs(np.fft.rfft(changes / np.sqrt(power), 2 * len(changes))) ** 2
     return np.fft.irfft(spectrum)[:count]
+
+
+def value_text(value: float) -> str:
+    """A value in four digits, or whole from a thousand to a billion; `missing` for none."""
+    return "missing" if np.isnan(value) else f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -364,7 +364,7 @@ def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Ser
             absent, first_absent = absent + len(filled) - len(texts), first_absent or name
         made[name], shared = Series(name, filled, timeline), shared or timeline
     if absent:
-        logger.warning(f"{absent:,} times are absent, taken as missing values: series '{first_absent}'")
+        logger.warning(f"times are absent, taken as missing values: {absent:,}, first in series '{first_absent}'")
     for name, (texts, values) in groups.items():
         if name not in made and texts is not None:
             timeline = lone_timeline(texts[0], shared, f"{file}, series '{name[:40]}'")

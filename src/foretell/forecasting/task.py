@@ -20,7 +20,7 @@ from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, ch
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
-from foretell.forecasting.series import Series, fingerprint
+from foretell.forecasting.series import Series, fingerprint, value_text
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
     Window,
@@ -209,9 +209,7 @@ class ForecastTask(Task):
         forecaster = Forecaster(self.decoder.eval(), self.codec, horizon, season=self.config.series.cycle)
         (paths,) = forecaster.sample_paths([history], horizon, SAMPLE_PATHS)
         self.decoder.train()
-        past, future = (
-            " ".join(f"{value:.4g}" for value in part) for part in (history[-SHOWN_VALUES:], np.median(paths, 0))
-        )
+        past, future = (" ".join(map(value_text, part)) for part in (history[-SHOWN_VALUES:], np.median(paths, 0)))
         return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]
 
     def save_model(self, directory: Path) -> None:

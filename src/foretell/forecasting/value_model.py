@@ -12,6 +12,7 @@ import numpy as np
 from foretell.errors import UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec
 from foretell.forecasting.forecaster import Forecaster
+from foretell.forecasting.series import value_text
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import word_level_json
@@ -90,8 +91,3 @@ def is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def value_text(value: float) -> str:
-    """A value in four digits; `missing` for none."""
-    return "missing" if np.isnan(value) else f"{value:.4g}"

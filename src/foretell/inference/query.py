@@ -86,7 +86,8 @@ class Score(Shown):
         if len(rows) > most_rows:
             left_out = f"{len(rows) - most_rows:,} more"
             rows = [*rows[: most_rows // 2], ("", left_out, ""), *rows[-most_rows // 2 :]]
-        return DocumentSection("", [Table(("bits", "token", ""), rows), Paragraph(self.total())])
+        table = Table(("bits", "token", ""), rows) if len(self.tokens) > 1 else Table(("token",), [rows[0][1:2]])
+        return DocumentSection("", [table, Paragraph(self.total())])
 
     def total(self) -> str:
         if self.perplexity is None:

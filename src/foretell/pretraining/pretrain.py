@@ -79,6 +79,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             memory=machine.memory,
             measure_speed=partial(measure_speed, device=machine.device, dtype=machine.dtype, processes=processes),
             rows=row_facts(data.store) if self.request.data_config().rows else None,
+            minutes=self.minutes_left,
             as_bytes=0 if self.request.given_tokenizer else data.store.split("train").bytes,
         )
         return resolve(self.request, facts)

@@ -48,7 +48,6 @@ LARGE = Recipe(6e-4, 16_384)
 SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
 CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
-DEFAULT_MINUTES = 10.0
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
 PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
@@ -73,6 +72,7 @@ class Facts:
     measure_speed: Callable[[ModelConfig, TrainingConfig], float]
     rows: RowFacts | None = None
     as_bytes: int = 0  # the bytes of the training text, if the kind of its vocabulary can still be chosen
+    minutes: Callable[[], float] = lambda: 10.0  # for steps: `Training.minutes_left`
 
 
 def resolve(request: TextRequest, facts: Facts) -> Choice:
@@ -161,7 +161,7 @@ def resolve_size(request: TextRequest, facts: Facts) -> tuple[str, str]:
     model, training = probed_shape(request, facts, "tiny")
     rate = facts.measure_speed(model, training) * flops_per_token(model, training)
     costs = {name: size_cost(request, name, facts.vocab_size) for name in SIZES}
-    return choose_size(costs, Budget(request.minutes or DEFAULT_MINUTES, rate, facts.train_tokens, TEXT))
+    return choose_size(costs, Budget(facts.minutes(), rate, facts.train_tokens, TEXT))
 
 
 def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, str]:
@@ -169,7 +169,7 @@ def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, s
     model, training = probed_shape(request, facts, size)
     rate = facts.measure_speed(model, training)
     tokens_per_step = training.batch_size * mean_row(request, facts, model)
-    return steps_for_text(facts.train_tokens, tokens_per_step, request.minutes, rate)
+    return steps_for_text(facts.train_tokens, tokens_per_step, request.minutes, facts.minutes(), rate)
 
 
 def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) -> Config:
@@ -229,12 +229,12 @@ def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> No
 
 
 def steps_for_text(
-    train_tokens: int, tokens_per_step: int, minutes: float | None, tokens_per_second: float
+    train_tokens: int, tokens_per_step: int, minutes: float | None, left: float, tokens_per_second: float
 ) -> tuple[int, str]:
     """The steps that fit the time; if the time was not given, at most MOST_EPOCHS passes over the text."""
     steps, why = choose_steps(
         minutes,
-        DEFAULT_MINUTES,
+        left,
         tokens_per_step / tokens_per_second,
         f"{tokens_per_second:,.0f} tokens/s",
         most=MOST_EPOCHS * train_tokens // tokens_per_step,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -166,8 +167,9 @@ class Watch:
         """The contributions to the logit of the first new token, in another pass over the prompt."""
         generated = self.sequence.generated
         ids = " ".join(map(str, self.sequence.prompt))
-        token = generated[0] if generated else None
-        return direct_logit_attribution(self.served.model.on_ids(), ids, token=token).to_json()
+        model, token = self.served.model, generated[0] if generated else None
+        direct = direct_logit_attribution(model.on_ids(), ids, token=token)
+        return replace(direct, text=model.tokenizer.text_of(direct.token)).to_json()
 
 
 def as_json(position: int, value: Tensor) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class SizeCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """The time, the speed of the machine, and the different tokens of the data, with the curve of such data."""
+    """The time for steps, the speed of the machine, the different tokens of the data, and the curve of such data."""
 
     minutes: float
     flops_per_second: float
@@ -97,8 +97,8 @@ def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str
     if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
         logger.warning(
             f"time        too short: about {steps:,.0f} steps of the smallest size, {smallest}, in "
-            f"{in_minutes(budget.minutes)}; a useful model needs {FEWEST_STEPS}: --minutes "
-            f"{round_up(budget.minutes * FEWEST_STEPS / steps)}"
+            f"{in_minutes(budget.minutes)}; a useful model needs {FEWEST_STEPS}, so "
+            f"{round_up(budget.minutes * (FEWEST_STEPS / steps - 1))} minutes more"
         )
     best = min(losses.values())
     name = next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * best)
@@ -123,19 +123,18 @@ def round_up(minutes: float) -> str:
 
 
 def choose_steps(
-    minutes: float | None, default_minutes: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
+    minutes: float | None, left: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
 ) -> tuple[int, str]:
     """The steps of `seconds` each that fit the time, and the reason; of `minutes` it is an estimate.
 
-    Without `minutes`, the default applies, with at least `fewest` steps and at most `most`, after which a model would
-    mostly memorise its data. speed: the measured speed in words.
+    left: the minutes for steps. Without `minutes`, steps are at least `fewest` and at most `most`, after which a model
+    would mostly memorise its data. speed: the measured speed in words.
     """
-    by_time = int(60 * (minutes or default_minutes) / seconds)
-    why = f"{in_minutes(minutes or default_minutes)} at {speed}"
-    steps = by_time
+    steps = by_time = int(60 * left / seconds)
+    why = f"{in_minutes(left)} at {speed}"
     if minutes is not None:
-        why += ", as an estimate: the time decides"
-    if minutes is None and most is not None and most < by_time:
+        why = f"{left:g} of {in_minutes(minutes)} at {speed}, as an estimate: the time decides"
+    elif most is not None and most < by_time:
         steps, why = most, "more would mostly memorise the data"
     least = 1 if minutes is not None else fewest
     if steps <= least:

@@ -24,6 +24,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
+from foretell.training.loop import LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 PROBED = "tiny"  # the size whose speed is measured
@@ -146,15 +147,20 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         config, cost = configs[PROBED], costs[PROBED]
         check_model_fits(self.footprint(config, data).shapes, config.training, machine.memory)
         rate = cost.tokens_per_step * cost.flops_per_token / self.seconds_per_step(config, data, machine)
-        minutes = self.request.minutes or self.default_minutes
-        return choose_size(costs, Budget(minutes, rate, unique_tokens, self.curve))
+        return choose_size(costs, Budget(self.minutes_left(), rate, unique_tokens, self.curve))
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
         if self.request.section("training").get("steps") is not None:
             return config.training.steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
-        return choose_steps(self.request.minutes, self.default_minutes, seconds, f"{seconds:.2f} s per step", most)
+        return choose_steps(self.request.minutes, self.minutes_left(), seconds, f"{seconds:.2f} s per step", most)
+
+    def minutes_left(self) -> float:
+        """The minutes for steps: of the given ones, or the default ones, which reading does not shorten; two digits."""
+        minutes, spent = self.request.minutes, (time.monotonic() - self.began) / 60
+        left = self.default_minutes if minutes is None else max(minutes - spent, LEAST_SHARE * minutes)
+        return float(f"{left:.2g}")
 
     def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
         """Refuse options that `TrainingRequest.check_same_run` cannot compare."""

@@ -70,7 +70,6 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
     machine = Machine(device, choose_training_dtype(request.dtype, device), device_memory(device))
     training.check_early(machine)
     with new_run(request.out, request.described) as run:
-        logger.info(f"run         {run.directory}")
         for line in [] if request.start is None else request.start.notes():
             logger.info(line)
         task = same_task(
@@ -86,6 +85,7 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     """The task before its first step; logs what was read and chosen, and why."""
     request = training.request
     data = training.read(run, reporter)
+    logger.info(f"run         {run.directory}")
     choice = training.choose(data, machine)
     config = choice.config
     check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)

@@ -207,7 +207,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         (alpha, quality), *_ = qualities.items()
         before = qualities[LENGTH_PENALTY]
         logger.info(
-            f"decoding    length penalty {alpha:g}: BLEU {quality.bleu:.1f}, brevity penalty "
+            f"decoding    length penalty {alpha:g}: BLEU {quality.bleu:.1f}, chrF {quality.chrf:.1f}, brevity penalty "
             f"{quality.brevity_penalty:.3f} on {len(pairs):,} held-out pairs ({LENGTH_PENALTY:g}: {before.bleu:.1f}, "
             f"{before.brevity_penalty:.3f})"
         )

@@ -65,11 +65,14 @@ class Decoding:
         return own if self.alpha is None else self.alpha
 
 
-def translate(translator: Translator, sentences: Sequence[str], decoding: Decoding = Decoding()) -> list[Translation]:
-    """The translation of each sentence; blank ones stay blank. Each is as if it were translated alone.
+def translate(
+    translator: Translator, sentences: str | Sequence[str], decoding: Decoding = Decoding()
+) -> list[Translation]:
+    """The translation of one sentence or of each; blank ones stay blank. Each is as if it were translated alone.
 
     Raises ContextLengthError for a sentence that is longer than the model's context.
     """
+    sentences = [sentences] if isinstance(sentences, str) else sentences
     encoded = {
         index: translator.vocabulary.encode_source(sentence)
         for index, sentence in enumerate(sentences)
@@ -170,6 +173,9 @@ class Quality:
         return asdict(self)
 
 
+NO_FOUR_WORDS = "BLEU counts runs of four words and is 0 for shorter sentences; chrF counts characters"
+
+
 def load_sacrebleu() -> Any:
     """The package; a `UsageError` with the install command if it is missing."""
     try:
@@ -207,7 +213,10 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
 
 
 def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict[float, Quality]:
-    """The quality with each of LENGTH_PENALTIES, best BLEU first. One beam search serves all: they rank its results."""
+    """The quality with each of LENGTH_PENALTIES, the best BLEU first, then the best chrF.
+
+    One beam search serves all: they rank its results.
+    """
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
     encoded = [translator.vocabulary.encode_source(source) for source in sources]
     by_length = sorted(range(len(sources)), key=lambda index: len(encoded[index]))
@@ -222,8 +231,11 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
         best = {source: best_of(beam, alpha) for source, beam in beams.items()}
         texts = {source: translator.vocabulary.decode(hypothesis.ids) for source, hypothesis in best.items()}
         qualities[alpha] = compare([pair for pair in pairs if pair.source in texts], texts)
-    order = sorted(qualities, key=lambda alpha: (-qualities[alpha].bleu, abs(alpha - LENGTH_PENALTY)))
-    return {alpha: qualities[alpha] for alpha in order}
+
+    def rank(alpha: float) -> tuple[float, float, float]:
+        return -qualities[alpha].bleu, -qualities[alpha].chrf, abs(alpha - LENGTH_PENALTY)
+
+    return {alpha: qualities[alpha] for alpha in sorted(qualities, key=rank)}
 
 
 def best_of(beam: Sequence[Hypothesis], alpha: float) -> Hypothesis:
@@ -254,7 +266,8 @@ class PairEvaluation(Shown):
             ("loss", f"{self.loss:.4f}", "nats per target token"),
             ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
         ]
-        return DocumentSection("", [Table(("", "", ""), rows), Paragraph(quality.signature)])
+        short = [Paragraph(NO_FOUR_WORDS)] if quality.bleu == 0 else []
+        return DocumentSection("", [Table(("", "", ""), rows), *short, Paragraph(quality.signature)])
 
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Decoding) -> PairEvaluation:
