@@ -281,6 +281,11 @@ def test_the_pass_over_any_answer_is_shown(folders, server):
         assert stored["agrees"] and [step for step in stored["steps"] if "columns" in step]
         whole = server.ask("/explore/value", **body, address=f"task_head.contributions[{answer},'all']")
         assert whole["agrees"] and whole["stored"] == pytest.approx(stored["stored"], abs=1e-4)
+        given = as_task_input(load(folders / "answers", dtype="float32"), answers, answer)
+        page = PageModel.of(given, outcomes_of(given, TEXT))
+        family, index = all_sections(page)["outcomes.parts"]
+        traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, [(family, index)]))
+        assert family.content(traced, index)[0, 0, :2].tolist() == pytest.approx([answer, stored["stored"]], abs=1e-5)
         share = server.ask("/explore/value", **body, address=f"task_head.probabilities[{answer}]")["stored"]
         assert share == pytest.approx([*prediction.to_json()["probabilities"].values()][answer], abs=1e-5)
         other = server.post("/explore/value", **body, address=f"task_head.contributions[{(answer + 1) % 3},0]")
