@@ -28,7 +28,7 @@ def speedrun(
         float | None, Parameter(help="The loss to reach, in nats per character; 1.4697 for nanoGPT's Shakespeare.")
     ] = None,
     minutes: Annotated[float | None, Parameter(help="Train for this long, evaluations included.")] = None,
-    steps: Annotated[int | None, arguments.Whole, Parameter(help="Or for this many steps; default: 1300.")] = None,
+    steps: Annotated[int | None, arguments.whole("Or for this many steps; default: 1300.")] = None,
     seed: Annotated[
         list[int] | None, Parameter(consume_multiple=False, help="A seed, default 1; may be repeated.")
     ] = None,
