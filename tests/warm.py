@@ -173,9 +173,7 @@ def end(work: Callable[..., object], *arguments: object) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # pyrefly: ignore[missing-attribute] - lets pools end, and waits for threads
     atexit._run_exitfuncs()
     try:
         for stream in (sys.stdout, sys.stderr):
