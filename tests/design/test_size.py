@@ -76,7 +76,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1580,
+        1579,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer",
     ),

@@ -126,10 +126,9 @@ def baseline_advice(
 ) -> list[str]:
     """A line if the baseline is better on the held-out examples; with TF-IDF, the command that mixes the two."""
     task, minutes = session.task, session.task.about.get("minutes")
-    is_better = (
-        baseline["accuracy"] > figures["accuracy"] if "accuracy" in figures else baseline["rmse"] < figures["rmse"]
-    )
-    if not is_better:
+    gains = [baseline[name] - figures[name] for name in ("accuracy",) if name in figures]
+    gains += [figures[name] - baseline[name] for name in ("rmse",) if name in figures]
+    if not gains or gains[0] <= 0:  # a kind may have other figures
         return []
     can_mix = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
     if not can_mix or task.config.finetuning.ensemble:

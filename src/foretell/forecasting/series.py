@@ -252,4 +252,4 @@ def autocorrelation(values: np.ndarray) -> np.ndarray:
 
 def value_text(value: float) -> str:
     """A value in four digits, or whole from a thousand to a billion; `missing` for none."""
-    return "missing" if np.isnan(value) else f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
+    return "missing" if np.isnan(value) else f"{value:.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
