@@ -71,10 +71,9 @@ def speedrun(
     note(describe_model(size, chosen.model))
     note(f"machine     {chosen.threads} threads, {chosen.dtype} products")
     record = run(characters, chosen, seed or [1], show_point)
-    write_json(out, record.model_dump(mode="json"))
-    print_json(record.model_dump(mode="json")) if json else write(
-        document_text(record.document(characters.bits_per_byte))
-    )
+    values = record.model_dump(mode="json")
+    write_json(out, values)
+    print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
     again = f"{command_name()} speedrun {'' if text is None else shlex.quote(str(text)) + ' '}"
     return note(f"record      {out}; repeat it with {again}--verify {shlex.quote(str(out))}")
 

@@ -126,9 +126,8 @@ def baseline_advice(
 ) -> list[str]:
     """A line if the baseline is better on the held-out examples; with TF-IDF, the command that mixes the two."""
     task, minutes = session.task, session.task.about.get("minutes")
-    gains = [baseline[name] - figures[name] for name in ("accuracy",) if name in figures]
-    gains += [figures[name] - baseline[name] for name in ("rmse",) if name in figures]
-    if not gains or gains[0] <= 0:  # a kind may have other figures
+    signs = {"accuracy": 1, "rmse": -1}  # a kind may have neither
+    if not any(sign * baseline[name] > sign * figures[name] for name, sign in signs.items() if name in figures):
         return []
     can_mix = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
     if not can_mix or task.config.finetuning.ensemble:
