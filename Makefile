@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
+.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -18,6 +18,9 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/pyrefly check --summary=none
 	@$(BIN)/python -m compileall -q src  # where PYTHONDONTWRITEBYTECODE is set, each process of a test would do it
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+test-long: $(VENV)/.installed-dev  ## more cases of the same tests: about six minutes
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m long
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares with llama.cpp, and with clients of the server
 	$(BIN)/pytest -m oracles -rs

@@ -23,7 +23,10 @@ print(json.dumps([vectors.HAS_AVX512, vectors.HAS_VNNI, multiplies_bfloat16(deco
 """
 
 
-@pytest.mark.parametrize(("features", "expected"), [("avx2", [False, False, False]), ("avx512", [True, True, False])])
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [("avx2", [False, False, False]), pytest.param("avx512", [True, True, False], marks=pytest.mark.long)],
+)
 def test_features_limit_the_kernels_and_the_dtype_of_products(features, expected, tmp_path):
     """A file, since the benchmark starts its own command again."""
     program = tmp_path / "answer.py"

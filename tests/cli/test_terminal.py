@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from foretell.cli.terminal import ProgressLine, QuietStream, fail, messages, note, print_json, results, visible, write
+from foretell.cli.terminal import (
+    ProgressLine,
+    QuietStream,
+    fail,
+    folded,
+    messages,
+    note,
+    print_json,
+    results,
+    visible,
+    write,
+)
 
 HOSTILE = "a\x1b]0;title\x07b\x9b31mc\rd\x7f\u202ee"
 FORBIDDEN = {"\x1b", "\x07", "\x9b", "\r", "\x7f", "\u202e"}
@@ -205,3 +216,21 @@ def test_the_tokens_of_a_prompt_are_shown_on_a_terminal_before_torch_is_loaded(a
     assert "token" not in before
     assert shown.startswith(line) if line and is_terminal else shown == ""
     assert max(map(len, done.stderr.splitlines())) <= 78
+
+
+def test_long_lines_of_the_log_go_on_below_their_text():
+    line = "size        small, since " + "it fits; " * 9
+    assert folded(line, 60).split("\n")[1].startswith(" " * 12 + "it")
+    assert max(map(len, folded(line, 60).split("\n"))) <= 60
+    assert folded("one word\nand  more", 60) == "one word\nand  more"
+
+
+def test_help_fits_80_columns(foretell, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in ("train", "finetune", "forecast", "chat", "serve"):
+        lines = foretell(verb, "--help").out.split("\n")
+        assert max(map(len, lines)) <= 80, verb
+        begun = {
+            len(line) - len(line.lstrip()) for line in lines[lines.index("Parameters:") + 1 :] if line.startswith(" ")
+        }
+        assert len(begun) <= 4, begun

@@ -37,7 +37,7 @@ def scenarios():
     return module
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("parallel", ["fsdp", "ddp"])
 def test_a_resumed_run_is_bit_identical_on_as_many_processes(results, size: int, parallel: str) -> None:
     outcome = results(size)["runs"][parallel]
@@ -59,7 +59,9 @@ def test_a_checkpoint_of_shards_is_a_saved_model_with_a_file_of_moments_per_proc
     assert load_model(checkpoint).decoder(torch.tensor([[1, 2, 3]])).isfinite().all()
 
 
-@pytest.mark.parametrize(("parallel", "size"), [("fsdp", 2), ("fsdp", 4), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("parallel", "size"), [("fsdp", 2), pytest.param("fsdp", 4, marks=pytest.mark.long), ("ddp", 2)]
+)
 def test_a_run_is_resumed_on_one_process_within_a_bound(
     results, folder: Path, tmp_path: Path, parallel: str, size: int
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_run_is_resumed_on_one_process_within_a_bound(
     assert (again / "checkpoints/step-000006/optimizer.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_copies_and_shards_learn_the_same(results, folder: Path) -> None:
     results(2), results(4)
     lines = [json.loads((folder / f"fsdp-{size}/metrics.jsonl").read_text().splitlines()[-1]) for size in (2, 4)]
@@ -83,7 +86,7 @@ def test_copies_and_shards_learn_the_same(results, folder: Path) -> None:
         assert lines[0][key] == pytest.approx(lines[1][key], rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_trace_mask_check_evaluation_and_generation_work_in_a_sharded_model(results, size: int) -> None:
     differences = results(size)["looking_inside"]
     assert {"trace", "evaluation", "generation", "evaluation shared by shards"} < differences.keys()

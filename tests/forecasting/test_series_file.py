@@ -117,7 +117,7 @@ REFUSED = {
     ),
     "twice without a name": (
         "day,area,price\n1,5,2\n1,6,3\n",
-        "the time 1 occurs more than once; .* --id-column area",
+        "line 3: the time 1 occurs a second time; .* --id-column area",
     ),
     "a column of labels": (
         "weather\nsun\nrain\nsun\n",

@@ -170,7 +170,7 @@ def test_a_bit_of_the_weights_is_found(plain, model, receipt):
     damaged = LanguageModel(other, plain.tokenizer, "other").strict()
     result = verify(damaged, receipt)
     assert result.verdict == "rejected" and result.num_checked == 0
-    assert "other has another weights" in result.findings[0]
+    assert "other has other weights" in result.findings[0]
     claimed = changed(receipt, "model.weights_sha256", damaged.weights_digest())
     assert any("other digests" in finding for finding in verify(damaged, repaired(claimed)).findings)
 

@@ -104,7 +104,10 @@ def test_lessons_texts_hold_no_code(entry):
     assert [name for name in inside if not re.fullmatch(r"\{\{ \w+ \}\}", name)] == []
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in ENTRIES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each.name, marks=pytest.mark.long if each.name == "induction" else ()) for each in ENTRIES],
+)
 def test_a_lesson_without_one_of_its_values_fails(lessons, name):
     entry = next(entry for entry in ENTRIES if entry.name == name)
     values = dict(lessons[name].shown())

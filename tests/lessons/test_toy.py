@@ -9,7 +9,7 @@ from foretell.lessons import toy
 from foretell.lessons.toy import LEARNING_RATE, LIMIT, ToyLesson
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 20))])
 def test_every_seed_ends_below_the_limit_and_answers_both_prompts(seed, failures):
     lesson = ToyLesson(seed)
     assert lesson.epochs[-1] < LIMIT

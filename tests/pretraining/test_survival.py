@@ -19,7 +19,7 @@ from foretell.session.session import Session
 from foretell.training.loop import train
 
 KILLED = -signal.SIGKILL
-FAILURES = ["killed", "full disk", "broken disk"]
+FAILURES = ["killed", "full disk", pytest.param("broken disk", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")

@@ -157,8 +157,12 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"rows": True}, {"prompt_field": "text", "answer_field": "id"}, {"special": ("<|end|>",)}],
-    ids=["documents", "rows", "answers", "special"],
+    [
+        pytest.param({}, id="documents"),
+        pytest.param({"rows": True}, id="rows", marks=pytest.mark.long),
+        pytest.param({"prompt_field": "text", "answer_field": "id"}, id="answers", marks=pytest.mark.long),
+        pytest.param({"special": ("<|end|>",)}, id="special"),
+    ],
 )
 def test_shards_are_the_same_bytes_for_any_number_of_processes(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -424,7 +424,7 @@ def test_panels_that_are_folded_are_not_printed(open_panels):
     assert not page.locator("#compare").is_visible() and not page.locator("#changes .editor-row").first.is_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), pytest.param(1280, "light", marks=pytest.mark.long)])
 def test_the_panels_are_accessible(open_panels, accessibility_problems, scheme, width):
     page, _ = open_panels(link(CHANGES, second=OTHER), viewport={"width": width, "height": 800}, color_scheme=scheme)
     click(page, "Compute the map")

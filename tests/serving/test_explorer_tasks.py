@@ -50,6 +50,7 @@ TUNED: list[tuple[str, str, tuple[str, ...], Pool]] = [
 SECOND = ["a dull one"]
 SEVERAL = {"follows": SECOND, "similar": SECOND, "close": SECOND, "answers": ["yes", "no", "so"]}
 CORE = "trunk.blocks.0.attention.core"
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("stars", "close")]
 
 
 @pytest.fixture(scope="module")
@@ -551,7 +552,7 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["labels", "stars", "series", "close", "answers"])
+@pytest.mark.parametrize("name", ["labels", "series", "answers", *LONG])
 def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
     others = json.dumps(SEVERAL.get(name, []))
     page, _ = opened(open_live, name, VALUES if name == "series" else TEXT, others=others)
@@ -583,11 +584,12 @@ def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_prob
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["labels", "tags"])
-def test_words_and_differences_open(open_live, name):
-    page, complaints = opened(open_live, name)
-    for row in ("#outcome-word-table tbody tr:first-child", "#outcome-sums tr:last-child", "#outcome-sums .total"):
-        number = page.locator(f"{row} .opens").last
+@pytest.mark.parametrize("name", ["labels", "stars", "close", "tags"])
+def test_words_sums_and_differences_open(open_live, name):
+    page, complaints = opened(open_live, name, others=json.dumps(SEVERAL.get(name, [])))
+    sum_of_parts, last = ("#outcome-sums .total >> nth=0", "#outcome-sums tr:last-child")
+    for row in ("#outcome-word-table tbody tr:first-child", sum_of_parts, last):
+        number = page.locator(row).locator(".opens").last
         number.scroll_into_view_if_needed()
         settled(page)
         shown = float(number.inner_text().replace("−", "-"))

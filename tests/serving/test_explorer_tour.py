@@ -84,7 +84,7 @@ def test_the_tour_is_used_with_the_keyboard_and_gives_the_focus_back(open_live):
     assert page.locator("#tour").is_hidden() and page.locator(".toured").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_live_page_is_accessible_and_fits_every_width(open_live, accessibility_problems, scheme):
     page, complaints = open_live(CHOICE, color_scheme=scheme)
     page.locator("#tour-button").click()

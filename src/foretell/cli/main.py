@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
-import inspect
 import io
 import os
 import signal
@@ -17,6 +15,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 
 from foretell.cli import IMPORTED
 from foretell.cli.command_line import choose_function, hint, rewrite
+from foretell.cli.help import HelpInColumns
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.cli.training import TrainingOptions
 from foretell.distributed.launch import is_follower
@@ -77,7 +76,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         name="foretell",
         help=HELP,
         help_format="plaintext",
-        help_formatter="plain",
+        help_formatter=HelpInColumns(),
         version=_version,
         default_parameter=Parameter(negative=(), show_default=shown_default),
         suppress_keyboard_interrupt=False,  # run() prints a line; cyclopts would exit silently
@@ -86,8 +85,8 @@ def make_app(asked: Sequence[str] = ()) -> App:
     for verb, (group, summary, function) in VERBS.items():
         # A summary given here replaces the docstring, which the overview cannot show without importing the verb
         chosen = choose_function(verb, function, asked) if verb in asked[:1] else function
-        app.command(chosen, name=verb, group=group, help=unwrapped(chosen) if verb in asked[:1] else summary)
-    tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK, help_formatter="plain")
+        app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
+    tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK)
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
     tokenizer.command("foretell.cli.tokenize:train_tokenizer", name="train", help=summary)
     app.command(tokenizer)
@@ -97,13 +96,6 @@ def make_app(asked: Sequence[str] = ()) -> App:
 def shown_default(value: Any) -> str | None:
     """A default in the help; None for an option that is off by default."""
     return None if value is None or value is False else str(value)
-
-
-def unwrapped(function: str) -> str:
-    """The docstring of a function, named `module:function`, with a line per paragraph: cyclopts keeps line breaks."""
-    module, _, name = function.partition(":")
-    text = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

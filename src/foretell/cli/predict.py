@@ -64,7 +64,7 @@ def predict(
     if out is not None:
         with CountLine("predicting") as progress:
             count = write_predictions(out, predicted, kind, progress, table.separator)
-        note(f"{out}: {count:,} rows")
+        note(f"{out}: {count:,} row{'s' if count > 1 else ''}")
         return
     for row, result in predicted:
         if json:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 WIDTH = 78
+BEGINNING = re.compile(r"^\S+ {2,}")  # of a line of the log: `size        small, ...`
 # All but line feed and tab; then those that reorder or hide text (Unicode Standard Annex 9)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -153,7 +155,19 @@ def write_page(path: Path, title: str, result: Shown) -> None:
 def note(text: str) -> None:
     """Print a line on stderr; of many processes only the first one does."""
     if not is_follower():
-        messages().print(text, style="dim")
+        console = messages()
+        console.print(folded(text, console.width) if console.is_terminal else text, style="dim")
+
+
+def folded(text: str, width: int) -> str:
+    """Lines that are too long for a terminal go on below their text, right of the word that begins them."""
+    lines = []
+    for line in text.split("\n"):
+        below = " " * (len(line) - len(BEGINNING.sub("", line)))
+        lines.append(
+            textwrap.fill(line, width, subsequent_indent=below, break_on_hyphens=False, break_long_words=False)
+        )
+    return "\n".join(lines)
 
 
 class NoteHandler(logging.Handler):
@@ -248,7 +262,7 @@ class CountLine(ProgressLine):
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()
-        self.show(f"{done:,} rows")
+        self.show(f"{done:,} row{'s' if done > 1 else ''}")
 
 
 class LoadOptions(TypedDict, total=False):

@@ -81,11 +81,11 @@ def train(
 
     Sections of the configuration: model, tokenizer, data, training. --help-config shows all fields. The most used:
 
-    --batch-size (also --training.batch-size), --lr (--training.learning-rate),
-
-    --training.patience, --training.optimizer, --tokenizer.vocab-size,
-
-    --model.context-length, --model.num-layers, --model.width, --model.dropout.
+        --training.batch-size (--batch-size)  --model.context-length
+        --training.learning-rate (--lr)       --model.num-layers
+        --training.patience                   --model.width
+        --training.optimizer                  --model.dropout
+        --tokenizer.vocab-size
     """
     if help_config:
         return show_config()

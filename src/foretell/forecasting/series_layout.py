@@ -200,8 +200,8 @@ def find_id(
         return named[0]
     if time is None or len(others) < 2:
         return None
-    times = table.column(time)
-    again = next((time for time, before in zip(sorted(times)[1:], sorted(times), strict=False) if time == before), None)
+    before: set[str] = set()
+    again = next((row for row in table.body if row.cell(time) in before or before.add(row.cell(time))), None)
     texts = [index for index in others if not all(map(is_number, table.column(index)))]
     texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
     if again is None:
@@ -210,8 +210,8 @@ def find_id(
     if len(candidates) == 1:
         return candidates[0]
     raise DataError(
-        f"{table.where}: the time {again} occurs more than once; keep one row of each time, or name the column that "
-        f"tells series apart: --id-column {table.names[(texts or others)[0]]}"
+        f"{again.where}: the time {again.cell(time)} occurs a second time; keep one row of each time, or name the "
+        f"column that tells series apart: --id-column {table.names[(texts or others)[0]]}"
     )
 
 

@@ -141,12 +141,12 @@ def other_model(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
     if expected.dtype != given.dtype or expected.precision != given.precision:
         return [f"the receipt is of a model in {expected.precision}, and {model.name} is in {given.precision}"]
     pairs = {
-        "weights": (expected.weights_sha256, given.weights_sha256),
-        "configuration": (expected.config_sha256, given.config_sha256),
-        "tokenizer": (expected.tokenizer, given.tokenizer),
+        "other weights": (expected.weights_sha256, given.weights_sha256),
+        "another configuration": (expected.config_sha256, given.config_sha256),
+        "another tokenizer": (expected.tokenizer, given.tokenizer),
     }
     return [
-        f"{model.name} has another {part}: sha256 {actual[:16]}, and the receipt's is {wanted[:16]}"
+        f"{model.name} has {part}: sha256 {actual[:16]}, and the receipt's is {wanted[:16]}"
         for part, (wanted, actual) in pairs.items()
         if wanted != actual
     ]

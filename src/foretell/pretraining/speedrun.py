@@ -30,6 +30,7 @@ from foretell.language_model import weights_digest
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.planning.estimate import device_memory
+from foretell.pretraining.resolve import training_defaults
 from foretell.pretraining.speedrun_record import CPU, Point, Repetition, SeedRun, Settings, SpeedrunRecord
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.session.machine import check_batch_fits, check_model_fits
@@ -42,18 +43,11 @@ SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_TARGET = 1.4697  # nats per character: nanoGPT's README, train_shakespeare_char on a GPU
 HELD_OUT = 0.1
 ROWS_AT_ONCE = 64  # in evaluations
-# Chosen by trial: docs/speedrun.md
-RECIPE: dict[str, Any] = {
-    "steps": 1300,
-    "batch_size": 8,
-    "optimizer": "muon",
-    "learning_rate": 4e-3,
-    "final_learning_rate_share": 0.0,
+STEPS = 1300
+PACE = {
     "warmup_steps": 40,
-    "schedule": "linear",
-    "weight_decay": 0.1,
     "evaluate_every": 100,
-}
+}  # the rest is the recipe of the size; chosen by trial: docs/speedrun.md
 
 Report = Callable[[SeedRun], None]
 
@@ -131,14 +125,15 @@ def make_settings(
     for name in overrides:
         check_known(name, ("model", "training"), "section of a speedrun:")
     shape = {**preset(size), "dropout": 0.0, **overrides.get("model", {}), "vocab_size": text.vocab_size}
-    recipe = {**RECIPE, **overrides.get("training", {})}
-    if minutes is not None and "evaluate_every" not in overrides.get("training", {}):
+    model, given = make_section(ModelConfig, shape, "model"), overrides.get("training", {})
+    recipe = {**training_defaults(size, model, given.get("steps", STEPS), given), **PACE, **given}
+    if minutes is not None and "evaluate_every" not in given:
         recipe["evaluate_every"] = 10**9  # before and after the training: evaluations count as time
     values = {
         "text_sha256": text.sha256,
         "target": SHAKESPEARE_TARGET if target is None and text.sha256 == SHAKESPEARE else target,
         "minutes": minutes,
-        "model": make_section(ModelConfig, shape, "model"),
+        "model": model,
         "training": make_section(TrainingConfig, recipe, "training"),
         "dtype": dtype_name(choose_training_dtype(dtype, CPU)),
         "threads": torch.get_num_threads(),

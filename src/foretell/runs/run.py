@@ -73,6 +73,9 @@ class Run:
         self.metrics = self.line_file(directory / METRICS, parse_metrics, metrics_line)
         self.pace = self.line_file(directory / PACE, parse_pace, pace_line)
 
+    def __repr__(self) -> str:
+        return f"Run('{self.directory}')"
+
     @property
     def name(self) -> str:
         return self.directory.name

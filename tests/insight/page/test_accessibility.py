@@ -7,8 +7,15 @@ import pytest
 from foretell.insight.page.write_page import write_page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1024])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (400, "dark"),
+        (1024, "light"),
+        pytest.param(400, "light", marks=pytest.mark.long),
+        pytest.param(1024, "dark", marks=pytest.mark.long),
+    ],
+)
 def test_the_page_is_accessible(primer, browser, tmp_path, accessibility_problems, scheme, width):
     model, text = primer
     write_page(model, text, tmp_path / "page.html")

@@ -9,6 +9,7 @@ from foretell.config import SamplingConfig, make_section
 from foretell.generation.filters import Prefix, make_filters
 from foretell.insight.page.write_page import make_page, record_all
 from foretell.insight.trace import Trace
+from tests.insight.page.test_block import assert_addressed_numbers_are_recorded, recorded
 
 TEXT = "abcdefghij"
 SENTENCE = "financial data analytics is awesome"
@@ -48,9 +49,10 @@ def test_hovering_over_a_hidden_cell_says_so(smallest, open_page):
     assert "hidden: the key comes later" in opened.text("#reading")
 
 
-def test_every_kind_of_model_has_a_page_with_every_weight_of_a_trace(config, make_model, open_page):
+def test_every_kind_of_model_has_a_page_with_the_numbers_of_a_trace(config, make_model, open_page):
     model = make_model(config)
-    opened = open_page(model, TEXT)
+    opened = open_page(model, TEXT, f"#token=6&key=5&layer=1&head={config.num_heads - 1}")
+    assert_addressed_numbers_are_recorded(opened, recorded(model, TEXT))
     shown = opened.ask(ALL_WEIGHTS)
     assert shown == in_words(weights_of(model, TEXT))
     assert shown != in_words(weights_of(model, TEXT[::-1])), "other weights would be detected"
@@ -60,7 +62,7 @@ def test_every_kind_of_model_has_a_page_with_every_weight_of_a_trace(config, mak
     assert opened.page.locator(".thumb").count() == config.num_layers * config.num_heads
     assert opened.page.locator("#lens tbody tr").count() == config.num_layers + 1
     entering = opened.text("#embedding")
-    assert ("position 9" in entering) == (config.position in ("learned", "sinusoidal"))
+    assert ("position 6" in entering) == (config.position in ("learned", "sinusoidal"))
 
 
 def in_words(weights):

@@ -10,19 +10,16 @@ from foretell.text.tokenizer_training import train_tokenizer
 HOSTILE = [
     "</script><script>document.title='run'</script>",
     "<img src=x onerror=\"document.title='run'\"> & '\" `${1}` {{style}}",
-    "<!-- --> ]]> \\u003c/script> \u2028\u2029",
-    "NUL \x00 bell \x07 escape \x1b delete \x7f tab\tline\nreturn\r\n",
-    "שלום עולם \u202eabc\u202c العربية",
-    "👩‍👩‍👧 e\u0301 한국어 \ufeff\u200b\u200d",
-    " ",
-    "\n",
+    "<!-- --> ]]> \\u003c/script> \u2028\u2029 NUL \x00 bell \x07 escape \x1b delete \x7f tab\tline\nreturn\r\n",
+    "שלום עולם \u202eabc\u202c العربية 👩‍👩‍👧 e\u0301 한국어 \ufeff\u200b\u200d",
+    " \n",
 ]
 
 
 @pytest.fixture(scope="module")
 def by_bytes(make_model):
     tokenizer = train_tokenizer("bytes", ["x"])
-    return make_model("gpt2", tokenizer, name="<b>model</b>", context_length=80, width=16)
+    return make_model("gpt2", tokenizer, name="<b>model</b>", context_length=100, width=16)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

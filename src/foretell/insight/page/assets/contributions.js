@@ -84,7 +84,7 @@ function rowsOf(parts, { parts: values, address }) {
 function sumTable(id, parts, own, noun) {
   const rows = rowsOf(parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
-  const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, constant);
+  const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, 0);
   const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
@@ -92,7 +92,7 @@ function sumTable(id, parts, own, noun) {
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), ...(constant ? [end(own.constantName, constant)] : []), end("Sum", total, constant ? null : own.address(LAST)), end("Remainder", own.logit - total),
+      make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...(constant ? [end(own.constantName, constant)] : []), end("Remainder", own.logit - total - constant),
         ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit, own.ofDifference)]
           : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }

@@ -23,6 +23,7 @@ export const session = {
   // Change the state and show its pass; what the page still asked for is cancelled.
   async update(changes) {
     Object.assign(session.state, changes);
+    if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
     writeUrl();
     for (const listener of listeners) listener(session.state);
     running.abort();
@@ -34,8 +35,8 @@ export const session = {
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
 // The fields of a request about the shown pass. source: what a translation model reads; others: further texts of an example.
-// answer: the index of the one whose pass is shown; a shorter list may lack it.
-export const passFields = ({ model, source, text, others, answer, appended, change } = session.state) => ({ model, ...(source && { source }), ...(others.length && { others }), ...(answer < others.length && Number(answer) && { answer: Number(answer) }), text, appended, change });
+// answer: the index of the one whose pass is shown.
+export const passFields = ({ model, source, text, others, answer, appended, change } = session.state) => ({ model, ...(source && { source }), ...(others.length && { others }), ...(Number(answer) && { answer: Number(answer) }), text, appended, change });
 
 // A pass with sections: `data.put` has taken all of them when this ends. A model is described once, in two sections.
 // showEarly: takes logits that come before the pass, where the text goes on.
