@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-Vector = NDArray[np.floating[Any]]
+    Vector = NDArray[np.floating[Any]]
 
 # Phuong and Hutter's Algorithm 6 divides by sqrt(v) alone, which fails for a constant vector; GPT-2 adds this
 EPSILON = 1e-5
@@ -69,12 +68,12 @@ def layer_norm(e: Vector, gamma: Vector, beta: Vector | float, epsilon: float = 
     """
     m = e.mean()
     v = ((e - m) ** 2).mean()
-    return (e - m) / np.sqrt(v + epsilon) * gamma + beta
+    return (e - m) / math.sqrt(v + epsilon) * gamma + beta
 
 
 def rms_norm(e: Vector, gamma: Vector, epsilon: float = EPSILON) -> Vector:
     """e / sqrt(mean(e^2) + epsilon) * gamma: `layer_norm` with m = beta = 0 (Zhang and Sennrich 2019, section 4)."""
-    return e / np.sqrt((e**2).mean() + epsilon) * gamma
+    return e / math.sqrt((e**2).mean() + epsilon) * gamma
 
 
 def in_float32(x: Tensor) -> Tensor:

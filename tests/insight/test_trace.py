@@ -76,7 +76,7 @@ def test_a_trace_that_changed_a_value_would_be_detected(gpt2: Decoder, ids: Tens
 def test_every_name_of_a_model_has_a_value_after_one_pass(decoder: Decoder, ids: Tensor) -> None:
     with Trace(decoder, "**") as trace:
         decoder(ids)
-    assert trace.names() == trace_names(decoder)
+    assert list(trace) == trace.names() == trace_names(decoder)
     assert all(isinstance(trace[name], Tensor) for name in trace.names())
 
 

@@ -335,11 +335,14 @@ def open_model(
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
     show_loading(argument)
     from foretell.loading import load
+    from foretell.saved_model.config_file import command_of
 
     model = load(argument, device, dtype, **options)
     show_loaded(argument, model.decoder, model.precision, model.notes)
     for line in model.tokenizer.notes:
         note(line)
+    if texts and (command := command_of(argument, [part.kind for part in model.parts.values()])):
+        note(f"a text for {argument} is token ids; to use it for its task: {command}")
     model = model.strict() if strict else model
     model = model.on_ids() if ids else model
     model = model if start_token is None else model.with_start(start_token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,9 @@ class Trace(Shown):
             return self[name][:, :, -1]
         query, key, mask = (self._values.calls(operand.name)[-1] for operand in value.operands)
         return value.compute((query[:, :, -LAST_QUERIES:], key, mask.last_queries(LAST_QUERIES)))[:, :, -1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
 
     def names(self) -> list[str]:
         """The names that have a value, gradients last."""

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, did_you_mean
@@ -33,6 +33,9 @@ from foretell.text.untrusted_tokenizer import (
     without_text_changes,
     writable_characters,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
@@ -190,6 +193,8 @@ class Tokenizer:
         Long texts are encoded in pieces, since the library takes 200 bytes per character of a text. A pre-tokenizer
         that is unknown to `safe_cut` has whole texts.
         """
+        import numpy as np  # here, since it takes 0.1 s, and a short prompt does without
+
         pieces = [list(iter_pieces(text, self._cut)) for text in texts]
         for text, parts in zip(texts, pieces, strict=True):
             if len(parts) > 1:
@@ -210,6 +215,8 @@ class Tokenizer:
         return iter_stream_pieces(texts, self._cut)
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        import numpy as np
+
         for group in _groups(texts):
             for text in group:
                 self._refuse_unwritable(text, self._encoder)
