@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,18 @@ def test_the_folder_is_the_users_own(home: Path) -> None:
     assert folder.parent == home / "foretell" / "kernels"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert cache_folder() == folder
+
+
+def test_a_copy_or_another_installation_of_the_same_kernels_has_a_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba would not use what is in the first one, so its markers would be wrong."""
+    folder = cache_folder()
+    copy = Path(shutil.copytree(Path(compiling.__file__).parent, tmp_path / "copy"))
+    monkeypatch.setattr(compiling, "__file__", str(copy / "compiling.py"))
+    copied = cache_folder()
+    os.utime(copy / "compiling.py", (0, 0))
+    assert len({folder, copied, cache_folder()}) == 3
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(home: Path) -> None:

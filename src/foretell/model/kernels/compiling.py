@@ -54,15 +54,16 @@ MAX_THREADS: int = config.NUMBA_NUM_THREADS
 
 
 def cache_folder() -> Path:
-    """The folder that keeps the compiled code of this version of the kernels between processes.
+    """The folder that keeps the compiled code of this installation of the kernels between processes.
 
-    numba compares only the time stamp of the file that a function is in, not the files of the functions it calls. Its
+    numba compares only path and time stamp of the file that a function is in, not the files of the functions it calls.
+    All of these choose the folder, so that its markers hold: a copy with the same content is compiled again, too. Its
     cache is code and pickled signatures, so a folder that others can write to or replace is not used; then nothing is
     kept.
     """
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
+    for file in sorted(Path(__file__).resolve().parent.glob("*.py")):
+        digest.update(f"{file} {file.stat().st_mtime_ns}".encode() + file.read_bytes())
     given = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is ignored, as its specification demands
     try:
         home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117 - of an empty string too
