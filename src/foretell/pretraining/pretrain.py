@@ -5,17 +5,13 @@ from __future__ import annotations
 import shlex
 import shutil
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from foretell.config import Config
 from foretell.data.loader import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
-from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.planning.speed import measure_speed
 from foretell.pretraining.request import TextRequest
@@ -50,8 +46,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if request.tokens is None:
             return tokenize_text(
                 request.source,
-                request.tokenizer_config(),
-                request.data_config(),
+                request.configured("tokenizer"),
+                request.configured("data"),
                 run.tokens,
                 reporter,
                 request.given_tokenizer,
@@ -59,7 +55,7 @@ class TextTraining(Training[TextRequest, TextTask]):
                 request.workers,
             )
         text = open_tokens(request.tokens, request.given_tokenizer)
-        check_store(text.store, request.data_config())
+        check_store(text.store, request.configured("data"))
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
         for path in run.tokens.iterdir():
             sync(path)
@@ -78,7 +74,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             train_tokens=len(data.store.split("train")),
             memory=machine.memory,
             measure_speed=partial(measure_speed, device=machine.device, dtype=machine.dtype, processes=processes),
-            rows=row_facts(data.store) if self.request.data_config().rows else None,
+            rows=row_facts(data.store) if self.request.configured("data").rows else None,
             minutes=self.minutes_left,
             as_bytes=0 if self.request.given_tokenizer else data.store.split("train").bytes,
         )
@@ -87,9 +83,6 @@ class TextTraining(Training[TextRequest, TextTask]):
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
         length = row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
-
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
         return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)

@@ -117,7 +117,7 @@ def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int
 
     A new model is not given a context that it could never learn to use; a trained one has its context.
     """
-    asked = request.data_config().window_length
+    asked = request.configured("data").window_length
     if asked is None and request.start is not None and facts.train_tokens <= model.context_length:
         return max(1, facts.train_tokens - 1)
     return model.context_length if asked is None else asked
@@ -180,10 +180,10 @@ def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) ->
     if "dropout" not in request.section("model"):
         epochs = steps * training.batch_size * row / facts.train_tokens
         model = model.replaced(dropout=choose_dropout(epochs))
-    data = request.data_config()
+    data = request.configured("data")
     if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
         data = data.model_copy(update={"window_length": window})
-    return Config(model=model, tokenizer=request.tokenizer_config(), data=data, training=training)
+    return Config(model=model, tokenizer=request.configured("tokenizer"), data=data, training=training)
 
 
 def training_config(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from foretell.config import Section, TokenizerConfig, TrainingConfig, make_section
+from foretell.config import Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, open_regular, sync, write_text
 from foretell.loading import Start
@@ -74,7 +74,7 @@ class PairRequest(TrainingRequest):
             raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
         if self.dev is not None and "validation_fraction" in self.section("pairs"):
             raise ConfigError("pairs.validation_fraction holds out a share of the pairs, and dev is a file of them")
-        self.tokenizer_config(), self.pair_config()
+        self.configured("tokenizer"), self.configured("pairs")
 
     @property
     def described(self) -> list[str]:
@@ -83,12 +83,6 @@ class PairRequest(TrainingRequest):
     @property
     def choices(self) -> dict[str, Any]:
         return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), "reverse": self.reverse or None}
-
-    def tokenizer_config(self) -> TokenizerConfig:
-        return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
-
-    def pair_config(self) -> PairConfig:
-        return make_section(PairConfig, self.section("pairs"), "pairs")
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,9 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def read(self, run: Run, reporter: Reporter) -> PairText:
         request = self.request
         pairs = request.pairs or read_data(request)
-        vocabulary = train_vocabulary(pairs.train, request.tokenizer_config(), is_shared=request.is_shared is not False)
+        vocabulary = train_vocabulary(
+            pairs.train, request.configured("tokenizer"), is_shared=request.is_shared is not False
+        )
         text = PairText(pairs, vocabulary)
         store(text, run.tokens)
         return text
@@ -165,8 +161,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         training = {**training_defaults(model, steps), **chosen}
         return TranslationConfig(
             model=model if "dropout" in request.section("model") else model.replaced(dropout=dropout),
-            tokenizer=request.tokenizer_config(),
-            pairs=request.pair_config(),
+            tokenizer=request.configured("tokenizer"),
+            pairs=request.configured("pairs"),
             training=make_section(TrainingConfig, training, "training"),
         )
 
@@ -242,7 +238,7 @@ def read_data(request: PairRequest) -> PairData:
     if request.dev is not None:
         held_out = read_pairs([request.dev], reverse=request.reverse)
         return PairData(without_known(pairs, held_out), held_out)
-    parts = split_pairs(pairs, request.pair_config().validation_fraction)
+    parts = split_pairs(pairs, request.configured("pairs").validation_fraction)
     return PairData(parts["train"], parts["validation"])
 
 
