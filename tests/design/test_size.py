@@ -132,7 +132,13 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass",
     ),
-    ("session", 2, 185, "trainings of a given time; the size of the lowest expected loss; a default start, as step 0"),
+    (
+        "session",
+        2,
+        190,
+        "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
+        "step 0",
+    ),
     ("text", 1, 157, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 154, "trainings of a given wall time, or until the data is learned"),
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import PAIRS, SizeCost
 from foretell.session.declaration import Choice, Machine, Training
-from foretell.session.machine import Footprint, check_model_fits
+from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -125,33 +125,22 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             name: shape_config(name, request.section("model"), **sizes)
             for name in ((request.size,) if request.size else SIZES)
         }
+        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
+        loader = self.loader(data, next(iter(configs.values())))
         size, reasons = request.size, []
         if size is None:
-            size, reason = self.open_size(shapes, data, machine)
+            size, reason = self.timed_size(configs, data, machine, int(loader.lengths.sum()))
             reasons.append(reason)
-        model = shapes[size]
-        probed = self.config(model, dropout_for(MOST_EPOCHS), 1)
-        check_model_fits(weight_shapes(model), probed.training, machine.memory)
-        loader = self.loader(data, probed)
-        per_epoch = loader.batches_per_epoch
+        model, probed, per_epoch = shapes[size], configs[size], loader.batches_per_epoch
         steps, reason = self.timed_steps(probed, data, machine, MOST_EPOCHS * per_epoch)
         config = self.config(model, dropout_for(steps / per_epoch), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
         return Choice(config, size, reasons)
 
-    def open_size(
-        self, shapes: Mapping[str, EncoderDecoderConfig], data: PairText, machine: Machine
-    ) -> tuple[str, str]:
-        """The size for the time and the pairs, and the reason."""
-        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
-        loader = self.loader(data, next(iter(configs.values())))
-        tokens = int(loader.lengths.sum())
-        costs = {}
-        for name, config in configs.items():
-            weights = weight_shapes(config.model)
-            flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
-            costs[name] = SizeCost.of(weights, config.training, tokens / loader.batches_per_epoch, flops)
-        return self.timed_size(configs, costs, data, machine, tokens)
+    def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
+        loader, weights = self.loader(data, config), weight_shapes(config.model)
+        flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
+        return SizeCost.of(weights, config.training, int(loader.lengths.sum()) / loader.batches_per_epoch, flops)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
