@@ -317,7 +317,6 @@ IN_CORE = {stage.formula for stage in STAGES.values()}
 
 
 def find_explainer(formula: str) -> Explainer | None:
-    """The explanation of a formula, or None."""
     return EXPLAINERS.get(formula) or norm_explainer(formula)
 
 

@@ -99,7 +99,6 @@ def add_products(sums, weights, x, first, stride):
 
 @inlined
 def float32_sums(p, tile, row, rows):
-    """Sums of a tile of float32 weights."""
     K, even, odd = padded_inputs(p.inputs), v.zeros(rows), v.zeros(rows)
     start, first = tile_start(p, tile), row * K
     for k in range(0, p.inputs, 2):
