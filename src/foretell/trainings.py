@@ -47,17 +47,12 @@ TASK_MODULES = {"forecast": "foretell.forecasting.train"}
 logger = logging.getLogger(__name__)
 
 
-class TextSections(TypedDict, total=False):
-    """Sections of the configuration of a text training."""
+class TrainOptions(TypedDict, total=False):
+    """Sections of the configuration, and options of `foretell train --task forecast`."""
 
     model: ModelDict
     data: DataDict
     training: TrainingDict
-
-
-class TrainOptions(TextSections, total=False):
-    """Sections of the configuration, and options of `foretell train --task forecast`."""
-
     codec: dict[str, Any]
     series: dict[str, Any]
     horizon: int

@@ -66,15 +66,6 @@ def test_rows_are_windows_of_the_stream_with_the_next_tokens_as_targets(make_str
     assert batch.count == 24
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_rows_of_all_ranks_interleave_to_the_global_batch(world_size: int, make_stream: MakeStream) -> None:
-    stream = make_stream(100)
-    whole = Loader(stream, 4, 6, seed=1).batch(5)
-    for rank in range(world_size):
-        part = Loader(stream, 4, 6, seed=1, rank=rank, world_size=world_size).batch(5)
-        assert torch.equal(part.ids, whole.ids[rank::world_size])
-
-
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_epoch_covers_the_text_once_in_consecutive_windows(epoch: int, make_stream: MakeStream) -> None:
     loader = Loader(make_stream(103), 4, 6, seed=1)
@@ -175,7 +166,7 @@ def test_the_mask_knows_the_documents_of_the_shuffled_text(make_stream: MakeStre
 
 
 @pytest.mark.parametrize("shuffle_documents", [False, True])
-def test_a_rank_reads_only_the_tokens_of_its_rows(
+def test_a_batch_reads_only_the_tokens_of_its_rows(
     make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, shuffle_documents: bool
 ) -> None:
     stream, read = make_stream(*[10] * 50), []
@@ -187,10 +178,10 @@ def test_a_rank_reads_only_the_tokens_of_its_rows(
         return values
 
     monkeypatch.setattr(ValueFile, "read", counted)
-    loader = Loader(stream, 4, 8, seed=1, shuffle_documents=shuffle_documents, rank=1, world_size=4)
+    loader = Loader(stream, 4, 8, seed=1, shuffle_documents=shuffle_documents)
     for step in range(5):
         loader.batch(step)
-    assert sum(read) == 5 * (8 // 4) * (4 + 1) * 2  # steps, rows of this rank, tokens, bytes
+    assert sum(read) == 5 * 8 * (4 + 1) * 2  # steps, rows, tokens, bytes
 
 
 def test_find_document_ids(make_stream: MakeStream) -> None:

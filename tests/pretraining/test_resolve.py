@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError, DataError
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory, state_parts, total, training_memory
-from foretell.planning.speed import measure_speed
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import (
-    MOST_EPOCHS,
-    Facts,
-    RowFacts,
-    choose_dropout,
-    flops_per_token,
-    resolve,
-    size_cost,
-    steps_for_text,
-    weight_shapes,
-)
-from foretell.pretraining.tokens import vocabulary_for
+from foretell.pretraining.resolve import MOST_EPOCHS, Facts, RowFacts, choose_dropout, resolve_config, steps_for_text
+from foretell.pretraining.tokens import TokenizedText, vocabulary_for
+from foretell.session.declaration import Choice, Machine
+from foretell.session.machine import Footprint, check_fits
 from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.weight_shapes import weight_shapes
 
 
 def test_steps_fill_the_given_minutes():
@@ -58,22 +52,50 @@ def test_the_vocabulary_grows_with_the_text(size, entries):
 # --- resolving a request ----------------------------------------------------------------------------------------------
 
 MEMORY = DeviceMemory("cpu", 10**10)
+NO_TEXT = cast("TokenizedText", None)  # where the facts about it are known
 
 
 def request(**changes: Any) -> TextRequest:
     return TextRequest(source=list, names=[], out=Path("x"), **changes)
 
 
-def facts(speed: float = 20_000.0, memory: DeviceMemory = MEMORY, tokens: int = 10**6, minutes: float = 10.0) -> Facts:
-    return Facts(512, tokens, memory, lambda model, training: speed, minutes=lambda: minutes)
+@dataclass(frozen=True)
+class Known:
+    """Facts about a text, and the tokens per second of the machine; None: its speed must not be measured."""
+
+    facts: Facts
+    speed: float | None = 20_000.0
+    minutes: float = 10.0
+
+
+class KnownTraining(TextTraining):
+    """The choices for a text and a machine of which everything is known."""
+
+    def __init__(self, request: TextRequest, known: Known):
+        super().__init__(request)
+        self.known = known
+
+    def facts(self, data: Any) -> Facts:
+        return self.known.facts
+
+    def minutes_left(self) -> float:
+        return self.known.minutes
+
+    def seconds_per_step(self, config: Config, data: Any, machine: Machine) -> float:
+        assert self.known.speed is not None, "nothing is open"
+        return self.cost(config, data).tokens_per_step / self.known.speed
+
+
+def resolve(request: TextRequest, known: Known) -> Choice:
+    return KnownTraining(request, known).choose(NO_TEXT, Machine(torch.device("cpu"), torch.float32, MEMORY))
+
+
+def facts(speed: float = 20_000.0, tokens: int = 10**6, minutes: float = 10.0) -> Known:
+    return Known(Facts(512, tokens), speed, minutes)
 
 
 def test_a_size_and_its_steps_need_no_measurement() -> None:
-    def refuse(model: ModelConfig, training: TrainingConfig) -> float:
-        raise AssertionError("nothing is open")
-
-    known = Facts(512, 10**6, MEMORY, refuse)
-    chosen = resolve(request(size="toy", overrides={"training": {"steps": 7}}), known)
+    chosen = resolve(request(size="toy", overrides={"training": {"steps": 7}}), Known(Facts(512, 10**6), speed=None))
     config = chosen.config
     assert (chosen.size, chosen.reasons, config.training.steps) == ("toy", [], 7)
     assert (config.model.vocab_size, config.training.optimizer) == (512, "muon")
@@ -104,8 +126,8 @@ def test_the_dropout_follows_from_the_number_of_epochs() -> None:
     assert chosen.config.model.dropout.residual == 0.3
 
 
-def of_rows(longest: int) -> Facts:
-    return Facts(512, 10**5, MEMORY, lambda model, training: 20_000.0, RowFacts(500, longest, "rows.csv, line 7"))
+def of_rows(longest: int) -> Known:
+    return Known(Facts(512, 10**5, RowFacts(500, longest, "rows.csv, line 7")))
 
 
 def test_the_context_of_a_new_model_fits_the_longest_row() -> None:
@@ -134,9 +156,11 @@ def test_a_text_shorter_than_a_context_is_refused() -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_speed_is_measured() -> None:
-    small = DeviceMemory("cpu", 10**5)
+    training = TextTraining(request(size="tiny"))
+    config = resolve_config(training.request, Facts(512, 10**6), "tiny")
+    small = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 10**5))
     with pytest.raises(ConfigError, match="cpu memory is 100 kB"):
-        resolve(request(size="tiny"), Facts(512, 10**6, small, lambda model, training: 1 / 0))
+        training.seconds_per_step(config, NO_TEXT, small)
 
 
 def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
@@ -145,30 +169,27 @@ def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
     shapes = weight_shapes(config.model)
     limit = DeviceMemory("cpu", int(total(training_memory(config.model, shapes, config.training, MEMORY)).low))
     assert limit.size > sum(state_parts(shapes, config.training).values()) + 128 * saved_bytes_per_token(config.model)
-    resolve(request(size="tiny", overrides=overrides), facts(memory=limit))
+    check_fits(Footprint(shapes, config.model), config.training, limit)
     with pytest.raises(ConfigError, match="cpu memory is"):
         adamw = {"training": {**overrides["training"], "optimizer": "adamw"}}
-        resolve(request(size="tiny", overrides=adamw), facts(memory=limit))
-
-
-@pytest.mark.parametrize("size", ["toy", "tiny"])
-def test_the_operations_of_a_token_include_muons_products(size: str) -> None:
-    model = preset_config(size, vocab_size=512)
-    muon, adamw = (TrainingConfig(steps=1, batch_size=8, optimizer=name) for name in ("muon", "adamw"))
-    assert flops_per_token(model, adamw) == training_flops_per_token(model)
-    products = optimizer_flops_per_step(weight_shapes(model), muon)
-    assert products > 0
-    expected = training_flops_per_token(model) + products / (8 * model.context_length)
-    assert flops_per_token(model, muon) == pytest.approx(expected)
+        other = resolve(request(size="tiny", overrides=adamw), facts()).config
+        check_fits(Footprint(shapes, other.model), other.training, limit)
 
 
 def test_muons_products_are_in_the_cost_of_a_size() -> None:
     muon, adamw = (
-        size_cost(request(overrides={"training": {"optimizer": name, "batch_size": 8}}), "tiny", 512)
-        for name in ("muon", "adamw")
+        KnownTraining(chosen, facts()).cost(resolve_config(chosen, Facts(512, 10**6), "tiny"), NO_TEXT)
+        for chosen in (
+            request(overrides={"training": {"optimizer": name, "batch_size": 8}}) for name in ("muon", "adamw")
+        )
     )
-    assert muon.flops_per_token > adamw.flops_per_token
-    assert muon.tokens_per_step == adamw.tokens_per_step == 8 * preset_config("tiny", vocab_size=512).context_length
+    model = preset_config("tiny", vocab_size=512)
+    assert adamw.flops_per_token == training_flops_per_token(model)
+    products = optimizer_flops_per_step(weight_shapes(model), TrainingConfig(steps=1, batch_size=8, optimizer="muon"))
+    assert products > 0
+    expected = training_flops_per_token(model) + products / (8 * model.context_length)
+    assert muon.flops_per_token == pytest.approx(expected)
+    assert muon.tokens_per_step == adamw.tokens_per_step == 8 * model.context_length
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "gpt3-small"])
@@ -177,9 +198,3 @@ def test_weight_shapes_are_those_of_the_decoder(name: str) -> None:
     with torch.device("meta"):
         weights = dict(Decoder(config).named_parameters())
     assert weight_shapes(config) == {path: tuple(weight.shape) for path, weight in weights.items()}
-
-
-def test_the_speed_of_a_shape_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretell.planning.speed.PROBE_SECONDS", 0.0)
-    training = TrainingConfig(steps=1, batch_size=1, frozen=("**",), weight_decay_by_path={"trunk.blocks.9.**": 0.0})
-    assert measure_speed(preset_config("toy", vocab_size=50), training, torch.device("cpu"), torch.float32) > 0

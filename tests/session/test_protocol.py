@@ -313,7 +313,7 @@ def timed(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Kind:
     """Trainings that last half a minute, on a clock that moves on by a second whenever it is read."""
     seconds = itertools.count()
     monkeypatch.setattr("foretell.session.protocol.TimeBudget", partial(TimeBudget, clock=lambda: next(seconds)))
-    monkeypatch.setattr("foretell.session.machine.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(kind.training, "probe_seconds", 0.01)
     training = {name: value for name, value in PACE.items() if name != "steps"}
     if "batch_size" not in kind.overrides["training"]:
         del training["batch_size"]

@@ -167,7 +167,6 @@ def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
 
 
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
-    """One number with its operands."""
     from foretell.insight.explain.explanation import explain_value
 
     return explain_value(loaded, text, address, outcomes_in(loaded, text))

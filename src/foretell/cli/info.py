@@ -257,9 +257,9 @@ def document(facts: dict[str, Any]) -> DocumentSection:
         Table(("weight", "shape", "parameters", *(["type"] if settings else [])), weights),
     ]
     if "names" in facts:
-        patterns = name_patterns(facts["names"]).items()
-        traced = [(pattern, "derived" if is_derived else "") for pattern, is_derived in patterns]
-        parts.append(Table(("value to trace and explain (*: any layer)", "from recorded ones"), traced))
+        layer = re.compile(r"(?<=^trunk\.blocks\.)\d+")
+        patterns = {layer.sub("*", entry["name"]): "derived" if entry["derived"] else "" for entry in facts["names"]}
+        parts.append(Table(("value to trace and explain (*: any layer)", "from recorded ones"), [*patterns.items()]))
     if "kernels" in facts:
         columns = ("path", "kernel", "plain", "precision")
         rows = [tuple(chosen[column] for column in columns) for chosen in facts["kernels"]]
@@ -289,8 +289,3 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
         rows.append(("weights", f"{settings['to']} in groups of {settings['group']}, {rounding}; {size}"))
     return rows
-
-
-def name_patterns(names: list[dict[str, Any]]) -> dict[str, bool]:
-    """The trace names with `*` for the layer, each once; the value is whether it is derived."""
-    return {re.sub(r"(?<=^trunk\.blocks\.)\d+", "*", entry["name"]): entry["derived"] for entry in names}

@@ -74,7 +74,6 @@ def predict(
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:
-    """The prediction and the beginning of the row, in one line."""
     text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
     return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}"
 

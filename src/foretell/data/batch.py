@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,7 +17,28 @@ PADDING = -1  # the document id of padding
 
 
 @dataclass(frozen=True)
-class Batch:
+class Rows:
+    """The tensors of B rows, such as their token ids."""
+
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, first: int, last: int, stride: int = 1) -> Self:
+        """Rows `first` to `last`, every `stride`-th of them."""
+        return self._map(lambda tensor: tensor[first:last:stride])
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._map(lambda tensor: to_device(tensor, device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
     """Token ids and the target of each; all tensors are (B, T).
 
     loss_weights: 1 if the target counts in the loss, else 0. positions and document_ids are None if every row is one
@@ -24,16 +46,11 @@ class Batch:
     its padding; None if no row is padded.
     """
 
-    ids: Tensor
     targets: Tensor
     loss_weights: Tensor
     positions: Tensor | None = None
     document_ids: Tensor | None = None
     lengths: Tensor | None = None
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self.ids)
 
     @property
     def count(self) -> float:
@@ -44,18 +61,6 @@ class Batch:
     def tokens(self) -> int:
         """The number of tokens that the model reads, without padding."""
         return self.ids.numel() if self.lengths is None else int(self.lengths.sum())
-
-    def rows(self, first: int, last: int, stride: int = 1) -> Batch:
-        """Rows `first` to `last`, every `stride`-th of them."""
-        return self._map(lambda tensor: tensor[first:last:stride])
-
-    def to(self, device: torch.device | str) -> Batch:
-        return self._map(lambda tensor: to_device(tensor, device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        optional = (self.positions, self.document_ids, self.lengths)
-        changed = (None if tensor is None else change(tensor) for tensor in optional)
-        return Batch(change(self.ids), change(self.targets), change(self.loss_weights), *changed)
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: np.ndarray | None = None) -> Batch:

@@ -79,7 +79,8 @@ class TextFile:
     def _open(self, path: Path) -> Any:
         if self.member:
             return open_member(path, self.member)
-        return COMPRESSIONS.get(path.suffix.lower(), open_plain)(path)
+        opened = COMPRESSIONS.get(path.suffix.lower())
+        return path.open("rb") if opened is None else opened(path)
 
     def lines(
         self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT, most_bytes: float = math.inf
@@ -216,10 +217,6 @@ def nearest_name(path: Path) -> str:
     while not path.parent.exists():
         path = path.parent
     return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else ""
-
-
-def open_plain(path: Path) -> BinaryIO:
-    return path.open("rb")
 
 
 def open_member(path: Path, member: str) -> Any:

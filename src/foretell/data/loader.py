@@ -51,7 +51,7 @@ class ShuffledStream:
 
 
 class Loader:
-    """Windows of T+1 tokens in a new random order in every epoch; rows `rank::world_size` of each global batch.
+    """Windows of T+1 tokens in a new random order in every epoch.
 
     An epoch goes once through the text in consecutive windows without overlap. Each epoch shifts all windows by a
     random offset, so that no token is always the first of its window and none is left out of every epoch.
@@ -68,13 +68,10 @@ class Loader:
         *,
         document_mask: bool = False,
         shuffle_documents: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
     ):
         check_enough_tokens(len(stream), context_length)
         self.stream, self.context_length, self.batch_size, self.seed = stream, context_length, batch_size, seed
         self.document_mask, self.shuffle_documents = document_mask, shuffle_documents
-        self.rank, self.world_size = rank, world_size
         whole = (len(stream) - 1) // context_length
         self.windows_per_epoch = max(1, whole - 1)
         self.shifts = len(stream) - self.windows_per_epoch * context_length  # the number of possible shifts, 1 to 2T
@@ -82,8 +79,7 @@ class Loader:
         self.text = lru_cache(maxsize=2)(self._text)
 
     def batch(self, step: int) -> Batch:
-        rows = range(self.rank, self.batch_size, self.world_size)
-        indices = [step * self.batch_size + row for row in rows]
+        indices = range(step * self.batch_size, (step + 1) * self.batch_size)
         windows = [(self.text(index // self.windows_per_epoch), self.window_start(index)) for index in indices]
         tokens = np.stack([text.read(start, self.context_length + 1) for text, start in windows])  # (B, T+1)
         if not self.document_mask:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import DataConfig, ModelConfig, Section, TrainingConfig, make_section
+from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.files import TOKENIZER_FILE, sha256, sync
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, count_repeated, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
@@ -55,8 +55,7 @@ class ChatRequest(TrainingRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        make_section(DataConfig, self.section("data"), "data")
-        make_section(LoRAConfig, self.section("lora"), "lora")
+        self.configured("data"), self.configured("lora")
 
     @property
     def described(self) -> list[str]:
@@ -164,11 +163,10 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
     """The tokenized conversations, split."""
     reader = ConversationReader()
     conversations = reader.read(request.data)
-    config = make_section(DataConfig, request.section("data"), "data")
     if request.held_out is not None:
         train, held_out = conversations, reader.read([request.held_out])
     else:
-        train, held_out = split(conversations, config.validation_fraction, 0)
+        train, held_out = split(conversations, request.configured("data").validation_fraction, 0)
     notes = list(reader.notes)
     if repeated := count_repeated(train, held_out):
         notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
@@ -186,7 +184,7 @@ def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) ->
     """The LoRA updates that were asked for. New tokens need the weights that have a row per token trained too."""
     if "lora" not in request.overrides:
         return None
-    lora = make_section(LoRAConfig, request.section("lora"), "lora")
+    lora = request.configured("lora")
     if model.vocab_size > start.vocab_size and not lora.also_trained:
         rows = ("embed.token.weight",) if model.tie_embeddings else ("embed.token.weight", "head.weight")
         logger.info(f"lora        {' and '.join(rows)} trained too, for the rows of new tokens")
@@ -212,7 +210,7 @@ def choose_config(
     shape = make_section(ModelConfig, shape, "model")
     return ChatConfig(
         model=shape,
-        data=make_section(DataConfig, request.section("data"), "data"),
+        data=request.configured("data"),
         training=make_section(TrainingConfig, chosen | given, "training"),
         lora=choose_lora(request, model, shape),
     )

@@ -58,11 +58,9 @@ class ConversationReader:
         return [f"{what} ({count:,} row{'s' if count > 1 else ''})" for what, count in self.counts.items()]
 
     def _conversation(self, row: Row) -> Conversation:
-        messages = [*self._system(row.cells, row.where), *self._turns(row.cells, row.where)]
+        told = [Message("system", text_field(row.cells, "system", row.where))] if row.cells.get("system") else []
+        messages = [*told, *self._turns(row.cells, row.where)]
         return Conversation(tuple(self._trimmed(messages, row.where)), row.where)
-
-    def _system(self, row: Mapping[str, Any], where: str) -> list[Message]:
-        return [Message("system", text_field(row, "system", where))] if row.get("system") else []
 
     def _turns(self, row: Mapping[str, Any], where: str) -> list[Message]:
         name = next((name for name in LIST_FIELDS if name in row), None)

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from torch import nn
 
-from foretell.config import make_section
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
 from foretell.files import remove_directory
@@ -26,7 +25,6 @@ from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfi
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, find_start
-from foretell.model.lora import LoRAConfig
 from foretell.runs.run import FOLDS, Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import resume_command
@@ -87,7 +85,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             finetuning=request.tuning(),
             head=head.model_copy(update={"tokens": tokens}),
             training=request.training_config(len(data.train), model.width, steps, bool(data.dev)),
-            lora=make_section(LoRAConfig, request.section("lora"), "lora") if "lora" in request.overrides else None,
+            lora=request.configured("lora") if "lora" in request.overrides else None,
         )
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:

@@ -16,16 +16,15 @@ Rows of similar length are in a batch together, and the batch of a step is a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.data.batch import pad
-from foretell.device import to_device
+from foretell.data.batch import Rows, pad
 from foretell.errors import DataError
 from foretell.finetuning.settings import InputTokens, Pool, Truncate
 from foretell.randomness import permutation, stream_key, uniform
@@ -150,22 +149,17 @@ def cut_to(text: list[int], length: int, truncate: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class TaskBatch:
+class TaskBatch(Rows):
     """B examples of up to K sequences. ids: (B, K, T), padded on the right. lengths: (B, K), 0 for no sequence.
 
     targets: (B, M), padded with 0. positions: (B, W), padded with -1; W is 0 where the head reads a vector per
     sequence. weights: (B,) of each example in the loss.
     """
 
-    ids: Tensor
     lengths: Tensor
     targets: Tensor
     positions: Tensor
     weights: Tensor
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self.ids)
 
     @property
     def count(self) -> float:
@@ -176,17 +170,6 @@ class TaskBatch:
     def tokens(self) -> int:
         """The number of tokens that the model reads, without padding."""
         return int(self.lengths.sum())
-
-    def rows(self, first: int, last: int, stride: int = 1) -> TaskBatch:
-        """Rows `first` to `last`, every `stride`-th of them."""
-        return self._map(lambda tensor: tensor[first:last:stride])
-
-    def to(self, device: torch.device | str) -> TaskBatch:
-        """The same batch on another device."""
-        return self._map(lambda tensor: to_device(tensor, device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> TaskBatch:
-        return TaskBatch(*(change(getattr(self, field.name)) for field in fields(self)))
 
 
 def make_task_batch(examples: Sequence[EncodedExample], weights: Sequence[float] | None = None) -> TaskBatch:

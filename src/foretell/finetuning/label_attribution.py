@@ -286,7 +286,6 @@ def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[Enc
 def direct_contributions(
     model: LanguageModel, head: TaskHead, words: ExampleWords, readout: Readout
 ) -> tuple[list[float], SpecialTokens, dict[str, float]]:
-    """The direct contributions of words, of special tokens and of parts."""
     by_word, by_part = np.zeros(len(words.words)), defaultdict[str, float](float)
     special = defaultdict[int, float](float)
     for index in words.sequences:

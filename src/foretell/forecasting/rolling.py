@@ -166,6 +166,10 @@ class ForecastReport(Shown):
 
     def to_json(self) -> dict[str, Any]:
         evaluation = self.evaluation
+        by_series = {
+            name: {"model": model.to_json(), "seasonal_naive": naive.to_json()}
+            for name, (model, naive) in evaluation.by_series.items()
+        }
         return {
             "season": self.season,
             "horizon": self.horizon,
@@ -175,7 +179,7 @@ class ForecastReport(Shown):
             "seasonal_naive": evaluation.naive.to_json(),
             **({"own_coverage": evaluation.own_coverage} if evaluation.own_coverage else {}),
             **{name: each.to_json() for name, each in evaluation.others.items()},
-            **({"by_series": dict(self.series_json())} if self.per_series else {}),
+            **({"by_series": by_series} if self.per_series else {}),
             "by_step": evaluation.model.by_step,
             "seasonal_naive_by_step": evaluation.naive.by_step,
             "behind_from": evaluation.behind_from,
@@ -200,11 +204,6 @@ class ForecastReport(Shown):
         if without := self.evaluation.without_mase:
             lines.append(f"origins without MASE, since there is no seasonal error before them: {without:,}")
         return DocumentSection("", [table, *map(Paragraph, lines), *self.series_parts()])
-
-    def series_json(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The scores of each series, the worst first."""
-        for name, (model, naive) in self.evaluation.by_series.items():
-            yield name, {"model": model.to_json(), "seasonal_naive": naive.to_json()}
 
     def series_parts(self) -> list[Table | Paragraph]:
         """The table of the worst series, if it is asked for."""

@@ -79,7 +79,8 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
     """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
     date_format = date_format or choose_date_format(dict.fromkeys(texts, name))
     seconds, local = read_times(texts, date_format, name)
-    unit, ordinals = ("number", seconds) if date_format == NUMBER else count_units(seconds)
+    unit = "number" if date_format == NUMBER else unit_of(seconds.astype("datetime64[s]"))
+    ordinals = ordinals_of(seconds, unit)
     order = np.argsort(ordinals, kind="stable")
     gaps = np.diff(ordinals[order])
     if (gaps == 0).any():
@@ -115,17 +116,12 @@ def lone_timeline(text: str, shared: Timeline | None, name: str) -> Timeline:
     if shared is None:
         raise DataError(f"{name}: a single value does not tell how far times are apart; give at least two")
     seconds, local = read_times([text], shared.date_format, name)
-    first = int(seconds[0]) if shared.unit == "number" else int(ordinals_of(seconds, shared.unit)[0])
+    first = int(ordinals_of(seconds, shared.unit)[0])
     return replace(shared, first=first, offset=offset_of(seconds, shared.unit), local=local)
 
 
-def count_units(seconds: np.ndarray) -> tuple[Unit, np.ndarray]:
-    """Times in seconds, in the unit in which they may be equally spaced: months, month ends, weekdays, or seconds."""
-    unit = unit_of(seconds.astype("datetime64[s]"))
-    return unit, ordinals_of(seconds, unit)
-
-
 def unit_of(times: np.ndarray) -> Unit:
+    """The unit in which times may be equally spaced: months, month ends, weekdays, or seconds."""
     days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
     if (days + 1 == (months + 1).astype("datetime64[D]")).all() and (times == days).all():
         return "month end"
@@ -137,11 +133,11 @@ def unit_of(times: np.ndarray) -> Unit:
 
 
 def ordinals_of(seconds: np.ndarray, unit: Unit) -> np.ndarray:
-    """The times in units since 1970-01-01."""
+    """The times in units since 1970-01-01; numbers are as they are."""
     times = seconds.astype("datetime64[s]")
     if unit == "weekday":
         return np.busday_count(np.datetime64("1970-01-01"), times.astype("datetime64[D]"))
-    return seconds if unit == "second" else times.astype("datetime64[M]").astype(np.int64)
+    return seconds if unit in ("second", "number") else times.astype("datetime64[M]").astype(np.int64)
 
 
 def start_of(ordinal: int, unit: Unit) -> np.datetime64:

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
@@ -25,19 +24,15 @@ from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
-from foretell.language_model import load_model
 from foretell.loading import Start, load_start
 from foretell.manifest import write_manifest
-from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
-from foretell.session.budget import SERIES, SizeCost
+from foretell.session.budget import SERIES
 from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
-from foretell.session.machine import check_model_fits
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
-from foretell.weight_shapes import weight_shapes
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName
@@ -134,7 +129,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         reasons = [f"season      {season}: {why}"]
         series = self.series_config(data, season)
         size, start = self.request.size, self.request.start
-        codec = make_section(CodecConfig, self.request.section("codec"), "codec")
+        codec = self.request.configured("codec")
         if start is not None:
             size, codec = start.name, as_forecaster(start.model).codec.config
         configs = {
@@ -149,11 +144,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         check_series_fit(data, next(iter(configs.values())))
         values = sum(map(len, data))
         if size is None:
-            costs = {name: cost_of(config) for name, config in configs.items()}
-            size, reason = self.timed_size(configs, costs, data, machine, values)
+            size, reason = self.timed_size(configs, data, machine, values)
             reasons.append(reason)
         config = configs[size]
-        check_model_fits(weight_shapes(config.model), config.training, machine.memory)
         values_per_step = config.training.batch_size * config.model.context_length
         own_values = values_per_step * (1 - config.series.synthetic)
         most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
@@ -210,9 +203,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
         defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
-
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
 
     def make_task(
         self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]
@@ -282,12 +272,6 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
             **options,
         )
     )
-
-
-def cost_of(config: ForecastConfig) -> SizeCost:
-    model, training = config.model, config.training
-    tokens_per_step = training.batch_size * model.context_length
-    return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:

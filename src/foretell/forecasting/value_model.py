@@ -72,22 +72,15 @@ def reading_values(
 
 def parse_values(text: str) -> np.ndarray:
     """The values (T,) of a text, between white space, commas or semicolons; `-` or `missing` is NaN."""
-    words = SEPARATOR.split(text.strip(" \t\r\n,;"))
-    try:
-        values = np.array([np.nan if word.lower() in MISSING else float(word) for word in words])
-    except ValueError:
-        wrong = next(word for word in words if word.lower() not in MISSING and not is_number(word))
-        raise UsageError(
-            f"{wrong[:40]!r} is not a number; give values with spaces between them, - for a missing one"
-        ) from None
+    values = np.array([parse_value(word) for word in SEPARATOR.split(text.strip(" \t\r\n,;"))])
     if np.isinf(values).any():
         raise UsageError("a value is infinite; give finite numbers")
     return values
 
 
-def is_number(word: str) -> bool:
+def parse_value(word: str) -> float:
     try:
-        float(word)
+        return np.nan if word.lower() in MISSING else float(word)
     except ValueError:
-        return False
-    return True
+        message = f"{word[:40]!r} is not a number; give values with spaces between them, - for a missing one"
+        raise UsageError(message) from None

@@ -429,5 +429,4 @@ def has_finite_logits(sequence: Sequence) -> bool:
 
 
 def fail(sequence: Sequence, error: Exception) -> None:
-    """End a sequence by an exception."""
     sequence.finish_reason, sequence.error = "error", error

@@ -24,7 +24,6 @@ class LessonEntry:
 
     @property
     def title(self) -> str:
-        """The document's title."""
         return self.text.partition("\n")[0].removeprefix("# ")
 
     @property

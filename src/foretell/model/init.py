@@ -78,11 +78,10 @@ def residual_depth(path: str, config: ModelConfig) -> float:
     return math.sqrt(2 * config.num_layers) if path.endswith(("attention.output", "feedforward.down")) else 1.0
 
 
-def keep_torch_defaults(decoder: Decoder) -> None:
-    """Keep the initialisation that torch's modules make themselves."""
-
-
-INITIALIZERS = {"gpt2": initialize_like_gpt2, "torch": keep_torch_defaults}
+INITIALIZERS: dict[str, Callable[[Decoder], None]] = {
+    "gpt2": initialize_like_gpt2,
+    "torch": lambda decoder: None,  # as torch's modules initialise themselves
+}
 
 
 GROWING = ("embed.token.weight", "head.weight", "head.bias")  # the weights with a row per token

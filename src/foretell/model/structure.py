@@ -265,7 +265,6 @@ class Collector:
         declared: Declared | None,
         dims: tuple[str, ...],
     ) -> Value:
-        """The value that is the output of a module."""
         if description.returns:
             return Value(path, path, Source.OUTPUT, dims, (join(path, description.returns),))
         formula = description.formula if reads else ""

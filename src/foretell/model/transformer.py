@@ -244,7 +244,6 @@ class Transformer(nn.Module):
         return self.norm(x)
 
     def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
-        """The sublayers of each block."""
         return (ATTENTION,) if config.feedforward == "none" else (ATTENTION, FEEDFORWARD)
 
 

@@ -258,19 +258,6 @@ SIDE = 1024  # on other devices
 MARGINS = Range(1 / 1.3, 1.2)
 
 
-def measure_speed(
-    config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, processes: int = 1
-) -> float:
-    """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens.
-
-    With several processes, this one is measured with its rows of a batch, and the others are assumed to be as fast.
-    """
-    rows = max(training.gradient_accumulation_steps, training.batch_size // processes)
-    training = training.model_copy(update={"batch_size": rows})
-    seconds = step_seconds(config, training, device, dtype, PROBE_SECONDS)
-    return processes * rows * config.context_length * len(seconds) / sum(seconds)
-
-
 def step_seconds(
     config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, duration: float
 ) -> list[float]:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from foretell.config import Config
-from foretell.data.loader import RowStream
+from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
-from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
-from foretell.planning.speed import measure_speed
+from foretell.model.presets import SIZES
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, resolve
+from foretell.pretraining.resolve import (
+    Facts,
+    RowFacts,
+    check_row_fits,
+    check_size_fits,
+    describe_rows_read,
+    mean_row,
+    resolve_config,
+    shape_of,
+    steps_for_text,
+    window_length,
+)
 from foretell.pretraining.task import ContinuedTextTask, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
+from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model
 from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
@@ -39,6 +46,8 @@ class TextTraining(Training[TextRequest, TextTask]):
     """Training on text. The run keeps the token shards and the tokenizer."""
 
     verb = "train"
+    curve = TEXT
+    probe_seconds = 2.0
 
     def check_early(self, machine: Machine) -> None:
         if self.request.size is not None:
@@ -50,8 +59,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if request.tokens is None:
             return tokenize_text(
                 request.source,
-                request.tokenizer_config(),
-                request.data_config(),
+                request.configured("tokenizer"),
+                request.configured("data"),
                 run.tokens,
                 reporter,
                 request.given_tokenizer,
@@ -59,7 +68,7 @@ class TextTraining(Training[TextRequest, TextTask]):
                 request.workers,
             )
         text = open_tokens(request.tokens, request.given_tokenizer)
-        check_store(text.store, request.data_config())
+        check_store(text.store, request.configured("data"))
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
         for path in run.tokens.iterdir():
             sync(path)
@@ -71,25 +80,44 @@ class TextTraining(Training[TextRequest, TextTask]):
             text.store.verify()  # training would not notice a changed id
         return text
 
+    def facts(self, data: TokenizedText) -> Facts:
+        train = data.store.split("train")
+        rows = row_facts(data.store) if self.request.configured("data").rows else None
+        return Facts(data.tokenizer.vocab_size, len(train), rows, 0 if self.request.given_tokenizer else train.bytes)
+
     def choose(self, data: TokenizedText, machine: Machine) -> Choice:
-        processes = machine.memory.processes
-        facts = Facts(
-            vocab_size=data.tokenizer.vocab_size,
-            train_tokens=len(data.store.split("train")),
-            memory=machine.memory,
-            measure_speed=partial(measure_speed, device=machine.device, dtype=machine.dtype, processes=processes),
-            rows=row_facts(data.store) if self.request.data_config().rows else None,
-            minutes=self.minutes_left,
-            as_bytes=0 if self.request.given_tokenizer else data.store.split("train").bytes,
-        )
-        return resolve(self.request, facts)
+        request, facts, reasons = self.request, self.facts(data), list[str]()
+        smallest = shape_of(request, facts, request.size or "toy")
+        if facts.rows is None:
+            check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
+        else:
+            check_row_fits(facts.rows, smallest.context_length)
+        size = request.size if request.start is None else request.start.name
+        if size is None:
+            configs = {name: resolve_config(request, facts, name) for name in SIZES}
+            if facts.rows is None:  # a size that has no row for its context is too large anyway
+                configs = {name: each for name, each in configs.items() if each.window_length < facts.train_tokens}
+            size, reason = self.timed_size(configs, data, machine, facts.train_tokens)
+            reasons.append(reason)
+        steps = request.steps
+        if steps is None:
+            probed = resolve_config(request, facts, size)
+            tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)
+            left = self.minutes_left()
+            steps, reason = steps_for_text(facts.train_tokens, tokens, request.minutes, left, tokens / seconds)
+            reasons.append(reason)
+        config = resolve_config(request, facts, size, steps)
+        request.check_exportable(config.model)
+        return Choice(config, size, [*reasons, *describe_rows_read(request, facts, config)])
+
+    def cost(self, config: Config, data: TokenizedText) -> SizeCost:
+        row = mean_row(self.request, self.facts(data), config.model)
+        shape = config.model.replaced(context_length=min(row, config.model.context_length))
+        return super().cost(config.model_copy(update={"model": shape}), data)
 
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
         length = row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
-
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
         return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)

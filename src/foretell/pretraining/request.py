@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import Config, DataConfig, ModelConfig, Section, TokenizerConfig, TrainingConfig, make_section
+from foretell.config import Config, ModelConfig, Section, TrainingConfig, make_section
 from foretell.convert.families import check_expressible, find_family
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
@@ -34,7 +34,7 @@ class TextRequest(TrainingRequest):
         super().__post_init__()
         if self.size is not None:
             preset(self.size)
-        self.tokenizer_config(), self.data_config()
+        self.configured("tokenizer"), self.configured("data")
         if self.size is not None or self.exportable is not None:
             self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
         self._check_start()
@@ -80,7 +80,7 @@ class TextRequest(TrainingRequest):
     @property
     def given_tokenizer(self) -> Tokenizer | None:
         """The tokenizer to use, None if one is to be made."""
-        return self.tokenizer_with(self.tokenizer_config().start_token)
+        return self.tokenizer_with(self.configured("tokenizer").start_token)
 
     def tokenizer_with(self, start_token: str | None) -> Tokenizer | None:
         """The tokenizer given, with a start token chosen for it; None if none is given."""
@@ -92,12 +92,6 @@ class TextRequest(TrainingRequest):
         """The number of steps, None if it is to be chosen."""
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
-
-    def tokenizer_config(self) -> TokenizerConfig:
-        return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
-
-    def data_config(self) -> DataConfig:
-        return make_section(DataConfig, self.section("data"), "data")
 
     def model_config(self, size: str, vocab_size: int, row: int = 0) -> ModelConfig:
         """The shape of a size, changed by what the user set; the vocabulary is the tokenizer's.

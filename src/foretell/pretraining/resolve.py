@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,17 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
-from foretell.data.loader import check_enough_tokens
 from foretell.errors import DataError
-from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
-from foretell.session.budget import TEXT, Budget, SizeCost, choose_size, choose_steps
-from foretell.session.declaration import Choice
-from foretell.session.machine import check_batch_fits, check_model_fits
+from foretell.session.budget import choose_steps
+from foretell.session.machine import check_model_fits
 from foretell.session.request import intervals
-from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 
@@ -64,52 +60,16 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the text and the machine. `measure_speed` returns training tokens per second of a shape."""
+    """Facts about the tokens of a text."""
 
     vocab_size: int
     train_tokens: int
-    memory: DeviceMemory
-    measure_speed: Callable[[ModelConfig, TrainingConfig], float]
     rows: RowFacts | None = None
     as_bytes: int = 0  # the bytes of the training text, if the kind of its vocabulary can still be chosen
-    minutes: Callable[[], float] = lambda: 10.0  # for steps: `Training.minutes_left`
-
-
-def resolve(request: TextRequest, facts: Facts) -> Choice:
-    """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
-    smallest = shape_of(request, facts, request.size or "toy")
-    if facts.rows is None:
-        check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
-    reasons: list[str] = []
-    size = request.size if request.start is None else request.start.name
-    if size is None:
-        size, reason = resolve_size(request, facts)
-        reasons.append(reason)
-    steps = request.steps
-    if steps is None:
-        steps, reason = resolve_steps(request, facts, size)
-        reasons.append(reason)
-    config = resolve_config(request, facts, size, steps)
-    if facts.rows is not None:
-        check_row_fits(facts.rows, config.model.context_length)
-        reasons += describe_context(request, facts.rows, config.model)
-    elif config.window_length < config.model.context_length:
-        reasons.append(describe_window(config, facts.train_tokens))
-    check_fits(config.model, longest_row(request, facts, config.model), config.training, facts.memory)
-    return Choice(config, size, reasons)
 
 
 def shape_of(request: TextRequest, facts: Facts, size: str) -> ModelConfig:
     return request.model_config(size, facts.vocab_size, 0 if facts.rows is None else facts.rows.longest - 1)
-
-
-def describe_context(request: TextRequest, rows: RowFacts, model: ModelConfig) -> list[str]:
-    """A line for a context that follows from the longest row."""
-    if request.start is not None or "context_length" in request.section("model"):
-        return []
-    if model.context_length > rows.longest - 1:
-        return []
-    return [f"context     {model.context_length:,} tokens, for the longest row: {rows.longest_source}"]
 
 
 def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
@@ -117,7 +77,7 @@ def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int
 
     A new model is not given a context that it could never learn to use; a trained one has its context.
     """
-    asked = request.data_config().window_length
+    asked = request.configured("data").window_length
     if asked is None and request.start is not None and facts.train_tokens <= model.context_length:
         return max(1, facts.train_tokens - 1)
     return model.context_length if asked is None else asked
@@ -129,10 +89,6 @@ def mean_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
     return max(1, round(facts.train_tokens / facts.rows.count) - 1)
 
 
-def longest_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
-    return window_length(request, facts, model) if facts.rows is None else facts.rows.longest - 1
-
-
 def most_rows(facts: Facts, row: int) -> int | None:
     """Rows of a step beyond which they would repeat; None where that is not a concern."""
     if facts.rows is not None:
@@ -140,11 +96,17 @@ def most_rows(facts: Facts, row: int) -> int | None:
     return 1 if facts.train_tokens == row + 1 else None
 
 
-def describe_window(config: Config, train_tokens: int) -> str:
-    """The line about rows shorter than the context."""
+def describe_rows_read(request: TextRequest, facts: Facts, config: Config) -> list[str]:
+    """A line for a context that follows from the longest row, and for rows that are shorter than the context."""
     window, context = config.window_length, config.model.context_length
-    whole = f", all of a text shorter than the context of {context:,}" if train_tokens == window + 1 else ""
-    return f"window      {window:,} tokens per row{whole or f' of the context of {context:,}'}"
+    if facts.rows is not None:
+        is_open = request.start is None and "context_length" not in request.section("model")
+        follows = is_open and context <= facts.rows.longest - 1
+        return [f"context     {context:,} tokens, for the longest row: {facts.rows.longest_source}"] if follows else []
+    if window == context:
+        return []
+    whole = f", all of a text shorter than the context of {context:,}" if facts.train_tokens == window + 1 else ""
+    return [f"window      {window:,} tokens per row{whole or f' of the context of {context:,}'}"]
 
 
 def check_row_fits(rows: RowFacts, context_length: int) -> None:
@@ -156,34 +118,18 @@ def check_row_fits(rows: RowFacts, context_length: int) -> None:
         )
 
 
-def resolve_size(request: TextRequest, facts: Facts) -> tuple[str, str]:
-    """The size for the time and the text, and the reason; the speed of `tiny` is measured."""
-    model, training = probed_shape(request, facts, "tiny")
-    rate = facts.measure_speed(model, training) * flops_per_token(model, training)
-    costs = {name: size_cost(request, name, facts.vocab_size) for name in SIZES}
-    return choose_size(costs, Budget(facts.minutes(), rate, facts.train_tokens, TEXT))
-
-
-def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, str]:
-    """The number of steps for the time and the text, and the reason; the speed of the size is measured."""
-    model, training = probed_shape(request, facts, size)
-    rate = facts.measure_speed(model, training)
-    tokens_per_step = training.batch_size * mean_row(request, facts, model)
-    return steps_for_text(facts.train_tokens, tokens_per_step, request.minutes, facts.minutes(), rate)
-
-
-def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) -> Config:
+def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int | None = None) -> Config:
+    """The configuration of a size; without steps as its speed is measured, with the dropout that is most likely."""
     model = shape_of(request, facts, size)
-    request.check_exportable(model)
     row = mean_row(request, facts, model)
-    training = training_config(request, size, model, steps, row, most_rows(facts, row))
+    training = training_config(request, size, model, steps or 1, row, most_rows(facts, row))
     if "dropout" not in request.section("model"):
-        epochs = steps * training.batch_size * row / facts.train_tokens
+        epochs = PROBED_EPOCHS if steps is None else steps * training.batch_size * row / facts.train_tokens
         model = model.replaced(dropout=choose_dropout(epochs))
-    data = request.data_config()
+    data = request.configured("data")
     if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
         data = data.model_copy(update={"window_length": window})
-    return Config(model=model, tokenizer=request.tokenizer_config(), data=data, training=training)
+    return Config(model=model, tokenizer=request.configured("tokenizer"), data=data, training=training)
 
 
 def training_config(
@@ -199,27 +145,6 @@ def training_config(
     if most is not None:
         defaults["batch_size"] = min(most, defaults["batch_size"])
     return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
-
-
-def probed_shape(request: TextRequest, facts: Facts, size: str) -> tuple[ModelConfig, TrainingConfig]:
-    """A size as its speed is measured, with the dropout that it will most likely have; it must fit the memory.
-
-    Its context is as long as the rows of training are on average.
-    """
-    model = shape_of(request, facts, size)
-    if "dropout" not in request.section("model"):
-        model = model.replaced(dropout=choose_dropout(PROBED_EPOCHS))
-    row = mean_row(request, facts, model)
-    training = training_config(request, size, model, 1, row, most_rows(facts, row))
-    check_fits(model, longest_row(request, facts, model), training, facts.memory)
-    return model.replaced(context_length=min(row, model.context_length)), training
-
-
-def check_fits(model: ModelConfig, row: int, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a model, or a batch of rows of `row` tokens, that is larger than the memory."""
-    shapes = weight_shapes(model)
-    check_model_fits(shapes, training, memory)
-    check_batch_fits(model.replaced(context_length=row), shapes, training, memory)
 
 
 def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> None:
@@ -242,21 +167,6 @@ def steps_for_text(
     )
     epochs = steps * tokens_per_step / train_tokens
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
-
-
-def flops_per_token(model: ModelConfig, training: TrainingConfig) -> float:
-    """Operations of training per token: the model's, and the matrix products of the optimizer."""
-    tokens_per_step = training.batch_size * model.context_length
-    return training_flops_per_token(model) + optimizer_flops_per_step(weight_shapes(model), training) / tokens_per_step
-
-
-def size_cost(request: TextRequest, size: str, vocab_size: int) -> SizeCost:
-    """The cost of a size with the batches and the optimizer of its recipe."""
-    model, chosen = preset_config(size, vocab_size=vocab_size), request.section("training")
-    recipe = {**training_defaults(size, model, 1, chosen), **chosen}
-    training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
-    tokens_per_step = training.batch_size * model.context_length
-    return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
 
 
 def training_defaults(

@@ -22,14 +22,7 @@ from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import save_tensors
 from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, read_header
-from foretell.saved_model.config_file import (
-    DECODER,
-    FORMAT,
-    FORMAT_WITH_PARTS,
-    QUANTIZATION,
-    TOKENIZER,
-    read_entries,
-)
+from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_entries
 from foretell.saved_model.part import (
     KINDS,
     DecoderPart,

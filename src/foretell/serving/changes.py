@@ -11,7 +11,7 @@ from torch import Tensor
 from foretell.insight.trace import Trace
 from foretell.model.structure import Value
 from foretell.paths import select
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import errors_of, refused
 from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ExploredModel
 
@@ -32,7 +32,7 @@ class Patches:
             if change.patch is not None:
                 self._globs.setdefault(change.patch, []).append(change.value)
         if len(self._globs) > MOST_PATCHES:
-            raise ApiError(400, f"change: {len(self._globs)} texts to patch from; at most {MOST_PATCHES}", "change")
+            raise refused("change", f"{len(self._globs)} texts to patch from; at most {MOST_PATCHES}")
 
     def values(self, text: str, name: str) -> Tensor:
         """A value in the pass over a text, which is read once; in the thread of the models."""
@@ -60,25 +60,22 @@ def replacements(
                 operation = operation_of(change, served.structure[name], patches, start)
                 by_name.setdefault(name, []).append(operation)
     if (count := sum(map(len, by_name.values()))) > MOST_OPERATIONS:
-        raise ApiError(400, f"change: {count} operations on values; at most {MOST_OPERATIONS}", "change")
+        raise refused("change", f"{count} operations on values; at most {MOST_OPERATIONS}")
     return {name: partial(in_turn, operations) for name, operations in by_name.items()}
 
 
 def operation_of(change: ChangeRequest, value: Value, patches: Patches, start: Callable[[], int]) -> Operation:
     """The function of a value that a request describes. Raises ApiError for axes that the value lacks."""
     if change.patch is not None and ("T" not in value.dims or "S" in value.dims):
-        message = f"change: {value.name} cannot be patched: its numbers do not belong to one position each"
-        raise ApiError(400, message, "change")
+        raise refused("change", f"{value.name} cannot be patched: its numbers do not belong to one position each")
     if value.name == HEAD and (change.patch is not None or change.positions is not None):
-        message = "change: the head reads only the last tokens of a pass; change it without patch and positions"
-        raise ApiError(400, message, "change")
+        raise refused("change", "the head reads only the last tokens of a pass; change it without patch and positions")
     patched = None if change.patch is None else patches.values(change.patch, value.name)
     axes = {"H": change.heads, "E" if value.dims[-1:] == ("E",) else "last": change.neurons, "T": change.positions}
     axes = {letter: wanted for letter, wanted in axes.items() if wanted is not None}
     if missing := next((letter for letter in axes if letter not in (*value.dims, "last")), None):
         what = {"H": "heads", "T": "positions"}.get(missing, "neurons")
-        message = f"change: {value.name} has no axis of {what}; its axes are {' '.join(value.dims)}"
-        raise ApiError(400, message, "change")
+        raise refused("change", f"{value.name} has no axis of {what}; its axes are {' '.join(value.dims)}")
 
     def operation(old: Tensor) -> Tensor:
         first = start()
@@ -108,8 +105,8 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
         return old * change.scale
     operand = torch.as_tensor(change.add if change.set is None else change.set, dtype=old.dtype, device=old.device)
     if operand.dim() and operand.shape[-1] != old.shape[-1]:
-        message = f"change: {change.value} has {old.shape[-1]} numbers per token, and the vector {operand.shape[-1]}"
-        raise ApiError(400, message, "change")
+        sizes = f"{old.shape[-1]} numbers per token, and the vector {operand.shape[-1]}"
+        raise refused("change", f"{change.value} has {sizes}")
     return old + operand if change.set is None else operand.expand_as(old)
 
 
@@ -129,7 +126,7 @@ def on_axis(shape: torch.Size, axis: int, wanted: list[int], start: int | None, 
     if start is not None:
         wanted = [position - start for position in wanted if start <= position < start + size]
     elif max(wanted) >= size:
-        raise ApiError(400, f"change: {what}, counted from 0; there is no {max(wanted)}", "change")
+        raise refused("change", f"{what}, counted from 0; there is no {max(wanted)}")
     chosen = torch.zeros(size, dtype=torch.bool)
     chosen[wanted] = True
     return chosen.reshape([-1 if each == axis else 1 for each in range(len(shape))])

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from foretell.generation.logprobs import TokenLogprob
 from foretell.generation.scheduler import Event
@@ -47,6 +48,12 @@ class Choice:
     @property
     def has_ended(self) -> bool:
         return self.finish_reason is not None or self.error is not None
+
+    @cached_property
+    def prompt_text(self) -> str:
+        """The text of the prompt, as it was given."""
+        stream = self.continuation.tokenizer.stream()
+        return "".join([*map(stream.push, self.continuation.sequence.prompt), stream.finish()])
 
     def take(self, event: Event) -> None:
         """Note a new token; in the thread of the models."""

@@ -1,26 +1,23 @@
-"""POST /v1/completions."""
+"""POST /v1/completions and /v1/chat/completions."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from functools import cached_property
 from typing import Any
 
-from foretell.serving.choice import Answer, Choice, ShownToken
+from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError
-from foretell.serving.generation import GenerationEndpoint, Piece, rows_as_data, usage
+from foretell.serving.generation import ChoicesEndpoint, Piece
 from foretell.serving.models import ServedModel
-from foretell.serving.preparation import Wanted, as_list, encode, make_answer
-from foretell.serving.requests import CompletionRequest
-from foretell.serving.tokens import completion_logprobs, offsets
-
-OBJECT = {"object": "text_completion"}
+from foretell.serving.preparation import Wanted, as_list, chat_of, encode, encode_chat, make_answer
+from foretell.serving.requests import ChatRequest, CompletionRequest
+from foretell.serving.tokens import chat_logprobs, completion_logprobs, offsets
 
 
-class Completions(GenerationEndpoint[CompletionRequest]):
+class Completions(ChoicesEndpoint[CompletionRequest]):
     """Texts, or ids, continued."""
 
     request_type, prefix = CompletionRequest, "cmpl"
+    names = ("text_completion", "text_completion")
 
     def prepare(self, served: ServedModel, request: CompletionRequest, key: str) -> Answer:
         if request.best_of not in (1, request.n):
@@ -36,72 +33,28 @@ class Completions(GenerationEndpoint[CompletionRequest]):
         )
         return make_answer(served, request, wanted, key)
 
-    def plain(self, answer: Answer, request: CompletionRequest) -> dict[str, Any]:
-        choices = []
-        for choice in answer.choices:
-            echoed = Echo(choice, answer, request)
-            choices.append(echoed.row(choice.text, choice.tokens, choice.finish_reason, is_first=True))
-        return {**OBJECT, "choices": choices, "usage": usage(answer)}
-
-    async def events(
-        self, answer: Answer, request: CompletionRequest, pieces: AsyncIterator[Piece], common: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
-        common |= OBJECT
-        to_data = rows_as_data(common)
-        echoes = [Echo(choice, answer, request) for choice in answer.choices]
-        async for piece in pieces:
-            echo = echoes[piece.choice.index]
-            row = echo.row(piece.text, piece.tokens, piece.finish_reason, is_first=piece.is_first)
-            yield to_data(row)
-        async for line in self.closing(answer, request, common):
-            yield line
-
-
-class Echo:
-    """The rows of one choice, with its prompt where the request asks for it."""
-
-    def __init__(self, choice: Choice, answer: Answer, request: CompletionRequest):
-        self.choice, self.request = choice, request
-        self.tokenizer = answer.model.model.tokenizer
-        self.prompt = choice.continuation.sequence.prompt
-
-    @cached_property
-    def prompt_text(self) -> str:
-        """The text of the prompt, as it was given."""
-        stream = self.tokenizer.stream()
-        return "".join([*map(stream.push, self.prompt), stream.finish()])
-
-    def row(
-        self, text: str, tokens: Iterable[ShownToken], finish_reason: str | None, *, is_first: bool
-    ) -> dict[str, Any]:
-        """An entry of `choices`."""
-        echoes = self.request.echo and is_first
+    def row(self, piece: Piece, answer: Answer, request: CompletionRequest, is_chunk: bool) -> dict[str, Any]:
+        choice, tokenizer = piece.choice, answer.model.model.tokenizer
+        sequence, echoes = choice.continuation.sequence, request.echo and piece.is_first
         row: dict[str, Any] = {
-            "index": self.choice.index,
-            "text": self.prompt_text + text if echoes else text,
+            "index": choice.index,
+            "text": choice.prompt_text + piece.text if echoes else piece.text,
             "logprobs": None,
-            "finish_reason": finish_reason,
+            "finish_reason": piece.finish_reason,
         }
-        tokens = list(tokens)
-        if self.request.logprobs is not None:
-            shown = [(token.id, len(self.prompt_text) + token.start, token.logprob) for token in tokens]
-            rows = [*self._prompt_rows(), *shown] if echoes else shown
-            row["logprobs"] = completion_logprobs(rows, self.tokenizer, self.request.logprobs)
-        if self.request.return_token_ids:
-            row["token_ids"] = [token.id for token in tokens]
-        if is_first and self.request.return_token_ids:
-            row["prompt_token_ids"] = self.prompt
-        if is_first and self.request.prompt_logprobs is not None:
-            row["prompt_logprobs"] = prompt_logprobs(self.choice)
+        if request.logprobs is not None:
+            rows = [(token.id, len(choice.prompt_text) + token.start, token.logprob) for token in piece.tokens]
+            if echoes:
+                starts = offsets(sequence.prompt, tokenizer)
+                rows = [*zip(sequence.prompt, starts, sequence.prompt_logprobs, strict=True), *rows]
+            row["logprobs"] = completion_logprobs(rows, tokenizer, request.logprobs)
+        if request.return_token_ids:
+            row["token_ids"] = [token.id for token in piece.tokens]
+        if piece.is_first and request.return_token_ids:
+            row["prompt_token_ids"] = sequence.prompt
+        if piece.is_first and request.prompt_logprobs is not None:
+            row["prompt_logprobs"] = prompt_logprobs(choice)
         return row
-
-    def _prompt_rows(self):
-        return zip(
-            self.prompt,
-            offsets(self.prompt, self.tokenizer),
-            self.choice.continuation.sequence.prompt_logprobs,
-            strict=True,
-        )
 
 
 def prompt_logprobs(choice: Choice) -> list[dict[str, float] | None]:
@@ -110,3 +63,39 @@ def prompt_logprobs(choice: Choice) -> list[dict[str, float] | None]:
         None if row is None else {str(token): value for token, value in [*row.top, (row.token, row.logprob)]}
         for row in choice.continuation.sequence.prompt_logprobs
     ]
+
+
+class Chats(ChoicesEndpoint[ChatRequest]):
+    """Conversations, continued by an answer."""
+
+    request_type, prefix = ChatRequest, "chatcmpl"
+    names = ("chat.completion", "chat.completion.chunk")
+
+    def prepare(self, served: ServedModel, request: ChatRequest, key: str) -> Answer:
+        if request.top_logprobs and not request.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
+        form = chat_of(served)
+        limit = request.max_completion_tokens or request.max_tokens
+        wanted = Wanted(
+            [encode_chat(served, request.messages)],
+            limit,
+            "max_completion_tokens" if request.max_completion_tokens else "max_tokens",
+            top_logprobs=request.top_logprobs if request.logprobs else None,
+            stop_texts=tuple(form.stop_texts),
+            stop_ids=form.stop_ids,
+        )
+        return make_answer(served, request, wanted, key)
+
+    def row(self, piece: Piece, answer: Answer, request: ChatRequest, is_chunk: bool) -> dict[str, Any]:
+        message = {"role": "assistant", "content": piece.text}
+        later = {"content": piece.text} if piece.text else {}
+        row: dict[str, Any] = {"index": piece.choice.index}
+        row |= (
+            {"delta": message if piece.is_first else later} if is_chunk else {"message": {**message, "refusal": None}}
+        )
+        row |= {"finish_reason": piece.finish_reason, "logprobs": None}
+        if request.logprobs:
+            row["logprobs"] = chat_logprobs(piece.tokens, answer.model.model.tokenizer)
+        if request.return_token_ids:
+            row["token_ids"] = [token.id for token in piece.tokens]
+        return row

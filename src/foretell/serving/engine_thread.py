@@ -82,14 +82,6 @@ class EngineThread:
         self._commands.put(command)
         return await future
 
-    @property
-    def num_running(self) -> int:
-        return sum(len(scheduler.running) for scheduler in self.schedulers)
-
-    @property
-    def num_waiting(self) -> int:
-        return sum(len(scheduler.waiting) for scheduler in self.schedulers)
-
     # ------------------------------------------------------------------ in the thread
 
     def _run(self) -> None:

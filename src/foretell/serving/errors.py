@@ -35,6 +35,15 @@ class ApiError(Exception):
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
 
+def refused(field: str, message: str) -> ApiError:
+    """The answer to a field that is wrong."""
+    return ApiError(400, f"{field}: {message}", field)
+
+
+def not_finite() -> ApiError:
+    return refused("change", "the changed model's numbers are infinite or NaN; use smaller numbers")
+
+
 def as_api_error(error: Exception) -> ApiError:
     """The answer to an exception. The text of one that is not meant for users stays here: it may hold paths."""
     if isinstance(error, ApiError):

@@ -24,7 +24,7 @@ from foretell.insight.page.write_page import live_files, make_page, values_of_fi
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
 from foretell.serving.changes import Patches, replacements
 from foretell.serving.connection import send_stream, until_disconnected
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Name
 from foretell.serving.models import ExploredModel, ServedModel
@@ -164,7 +164,7 @@ class Explorer:
             page = served.page
         known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
-            raise ApiError(400, f"sections: {served.name} has no section {unknown!r}", "sections")
+            raise refused("sections", f"{served.name} has no section {unknown!r}")
         ids = await self.server.in_worker(partial(pass_ids, served, request))
         values = needed_values(page, known.values())
         if isinstance(served, ServedModel) and not request.change:

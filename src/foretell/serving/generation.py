@@ -99,15 +99,6 @@ class GenerationEndpoint(ABC, Generic[Asked]):
         with errors_of("look"):
             return {"look": [await watch.result(self.server.engine.call) for watch in watches]} if watches else {}
 
-    async def closing(self, answer: Answer, request: Asked, common: dict[str, Any]) -> AsyncIterator[bytes]:
-        """The last lines of a stream of chunks: a look, the usage if it is asked for, [DONE]."""
-        if looks := await self.looks(answer):
-            chunk = {**common, "choices": [], "foretell": {**common["foretell"], **looks}}
-            yield await self.server.in_worker(lambda: data(chunk))
-        if request.stream_options.include_usage:
-            yield data({**common, "choices": [], "usage": usage(answer)})
-        yield DONE
-
     def common(self, answer: Answer) -> dict[str, Any]:
         """The fields of all objects of an answer."""
         return {
@@ -117,6 +108,35 @@ class GenerationEndpoint(ABC, Generic[Asked]):
             "system_fingerprint": answer.model.fingerprint,
             "foretell": {"seed": answer.seed},
         }
+
+
+class ChoicesEndpoint(GenerationEndpoint[Asked]):
+    """A route whose answers have `choices`; a chunk of a stream has a piece of one of them."""
+
+    names: ClassVar[tuple[str, str]]  # the `object` of an answer and of a chunk
+
+    @abstractmethod
+    def row(self, piece: Piece, answer: Answer, request: Asked, is_chunk: bool) -> dict[str, Any]:
+        """An entry of `choices`."""
+
+    def plain(self, answer: Answer, request: Asked) -> dict[str, Any]:
+        whole = [Piece(each, each.text, each.tokens, each.finish_reason, is_first=True) for each in answer.choices]
+        choices = [self.row(piece, answer, request, is_chunk=False) for piece in whole]
+        return {"object": self.names[0], "choices": choices, "usage": usage(answer)}
+
+    async def events(
+        self, answer: Answer, request: Asked, pieces: AsyncIterator[Piece], common: dict[str, Any]
+    ) -> AsyncIterator[bytes]:
+        common["object"] = self.names[1]
+        to_data = rows_as_data(common)
+        async for piece in pieces:
+            yield to_data(self.row(piece, answer, request, is_chunk=True))
+        if looks := await self.looks(answer):
+            chunk = {**common, "choices": [], "foretell": {**common["foretell"], **looks}}
+            yield await self.server.in_worker(lambda: data(chunk))
+        if request.stream_options.include_usage:
+            yield data({**common, "choices": [], "usage": usage(answer)})
+        yield DONE
 
 
 async def pieces(answer: Answer) -> AsyncIterator[Piece]:

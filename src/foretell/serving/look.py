@@ -26,7 +26,7 @@ from foretell.model.decoder import check_logits
 from foretell.paths import select
 from foretell.safetensors_files import in_safetensors
 from foretell.serving.changes import Patches
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import ApiError, errors_of, not_finite, refused
 from foretell.serving.look_request import Look
 from foretell.serving.models import ServedModel
 from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
@@ -42,7 +42,7 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
     """Raise ApiError for a look or a change that no answer can have."""
     if request.is_watched and num_choices > MOST_WATCHED:
         field = "change" if request.look is None else "look"
-        raise ApiError(400, f"{field}: {num_choices} texts in one request; at most {MOST_WATCHED} are watched", field)
+        raise refused(field, f"{num_choices} texts in one request; at most {MOST_WATCHED} are watched")
     look = request.look or Look()
     if (look.contributions or look.receipt) and request.change:
         what = "contributions explain" if look.contributions else "receipt is of"
@@ -54,8 +54,7 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
     for field, positions in asked:
         if positions and max(positions) >= served.context_length:
             where = f"the context of {served.context_length:,}, counted from 0"
-            message = f"{field}: position {max(positions)} is outside {where}"
-            raise ApiError(400, message, field)
+            raise refused(field, f"position {max(positions)} is outside {where}")
 
 
 def make_recorder(
@@ -93,9 +92,8 @@ class Watch:
     def explained(self, error: Exception) -> Exception:
         """The error that ended the sequence; numbers that a change made infinite are an error of the request."""
         if isinstance(error, CheckpointError) and self.request.change:
-            message = "change: the changed model's numbers are infinite or NaN; use smaller numbers"
-            return ApiError(400, message, "change")
-        return ApiError(400, f"look: {error}", "look") if isinstance(error, BudgetError) else error
+            return not_finite()
+        return refused("look", str(error)) if isinstance(error, BudgetError) else error
 
     async def result(self, call: CallBetweenSteps) -> dict[str, Any]:
         """The values as JSON. Each position of the lens is computed between two steps of the others."""

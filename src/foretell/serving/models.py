@@ -27,7 +27,7 @@ from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure, model_structure
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.requests import PassRequest
 from foretell.text.chat_template import ChatFormat, own_template
 
@@ -224,9 +224,9 @@ class ServedModels:
         """The model of a pass, as its task sees it. Raises as `find` does."""
         task = self._shown.get(request.model)
         if request.source and (task is None or task.reads != "source"):
-            raise ApiError(400, f"source: {request.model or 'the model'} reads none; leave it out", "source")
+            raise refused("source", f"{request.model or 'the model'} reads none; leave it out")
         if request.others and (task is None or task.reads not in SEVERAL):
-            raise ApiError(400, f"others: {request.model or 'the model'} reads one text; leave them out", "others")
+            raise refused("others", f"{request.model or 'the model'} reads one text; leave them out")
         if task is None or task.explored is None:
             return self.find(request.model)
         with errors_of("source" if task.reads == "source" else "text"):

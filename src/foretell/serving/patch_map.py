@@ -14,7 +14,7 @@ from foretell.errors import CheckpointError
 from foretell.insight.trace import Trace
 from foretell.model.cache import KeptKeys, KeptKVView
 from foretell.serving.changes import Patches, replacements
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import errors_of, not_finite, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Indices
 from foretell.serving.models import ExploredModel
@@ -59,12 +59,11 @@ class PatchRow:
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
         stream = served.structure.stream
         if request.layer + 1 >= len(stream):
-            message = f"layer: {served.name} has {len(stream) - 1} layers, counted from 0"
-            raise ApiError(400, message, "layer")
+            raise refused("layer", f"{served.name} has {len(stream) - 1} layers, counted from 0")
         self.name = stream[request.layer + 1]
         if max(request.positions) >= shared:
-            message = f"positions: {max(request.positions)} is not in both texts, which share {shared} positions"
-            raise ApiError(400, f"{message}, counted from 0", "positions")
+            which = f"both texts, which share {shared} positions, counted from 0"
+            raise refused("positions", f"{max(request.positions)} is not in {which}")
         if request.token is not None:
             check_ids(served, [request.token], "token")
         patch = ChangeRequest(value=self.name, patch=request.second)
@@ -87,8 +86,7 @@ class PatchRow:
         try:
             logprobs = model.log_probabilities(logits)
         except CheckpointError:
-            message = "change: the changed model's numbers are infinite or NaN; use smaller numbers"
-            raise ApiError(400, message, "change") from None
+            raise not_finite() from None
         if self.token is None:
             self.token = int(logprobs[0].argmax())
         pairs = zip(logits[:, self.token].tolist(), logprobs[:, self.token].tolist(), strict=True)

@@ -14,7 +14,7 @@ from foretell.inference.completion import make_sampling
 from foretell.inference.continuation import Continuation
 from foretell.serving.changes import Patches
 from foretell.serving.choice import Answer, Choice
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.look import Watch, check_look
 from foretell.serving.models import ExploredModel, ServedModel, task_path_of
 from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
@@ -152,8 +152,8 @@ def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:
     """Raises ApiError for an id that is not in the vocabulary."""
     tokenizer = served.model.tokenizer
     if (wrong := next((token for token in ids if not tokenizer.has(token)), None)) is not None:
-        message = f"{field}: {wrong} is not a token of {served.name}, which has ids below {tokenizer.vocab_size:,}"
-        raise ApiError(400, message, field)
+        which = f"{served.name}, which has ids below {tokenizer.vocab_size:,}"
+        raise refused(field, f"{wrong} is not a token of {which}")
 
 
 def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:

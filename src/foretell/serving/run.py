@@ -22,8 +22,7 @@ from starlette.types import ASGIApp
 from foretell.errors import OutputError
 from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access, AccessRules
-from foretell.serving.chats import Chats
-from foretell.serving.completions import Completions
+from foretell.serving.completions import Chats, Completions
 from foretell.serving.connection import SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
 from foretell.serving.explorer import Explorer, ExplorerFiles, PageFile
@@ -50,7 +49,6 @@ logger = logging.getLogger(__name__)
 
 
 def make_app(server: Server, rules: AccessRules) -> ASGIApp:
-    """The ASGI application of a server."""
     tasks: dict[str, ASGIApp] = {path: TaskEndpoint(server, path) for path in TASK_REQUESTS}
     status, explorer = Status(server), ExplorerFiles(server)
     asked = {

@@ -34,10 +34,10 @@ class Status:
         return JSONResponse(known or describe(self.server.models.find(name)))
 
     def _descriptions(self) -> list[dict[str, Any]]:
-        """The objects of all models; a model for a task alone has no context of tokens."""
-        models = {model.name: describe(model) for model in self.server.models}
-        tasks = {task.name: describe_task(task) for task in self.server.models.tasks if task.name not in models}
-        return [*models.values(), *tasks.values()]
+        """The objects of all models; one that a model and a task share is the model's."""
+        tasks = {task.name: task for task in self.server.models.tasks}
+        models = {model.name: model for model in self.server.models}
+        return list(map(describe, [*models.values(), *(tasks[name] for name in tasks if name not in models)]))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """GET /tokenizer_info: what lm-evaluation-harness asks for before it sends ids."""
@@ -73,18 +73,10 @@ class Status:
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def describe(served: ServedModel) -> dict[str, Any]:
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": served.created,
-        "owned_by": "foretell",
-        "max_model_len": served.context_length,
-    }
-
-
-def describe_task(task: ServedTask) -> dict[str, Any]:
-    return {"id": task.name, "object": "model", "created": task.created, "owned_by": "foretell"}
+def describe(served: ServedModel | ServedTask) -> dict[str, Any]:
+    """The object of a model; one for a task alone has no context of tokens."""
+    about = {"id": served.name, "object": "model", "created": served.created, "owned_by": "foretell"}
+    return about | ({"max_model_len": served.context_length} if isinstance(served, ServedModel) else {})
 
 
 class Gauges(Collector):
@@ -95,10 +87,12 @@ class Gauges(Collector):
 
     def collect(self):
         engine = self.server.engine
+        running = sum(len(scheduler.running) for scheduler in engine.schedulers)
+        waiting = sum(len(scheduler.waiting) for scheduler in engine.schedulers)
         for name, text, value in (
             ("requests", "Requests that are answered now", self.server.num_requests),
-            ("sequences_running", "Sequences that are read or written now", engine.num_running),
-            ("sequences_waiting", "Sequences that wait for room", engine.num_waiting),
+            ("sequences_running", "Sequences that are read or written now", running),
+            ("sequences_waiting", "Sequences that wait for room", waiting),
             ("event_loop_lag_seconds", "The longest recent delay of the event loop", self.server.loop_lag),
             ("steps_total", "Steps of all models", engine.num_steps),
             ("tokens_total", "Tokens written", engine.num_tokens),

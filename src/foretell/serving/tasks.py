@@ -110,7 +110,6 @@ def translation_task(name: str, translator: Translator, look_bytes: int) -> Serv
 
 
 def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
-    """A forecaster."""
     from foretell.forecasting.forecaster import as_forecaster, forecast
     from foretell.forecasting.output import forecast_json
     from foretell.forecasting.series import Series, numbered

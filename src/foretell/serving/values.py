@@ -12,7 +12,7 @@ from foretell.insight.explain.explanation import Explanation, explain_value
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace
 from foretell.serving.changes import Patches, replacements
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import errors_of, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
@@ -38,7 +38,7 @@ class Values(PassEndpoint[ValueRequest]):
 
     async def respond(self, served: ExploredModel, request: ValueRequest, key: str) -> bytes:
         if not request.address.isprintable():
-            raise ApiError(400, "address: write one line, with \\n for a line break in a token", "address")
+            raise refused("address", "write one line, with \\n for a line break in a token")
         ids = await self.server.in_worker(partial(pass_ids, served, request))
         explanation, is_changed = await self.server.engine.call(partial(explain, served, request, ids))
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))

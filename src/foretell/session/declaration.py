@@ -14,12 +14,14 @@ import torch
 from foretell.config import ModelConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError
+from foretell.language_model import load_model
 from foretell.loading import Start
+from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps
-from foretell.session.machine import Footprint, check_model_fits, seconds_per_step
+from foretell.session.machine import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -78,6 +80,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
     default_minutes: ClassVar[float] = 10.0
     curve: ClassVar[LossCurve]  # of a task that chooses a size with `timed_size`
+    probe_seconds: ClassVar[float] = 4.0  # of the steps whose speed is measured
 
     def __init__(self, request: AnyRequest):
         self.request = request
@@ -110,9 +113,9 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The model before its first step, by default a decoder: with new weights, or the start's."""
         return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
 
-    @abstractmethod
     def load_model(self, directory: Path, device: torch.device) -> Any:
-        """The model of a checkpoint."""
+        """The model of a checkpoint, by default a decoder."""
+        return load_model(directory, device, for_training=True).decoder
 
     @abstractmethod
     def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
@@ -125,28 +128,30 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
         """The time of a training step with this configuration, measured on the run's own batches."""
         if self.probed is None or self.probed[0] != config:
+            check_fits(self.footprint(config, data), config.training, machine.memory)
             task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
             task.objective.to(machine.device)
             task.choose_kernels(machine.device, machine.dtype)
-            seconds = seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
-            self.probed = config, seconds
+            self.probed = config, seconds_per_step(task, config.training, machine.dtype, self.probe_seconds)
         return self.probed[1]
 
-    def timed_size(
-        self,
-        configs: Mapping[str, Any],
-        costs: Mapping[str, SizeCost],
-        data: Any,
-        machine: Machine,
-        unique_tokens: float,
-    ) -> tuple[str, str]:
-        """The size for time and data (`choose_size`), and the reason; the speed of PROBED is measured.
+    def cost(self, config: Any, data: Any) -> SizeCost:
+        """The cost of a size; by default of a decoder whose rows fill its context."""
+        model, training = config.model, config.training
+        tokens_per_step = training.batch_size * model.context_length
+        return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
 
-        configs, costs: of each size. unique_tokens: of the data, without repetitions.
+    def timed_size(
+        self, configs: Mapping[str, Any], data: Any, machine: Machine, unique_tokens: float
+    ) -> tuple[str, str]:
+        """The size for time and data (`choose_size`), and the reason; the speed of PROBED is measured, or of the first.
+
+        configs: of each size. unique_tokens: of the data, without repetitions.
         """
-        config, cost = configs[PROBED], costs[PROBED]
-        check_model_fits(self.footprint(config, data).shapes, config.training, machine.memory)
-        rate = cost.tokens_per_step * cost.flops_per_token / self.seconds_per_step(config, data, machine)
+        costs = {name: self.cost(config, data) for name, config in configs.items()}
+        probed = PROBED if PROBED in configs else next(iter(configs))
+        work = costs[probed].tokens_per_step * costs[probed].flops_per_token
+        rate = work / self.seconds_per_step(configs[probed], data, machine)
         return choose_size(costs, Budget(self.minutes_left(), rate, unique_tokens, self.curve))
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:

@@ -132,23 +132,23 @@ def told(world: World, error: Exception) -> Exception:
 @contextmanager
 def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> Iterator[None]:
     """Add to a failure of the disk, the memory or the optimization what is saved and how to resume."""
+
+    def ended(error: Exception) -> str:
+        return f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}"
+
     try:
         yield
-    except OutputError as error:
-        raise OutputError(f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}") from error
+    except (OutputError, PeerError) as error:
+        raise type(error)(ended(error)) from error
     except DivergedError as error:
         raise DivergedError(f"{error}; {advice_on_divergence(run)}") from error
     except CheckpointError as error:  # logits that are not finite, of an evaluation or a sample
         if progress.step == 0:
             raise
         raise DivergedError(f"step {progress.step}: {error}; {advice_on_divergence(run)}") from error
-    except PeerError as error:
-        raise PeerError(f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}") from error
     except (MemoryError, RuntimeError) as error:
         if is_lost_peer(error):
-            raise PeerError(
-                f"{lost_peer(current_world())}; training ended after step {progress.step:,}, {how_to_resume(run)}"
-            ) from error
+            raise PeerError(ended(lost_peer(current_world()))) from error
         if not is_out_of_memory(error):
             raise
         advice = how_to_resume_with_less_memory(run, training)

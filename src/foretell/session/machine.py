@@ -9,16 +9,16 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
+from foretell.distributed.world import current_world
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.installation import cpu_model
@@ -33,13 +33,13 @@ from foretell.planning.estimate import (
 from foretell.planning.speed import peak_flops, time_steps
 from foretell.runs.record import RESUMABLE
 from foretell.runs.run import Run
+from foretell.session.task import Task
 from foretell.training.optimizer import Shapes, make_optimizer
-from foretell.training.step import TrainingBatch
+from foretell.training.step import TrainingBatch, own_rows
 
 logger = logging.getLogger(__name__)
 MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
-PROBE_SECONDS = 4.0
 FEWEST_PROBED = 4  # rows of different steps have different lengths
 
 
@@ -116,14 +116,17 @@ class Footprint(NamedTuple):
     frozen: tuple[str, ...] = ()
 
 
-def check_fits(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path) -> None:
-    """Refuse a training that is surely larger than the memory, or whose checkpoints are larger than the free disk."""
+def check_fits(
+    footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path | None = None
+) -> None:
+    """Refuse a training that is surely larger than the memory, or whose checkpoints do not fit the disk of a folder."""
     shapes, row, rows, frozen = footprint
     counted = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
     training = training.model_copy(update=counted)
     check_model_fits(shapes, training, memory)
     check_batch_fits(row, shapes, training, memory)
-    check_disk_fits(shapes, training, directory)
+    if directory is not None:
+        check_disk_fits(shapes, training, directory)
 
 
 def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
@@ -161,18 +164,16 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
         )
 
 
-def seconds_per_step(
-    objective: nn.Module,
-    model: nn.Module,
-    batch: Callable[[int], TrainingBatch],
-    training: TrainingConfig,
-    dtype: torch.dtype,
-) -> float:
-    """The mean time of a training step on this machine, on real batches. The weights of the model are used up."""
+def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, duration: float) -> float:
+    """The mean time of a step on this process's rows, measured for `duration` seconds. The weights are used up."""
     # Globs may name layers that only the model chosen later has; weight decay takes no time
     training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer = make_optimizer(model, training, dtype)
-    seconds = time_steps(objective.train(), optimizer, batch, training, dtype, PROBE_SECONDS, FEWEST_PROBED)
+    optimizer, world = make_optimizer(task.model, training, dtype), current_world()
+
+    def batch(step: int) -> TrainingBatch:
+        return own_rows(task.batch(step), world)
+
+    seconds = time_steps(task.objective.train(), optimizer, batch, training, dtype, duration, FEWEST_PROBED)
     return sum(seconds) / len(seconds)
 
 

@@ -25,12 +25,7 @@ from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
 from foretell.session.declaration import AnyTask, Machine, Training
 from foretell.session.failures import resume_command, training_in
-from foretell.session.machine import (
-    check_fits,
-    log_other_machine,
-    resumed_precision,
-    resumed_training,
-)
+from foretell.session.machine import check_fits, log_other_machine, resumed_precision, resumed_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session

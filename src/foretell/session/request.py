@@ -99,6 +99,10 @@ class TrainingRequest:
         fields = self.section_type(name).model_fields
         return {key if key in fields else ALIASES.get(key, key): value for key, value in named.items()}
 
+    def configured(self, name: str) -> Any:
+        """A section with the defaults of its class."""
+        return make_section(self.section_type(name), self.section(name), name)
+
     # --- resuming ----------------------------------------------------------------------------------------------------
 
     def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:

@@ -77,11 +77,6 @@ class ChatTemplate:
     def special_names(self) -> list[str]:
         return list(dict.fromkeys(SPECIAL_NAME.findall(self.source)))
 
-    @property
-    def needs_end_token(self) -> bool:
-        """True if an answer ends with the tokenizer's own end token."""
-        return "eos_token" in self.source
-
     def render(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = False) -> str:
         """The conversation as text; with `add_generation_prompt` the beginning of an answer follows.
 
@@ -298,7 +293,7 @@ def prepare_tokenizer(tokenizer: Tokenizer, template: ChatTemplate, *, add_token
     token is added, if the template needs one and there is none.
     """
     names = missing_names(template, tokenizer) if add_tokens else []
-    if template.needs_end_token and tokenizer.end_id is None:
+    if "eos_token" in template.source and tokenizer.end_id is None:
         names.append(END)
     ends = [tokenizer.piece(token_id) for token_id in tokenizer.end_ids]
     prepared = tokenizer.with_special_tokens(names) if names else tokenizer

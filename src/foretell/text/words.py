@@ -48,7 +48,6 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def pieces_of(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """The tokens of a text, each as a word."""
     return [Word(tokenizer.text_of(token), (index,)) for index, token in enumerate(tokenizer.encode(text))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -41,8 +41,7 @@ class PairBatch(Batch):
         return PairBatch(*target, source=source, row_lengths=lengths)
 
     def to(self, device: torch.device | str) -> PairBatch:
-        moved = vars(super().to(device))
-        return PairBatch(**moved, source=self.source.to(device), row_lengths=self.row_lengths)
+        return replace(super().to(device), source=self.source.to(device))
 
 
 def make_pair_batch(pairs: Sequence[EncodedPair]) -> PairBatch:

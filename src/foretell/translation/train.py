@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from foretell.config import Section, TokenizerConfig, TrainingConfig, make_section
+from foretell.config import Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, open_regular, sync, write_text
 from foretell.loading import Start
@@ -20,7 +20,7 @@ from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import PAIRS, SizeCost
 from foretell.session.declaration import Choice, Machine, Training
-from foretell.session.machine import Footprint, check_model_fits
+from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -74,7 +74,7 @@ class PairRequest(TrainingRequest):
             raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
         if self.dev is not None and "validation_fraction" in self.section("pairs"):
             raise ConfigError("pairs.validation_fraction holds out a share of the pairs, and dev is a file of them")
-        self.tokenizer_config(), self.pair_config()
+        self.configured("tokenizer"), self.configured("pairs")
 
     @property
     def described(self) -> list[str]:
@@ -83,12 +83,6 @@ class PairRequest(TrainingRequest):
     @property
     def choices(self) -> dict[str, Any]:
         return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), "reverse": self.reverse or None}
-
-    def tokenizer_config(self) -> TokenizerConfig:
-        return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
-
-    def pair_config(self) -> PairConfig:
-        return make_section(PairConfig, self.section("pairs"), "pairs")
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,9 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def read(self, run: Run, reporter: Reporter) -> PairText:
         request = self.request
         pairs = request.pairs or read_data(request)
-        vocabulary = train_vocabulary(pairs.train, request.tokenizer_config(), is_shared=request.is_shared is not False)
+        vocabulary = train_vocabulary(
+            pairs.train, request.configured("tokenizer"), is_shared=request.is_shared is not False
+        )
         text = PairText(pairs, vocabulary)
         store(text, run.tokens)
         return text
@@ -129,33 +125,22 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             name: shape_config(name, request.section("model"), **sizes)
             for name in ((request.size,) if request.size else SIZES)
         }
+        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
+        loader = self.loader(data, next(iter(configs.values())))
         size, reasons = request.size, []
         if size is None:
-            size, reason = self.open_size(shapes, data, machine)
+            size, reason = self.timed_size(configs, data, machine, int(loader.lengths.sum()))
             reasons.append(reason)
-        model = shapes[size]
-        probed = self.config(model, dropout_for(MOST_EPOCHS), 1)
-        check_model_fits(weight_shapes(model), probed.training, machine.memory)
-        loader = self.loader(data, probed)
-        per_epoch = loader.batches_per_epoch
+        model, probed, per_epoch = shapes[size], configs[size], loader.batches_per_epoch
         steps, reason = self.timed_steps(probed, data, machine, MOST_EPOCHS * per_epoch)
         config = self.config(model, dropout_for(steps / per_epoch), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
         return Choice(config, size, reasons)
 
-    def open_size(
-        self, shapes: Mapping[str, EncoderDecoderConfig], data: PairText, machine: Machine
-    ) -> tuple[str, str]:
-        """The size for the time and the pairs, and the reason."""
-        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
-        loader = self.loader(data, next(iter(configs.values())))
-        tokens = int(loader.lengths.sum())
-        costs = {}
-        for name, config in configs.items():
-            weights = weight_shapes(config.model)
-            flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
-            costs[name] = SizeCost.of(weights, config.training, tokens / loader.batches_per_epoch, flops)
-        return self.timed_size(configs, costs, data, machine, tokens)
+    def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
+        loader, weights = self.loader(data, config), weight_shapes(config.model)
+        flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
+        return SizeCost.of(weights, config.training, int(loader.lengths.sum()) / loader.batches_per_epoch, flops)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
@@ -165,8 +150,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         training = {**training_defaults(model, steps), **chosen}
         return TranslationConfig(
             model=model if "dropout" in request.section("model") else model.replaced(dropout=dropout),
-            tokenizer=request.tokenizer_config(),
-            pairs=request.pair_config(),
+            tokenizer=request.configured("tokenizer"),
+            pairs=request.configured("pairs"),
             training=make_section(TrainingConfig, training, "training"),
         )
 
@@ -242,7 +227,7 @@ def read_data(request: PairRequest) -> PairData:
     if request.dev is not None:
         held_out = read_pairs([request.dev], reverse=request.reverse)
         return PairData(without_known(pairs, held_out), held_out)
-    parts = split_pairs(pairs, request.pair_config().validation_fraction)
+    parts = split_pairs(pairs, request.configured("pairs").validation_fraction)
     return PairData(parts["train"], parts["validation"])
 
 

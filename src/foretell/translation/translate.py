@@ -120,7 +120,6 @@ def search(translator: Translator, sources: list[list[int]], beam_size: int, alp
 
 
 def token_limit(translator: Translator, source: list[int]) -> int:
-    """The most tokens of a translation."""
     return min(translator.model.config.context_length, LONGER * len(source) + MORE)
 
 

@@ -228,7 +228,6 @@ def bracket(sign: str, inside: TextBlock) -> TextBlock:
 
 
 def enclose(left: str, inside: TextBlock, right: str) -> TextBlock:
-    """A block in brackets."""
     return side_by_side([bracket(left, inside), inside, bracket(right, inside)])
 
 

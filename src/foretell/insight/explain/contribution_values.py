@@ -177,5 +177,4 @@ class Contributions:
         return self.recording.weight(name)
 
     def head_of(self, part: int) -> int:
-        """The head that a part is the output of."""
         return int(self.names[part].rpartition("[")[2].removesuffix("]"))

@@ -18,10 +18,7 @@ from functools import partial
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, resolve_index
-from foretell.insight.attribution.direct_logit_attribution import (
-    StreamDecomposition,
-    names_by_token,
-)
+from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, names_by_token
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
     Explained,

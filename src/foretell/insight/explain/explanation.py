@@ -32,15 +32,7 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import (
-    IMPLIED,
-    Recording,
-    TracedScalar,
-    address_of,
-    record,
-    to_array,
-    token_id,
-)
+from foretell.insight.recording import IMPLIED, Recording, TracedScalar, address_of, record, to_array, token_id
 from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
@@ -325,7 +317,6 @@ IN_CORE = {stage.formula for stage in STAGES.values()}
 
 
 def find_explainer(formula: str) -> Explainer | None:
-    """The explanation of a formula, or None."""
     return EXPLAINERS.get(formula) or norm_explainer(formula)
 
 

@@ -11,17 +11,7 @@ import numpy as np
 
 from foretell.insight.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
-from foretell.typesetting.expression import (
-    Call,
-    Expression,
-    Fraction,
-    MathRow,
-    Number,
-    Operator,
-    Symbol,
-    row,
-    script,
-)
+from foretell.typesetting.expression import Call, Expression, Fraction, MathRow, Number, Operator, Symbol, row, script
 
 FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
 DIGITS = 6

@@ -84,10 +84,6 @@ def written_tokens(traced: TracedPass, index: str) -> np.ndarray:
     return neuron_writes(traced, layer, section)
 
 
-def write_needs(page: PageModel, index: str) -> list[str]:
-    return [*contribution_needs(page, index), *neuron_names(page, layer_in(index))]
-
-
 def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
     """The indices of the sections of written tokens, the last ones first; `most` sections per layer."""
     if not has_contributions(page):
@@ -182,7 +178,7 @@ CONTRIBUTIONS = (
         written_tokens,
         pack_exact,
         lambda page: write_sections(page, page.config.context_length),
-        write_needs,
+        lambda page, index: [*contribution_needs(page, index), *neuron_names(page, layer_in(index))],
         "the tokens that the strongest neurons write, the last tokens of the text first",
         affordable_writes,
         group=lambda index: index.split(".")[1],

@@ -15,25 +15,15 @@ import torch
 
 from foretell.insight.attribution.direct_logit_attribution import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
-from foretell.insight.page.contributions import (
-    head_input,
-    outcome_logits,
-    outcome_parts,
-    outcome_tokens,
-    outcomes_in,
-)
+from foretell.insight.page.contributions import head_input, outcome_logits, outcome_parts, outcome_tokens, outcomes_in
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
-from foretell.insight.page.traced_pass import PageModel, TracedPass, array
+from foretell.insight.page.traced_pass import STEPS, PageModel, TracedPass, array
 
 THUMB_CELLS = 64  # per side of a small map; longer texts show the largest weight in each cell
 FILE_NUMBERS = 100_000_000  # optional ones that are recorded for a file; more would not fit
 HIDDEN = -1  # in a small map: no key of the cell is visible
-
-
-def per_lens_point(page: PageModel) -> Sequence[int]:
-    return range(len(page.lens_points))
 
 
 def stream_names(page: PageModel, _: int = 0) -> list[str]:
@@ -49,7 +39,7 @@ def lens_family(name: str, attribute: str, pack: Callable[[str, Any], PackedSect
         f"lens.{name}.{{}}",
         lambda traced, point: getattr(traced.lens(point), attribute),
         pack,
-        per_lens_point,
+        lambda page: range(len(page.lens_points)),
         lambda page, point: [page.points[page.lens_points[point]].name],
     )
 
@@ -143,11 +133,6 @@ def lens_row(traced: TracedPass, position: int) -> np.ndarray:
     return np.column_stack([column.astype(np.float32) for column in columns])
 
 
-def pack_stored(name: str, whole: np.ndarray) -> PackedSection:
-    """Pack numbers that are multiples of 0.0001 already."""
-    return pack_rounded(name, whole / 10_000)
-
-
 EMBEDDING = "word and position vectors"
 HEAD = "the vectors that the head reads, and its rows"
 # The order is the order in a file: what is left out first comes last
@@ -201,7 +186,9 @@ ATTENTION = Family(
     "attention.{}", lambda traced, layer: traced.attention(layer), pack_weights, per_layer, attention_operands
 )
 # In a live page only: a file makes them from the attention, the lens of all positions, and the whole stream
-THUMBS = Family("thumbs.{}", thumbs, pack_stored, per_layer, attention_operands)
+THUMBS = Family(
+    "thumbs.{}", thumbs, lambda name, whole: pack_rounded(name, whole / STEPS), per_layer, attention_operands
+)
 # The lens of one position at all points (P, 3 K + 3): ids, probabilities, logits, following, rank, entropy
 LENS_AT = PositionFamily(
     "lens.at.{}",

@@ -63,7 +63,6 @@ def release(builder):
 
 @v.operation(v.void, v.LITERAL)
 def zero(builder, tile):
-    """Set a tile to zeros."""
     v.call(builder, "llvm.x86.tilezero", v.VOID, tile_number(tile))
 
 
@@ -160,7 +159,6 @@ def write_pair(p, tile, other, row, scratch):
 
 @inlined
 def zero_sums():
-    """Set the sums to zero."""
     zero(0)
     zero(1)
     zero(2)

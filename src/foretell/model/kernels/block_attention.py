@@ -12,14 +12,7 @@ import numpy as np
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import inlined, merged
-from foretell.model.kernels.vector_math import (
-    exponential,
-    keep,
-    read_number,
-    rounded,
-    rounded_number,
-    write_numbers,
-)
+from foretell.model.kernels.vector_math import exponential, keep, read_number, rounded, rounded_number, write_numbers
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 
 LANES = v.LANES  # positions whose scores are computed at once; blocks of the cache have a multiple of it

@@ -101,7 +101,6 @@ class Scratch(NamedTuple):
 
 @cache
 def block_program() -> Any:
-    """The compiled program of blocks."""
     return compiled_callback(compute_blocks, 1)
 
 
@@ -247,7 +246,6 @@ def add_update(width, stream, update, M, has_residual, is_narrow, first, last):
 
 @inlined
 def row_of_cache(block, step, token):
-    """The row of the cache that a token belongs to."""
     layer, table = block.layer * step.layer_stride, step.tables + token // step.T * step.table_width * 4
     return CachedRow(step.keys + layer, step.values + layer, step.head_stride, step.block_stride, table)
 

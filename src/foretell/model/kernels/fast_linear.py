@@ -19,13 +19,7 @@ from foretell.model.kernels.float32_matmul import Float32Linear, Float32TiedHead
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
 from foretell.model.quantization import unpack_int4
-from foretell.model.quantized_linear import (
-    Int4Linear,
-    Int8Linear,
-    Int8Matrix,
-    QuantizedMatrix,
-    QuantizedTiedHead,
-)
+from foretell.model.quantized_linear import Int4Linear, Int8Linear, Int8Matrix, QuantizedMatrix, QuantizedTiedHead
 from foretell.model.surgery import recast
 
 DTYPES = (torch.float32, torch.bfloat16)

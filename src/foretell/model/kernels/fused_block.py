@@ -246,7 +246,6 @@ def can_fuse(block: Any) -> bool:
 
 
 def norms_in_order(block: Any) -> list[FusedNorm]:
-    """The norms in the order of the fields of BLOCK."""
     attention, width = block.attention, block.attention.query.in_features
     in_stream = [block.attention_norm, nn.Identity(), block.feedforward_norm, nn.Identity()]  # before and after each
     if isinstance(block, BlockPostNorm):

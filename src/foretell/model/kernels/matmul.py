@@ -57,7 +57,6 @@ class Matmul:
 
     @cached_property
     def address(self) -> int:
-        """The address of the record."""
         return self.record.ctypes.data
 
     @property

@@ -101,13 +101,11 @@ def activated(x: Tensor, name: str) -> Tensor:
 
 @cache
 def attention_program() -> Any:
-    """The compiled program of attention."""
     return compiled_callback(attend_all, 1)
 
 
 @cache
 def activation_program() -> Any:
-    """The compiled program of activations."""
     return compiled_callback(activate_all, 1)
 
 

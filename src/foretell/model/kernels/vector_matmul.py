@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import inlined, merged
-from foretell.model.kernels.packing import (
-    num_planes,
-    padded_inputs,
-    padded_outputs,
-    scales_of,
-    sums_of,
-)
+from foretell.model.kernels.packing import num_planes, padded_inputs, padded_outputs, scales_of, sums_of
 
 ROWS = 8 if v.HAS_AVX512 else 2  # rows at once: two sums each must fit the 32, or 8, vectors that registers hold
 AHEAD = 512  # words from the weights that are read to the prefetched ones
@@ -105,7 +99,6 @@ def add_products(sums, weights, x, first, stride):
 
 @inlined
 def float32_sums(p, tile, row, rows):
-    """Sums of a tile of float32 weights."""
     K, even, odd = padded_inputs(p.inputs), v.zeros(rows), v.zeros(rows)
     start, first = tile_start(p, tile), row * K
     for k in range(0, p.inputs, 2):

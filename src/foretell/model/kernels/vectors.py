@@ -315,7 +315,6 @@ def callback(count: int) -> Callable[..., Any]:
 
 @operation(integer, ANY)
 def address_of(builder: Any, record: Any) -> Any:
-    """The address of a record."""
     return builder.ptrtoint(record, INT64)
 
 
