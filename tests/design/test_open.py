@@ -32,8 +32,8 @@ ALLOWED = {
     "convert/peft.py": ["load_file"],  # reads back the adapter that the export has just written
     # data, read a piece at a time: `find_files` and the index of the store refuse anything but regular files
     "data/lines.py": [
-        "zipfile.ZipFile",
         "path.open",
+        "zipfile.ZipFile",
         "zipfile.ZipFile",
         "archive.open",
         "importlib.import_module('compression.zstd').open",
