@@ -76,14 +76,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1554,
+        1565,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer",
     ),
     (
         "forecasting",
         7,
-        1895,
+        1893,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -135,7 +135,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        189,
+        190,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0",
     ),

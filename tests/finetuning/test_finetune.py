@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, TrainingReport, longer_advice
-from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
@@ -90,6 +92,22 @@ def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
     command = f"finetune {start.argument} {review_file} --task classify --steps 24"
     assert (command in " ".join(report.get("advice", ()))) == is_improving
     assert ("longer training may help" in " ".join(str(TrainingReport(report)).split())) == is_improving
+
+
+def test_a_given_time_trains_for_the_epochs_of_the_recipe_at_most(
+    review_file: Path, tmp_path: Path, finetune, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("foretell.finetuning.request.FEWEST_STEPS", 4)
+    recipe = replace(RANDOM_WEIGHTS, epochs=0.1)
+    monkeypatch.setattr("foretell.finetuning.request.RANDOM_WEIGHTS", recipe)
+    caplog.set_level(logging.INFO, logger="foretell")
+    session = finetune(FinetuneRequest(data=review_file, out=tmp_path / "run", is_from_scratch=True, minutes=2.0))
+    assert session.progress.step == session.training.steps == 4
+    assert (session.progress.learning_rate or 1.0) < 0.4 * session.training.learning_rate
+    assert "but more would mostly memorise the data" in caplog.text
+    assert "ended       after 4 steps, the most for this data" in caplog.text
+    [advice] = [line for line in read_json(tmp_path / "run" / REPORT)["advice"] if "longer" in line]
+    assert "--steps 8" in advice
 
 
 def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:

@@ -148,7 +148,8 @@ def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) 
     is_perfect = figures.get("accuracy") == 1
     if is_perfect or not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return []
-    length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
+    is_timed = minutes is not None and progress.step != session.task.about.get("most_steps")
+    length = ["--minutes", f"{2 * minutes:g}"] if is_timed else ["--steps", str(2 * progress.step)]
     command = command_with(session, *length)
     return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
 

@@ -43,12 +43,18 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """Entries of run.json besides the configuration."""
         return {}
 
+    def most_steps(self, config: Any) -> int | None:
+        """The steps of a training of a given time, at most; config: without that time."""
+        return None
+
     def choose(self, data: Any, machine: Machine) -> Choice:
-        config, reasons = self.configure(data), []
+        config, reasons, record = self.configure(data), [], self.recorded(data)
         if self.request.minutes is not None:
-            steps, why = self.timed_steps(config, data, machine)
+            most = self.most_steps(config)
+            steps, why = self.timed_steps(config, data, machine, most)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
-        return Choice(config, self.start_of(data).name, reasons, self.recorded(data))
+            record = {**record, "most_steps": most}
+        return Choice(config, self.start_of(data).name, reasons, record)
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""

@@ -153,8 +153,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own_values = values_per_step * (1 - config.series.synthetic)
         most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
         steps, reason = self.timed_steps(config, data, machine, most)
-        if self.request.minutes is not None and steps > most:
-            steps, reason = most, f"the time would allow {steps:,}, but more would mostly memorise the data"
         if self.request.section("training").get("steps") is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})

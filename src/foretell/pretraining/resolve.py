@@ -162,7 +162,7 @@ def steps_for_text(
         left,
         tokens_per_step / tokens_per_second,
         f"{tokens_per_second:,.0f} tokens/s",
-        most=MOST_EPOCHS * train_tokens // tokens_per_step,
+        most=MOST_EPOCHS * train_tokens // tokens_per_step if minutes is None else None,
         fewest=FEWEST_STEPS,
     )
     epochs = steps * tokens_per_step / train_tokens

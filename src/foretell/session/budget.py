@@ -127,15 +127,16 @@ def choose_steps(
 ) -> tuple[int, str]:
     """The steps of `seconds` each that fit the time, and the reason; of `minutes` it is an estimate.
 
-    left: the minutes for steps. Without `minutes`, steps are at least `fewest` and at most `most`, after which a model
-    would mostly memorise its data. speed: the measured speed in words.
+    left: the minutes for steps. most: more would mostly memorise the data. fewest: without `minutes`. speed: the
+    measured speed in words.
     """
     steps = by_time = int(60 * left / seconds)
     why = f"{in_minutes(left)} at {speed}"
-    if minutes is not None:
-        why = f"{left:g} of {in_minutes(minutes)} at {speed}, as an estimate: the time decides"
-    elif most is not None and most < by_time:
+    if most is not None and most < by_time:
         steps, why = most, "more would mostly memorise the data"
+        why = why if minutes is None else f"the time would allow {by_time:,}, but {why}"
+    elif minutes is not None:
+        why = f"{left:g} of {in_minutes(minutes)} at {speed}, as an estimate: the time decides"
     least = 1 if minutes is not None else fewest
     if steps <= least:
         why += f", but no fewer than {least}"
