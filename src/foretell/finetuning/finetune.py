@@ -89,7 +89,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         )
 
     def most_steps(self, config: FinetuneConfig) -> int:
-        """The steps of the recipe's epochs: with more, the best checkpoint is an early one with a high learning rate."""
+        """The steps of the recipe's epochs: with more, the best checkpoint has a high learning rate."""
         return config.training.steps
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
