@@ -19,6 +19,7 @@ from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
+from foretell.session.budget import FEWEST_STEPS
 from foretell.session.declaration import Machine
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -231,7 +232,8 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
     choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
     per_epoch = training.loader(PairText(session.task.data, session.task.vocabulary), choice.config).batches_per_epoch
-    assert choice.config.training.steps == (steps or 30 * per_epoch)
+    assert choice.config.training.steps == (steps or max(FEWEST_STEPS, 30 * per_epoch))
+    assert choice.most_steps == max(FEWEST_STEPS, 30 * per_epoch)
     assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 

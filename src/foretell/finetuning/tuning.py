@@ -48,13 +48,12 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         return None
 
     def choose(self, data: Any, machine: Machine) -> Choice:
-        config, reasons, record = self.configure(data), [], self.recorded(data)
+        config, reasons = self.configure(data), []
+        most = self.most_steps(config)
         if self.request.minutes is not None:
-            most = self.most_steps(config)
             steps, why = self.timed_steps(config, data, machine, most)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
-            record = {**record, "most_steps": most}
-        return Choice(config, self.start_of(data).name, reasons, record)
+        return Choice(config, self.start_of(data).name, reasons, self.recorded(data), most)
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""

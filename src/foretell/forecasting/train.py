@@ -159,8 +159,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
-        record |= {} if self.request.minutes is None else {"most_steps": most}
-        return Choice(config, size, reasons, record)
+        return Choice(config, size, reasons, record, most)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         longest = max(len(each) for each in series)

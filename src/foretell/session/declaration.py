@@ -59,14 +59,15 @@ def describe_model(size: str, model: ModelConfig) -> str:
 class Choice:
     """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
 
-    record: choices outside the configuration, as entries of run.json. With `most_steps`, a training of a given time has
-    at most this number of steps.
+    record: choices outside the configuration, as entries of run.json. most_steps: of a training of a given time, which
+    ends after them even if time is left.
     """
 
     config: Any
     size: str
     reasons: list[str]
     record: dict[str, Any] = field(default_factory=dict)
+    most_steps: int | None = None
 
 
 class Training(ABC, Generic[AnyRequest, AnyTask]):

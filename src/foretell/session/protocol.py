@@ -87,7 +87,7 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
     about |= {} if request.start is None else {"from": request.start.record()}
     about |= {"epochs": request.epochs} if request.epochs else {}
-    about |= {"minutes": request.minutes} if request.minutes else {}
+    about |= {"minutes": request.minutes, "most_steps": choice.most_steps} if request.minutes else {}
     about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
     task = training.make_task(config, data, training.first_model(config, data, request.start), about)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):

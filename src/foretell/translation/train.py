@@ -18,7 +18,7 @@ from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
-from foretell.session.budget import PAIRS, SizeCost
+from foretell.session.budget import FEWEST_STEPS, PAIRS, SizeCost
 from foretell.session.declaration import Choice, Machine, Training
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
@@ -132,10 +132,11 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             size, reason = self.timed_size(configs, data, machine, int(loader.lengths.sum()))
             reasons.append(reason)
         model, probed, per_epoch = shapes[size], configs[size], loader.batches_per_epoch
-        steps, reason = self.timed_steps(probed, data, machine, MOST_EPOCHS * per_epoch)
+        most = max(FEWEST_STEPS, MOST_EPOCHS * per_epoch)
+        steps, reason = self.timed_steps(probed, data, machine, most)
         config = self.config(model, dropout_for(steps / per_epoch), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
-        return Choice(config, size, reasons)
+        return Choice(config, size, reasons, most_steps=most)
 
     def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
         loader, weights = self.loader(data, config), weight_shapes(config.model)
