@@ -5,8 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from foretell.errors import CheckpointError
+from foretell.finding import find_model
+
 
 def test_a_tokenizer_is_found_without_torch():
     code = "import sys\nfrom foretell.cli.main import run\nassert run(['tokenize', 'primer', 'a']) == 0\n"
     check = "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code + check], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_an_unknown_name_is_answered_with_the_models_in_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, file in (("trained", "run.json"), ("sorter", "config.json"), ("notes", "notes.txt")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / file).write_text("{}")
+    with pytest.raises(CheckpointError, match="; there is sorter, trained, primer, almanac$"):
+        find_model("nothing")
+    with pytest.raises(CheckpointError, match="did you mean 'sorter'"):
+        find_model("sortr")

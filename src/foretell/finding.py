@@ -97,9 +97,9 @@ def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> P
 def _suggest(name: str) -> str:
     if NAME.fullmatch(name) and not name.startswith("runs/"):
         return f"; if it is on the Hub, write {PREFIX}{name}"
-    runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
-    near = did_you_mean(name.removeprefix("runs/"), [*runs, *SHIPPED])
-    return near or f"; there is {', '.join([*sorted(runs), *SHIPPED])}"
+    folders = sorted(RUNS.iterdir()) if _exists(RUNS) else []
+    known = [*(path.name for path in folders if is_run(path) or _exists(path / CONFIG)), *SHIPPED]
+    return did_you_mean(name.removeprefix("runs/"), known) or f"; there is {', '.join(known)}"
 
 
 def _exists(path: Path) -> bool:
