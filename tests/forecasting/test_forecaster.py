@@ -119,6 +119,10 @@ def test_a_quantised_forecaster_is_close_to_the_plain_one(forecaster, run_direct
 def test_what_cannot_be_forecast_is_refused(forecaster):
     with pytest.raises(DataError, match="all missing"):
         forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
+    with pytest.raises(DataError, match=r"a series: 1e\+308 is beyond 1e\+150, too large to compute with; rescale it"):
+        forecaster.sample_paths([np.array([1e308, -1e308, np.nan])], 3, 2)
+    with pytest.raises(DataError, match=r"^sales: inf is beyond"):
+        Series("sales", np.array([1.0, -np.inf]), numbered())
     with pytest.raises(UsageError, match="horizon must be from 1 to 100,000"):
         forecaster.sample_paths([WAVE], 0, 2)
     with pytest.raises(UsageError, match="a list from read_series"):

@@ -127,6 +127,15 @@ def test_a_model_without_the_task(server, path, body):
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize("series", [[[1e308, -1e308, 1e308]], [SERIES, [None, -1e151]], [[1e308] * 3]])
+def test_values_too_large_to_compute_with(server, series):
+    answer = server.post("/v1/forecast", model="f", series=series, horizon=3)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "series"
+    assert error["message"].endswith("is beyond 1e+150, too large to compute with; rescale it")
+    assert "RuntimeWarning" not in server.logged()
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

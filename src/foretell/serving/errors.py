@@ -67,7 +67,9 @@ def errors_of(field: str | None) -> Iterator[None]:
     try:
         yield
     except (ContextLengthError, UsageError, TokenizerError, DataError) as error:
-        message = str(error) if field is None else f"{field}: {error}"
+        message = str(error)
+        if field is not None and not message.startswith(f"{field}:"):
+            message = f"{field}: {message}"
         raise ApiError(400, message, field, as_api_error(error).code) from None
 
 
