@@ -129,10 +129,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        724,
+        773,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; "
-        "errors name the field of each route",
+        "errors name the field of each route; refusals of headers, methods and bodies with their reason",
     ),
     (
         "session",

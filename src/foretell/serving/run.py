@@ -23,7 +23,7 @@ from foretell.errors import OutputError
 from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access, AccessRules
 from foretell.serving.completions import Chats, Completions
-from foretell.serving.connection import SECONDS, TimedConnection, refusing_connection
+from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
 from foretell.serving.explorer import Explorer, ExplorerFiles, PageFile
 from foretell.serving.models import ServedModel
@@ -37,7 +37,6 @@ from foretell.serving.tasks import TASK_REQUESTS, TaskEndpoint
 from foretell.serving.texts import Detokenize, Embeddings, Scores, Tokenize
 from foretell.serving.values import Values
 
-HEADER_BYTES = 16 * 1024
 BACKLOG = 2048
 WARM_UP_TOKENS = 4
 LOG_RECORDS = 1000
@@ -159,7 +158,7 @@ class Run:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=HEADER_BYTES,
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             timeout_keep_alive=SECONDS,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
