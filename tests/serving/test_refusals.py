@@ -238,6 +238,44 @@ def test_an_image_is_not_fetched(server):
             canary.accept()
 
 
+def in_every_route(text):
+    """(path, body, field) of requests with this text."""
+    part = {"role": "user", "content": text}
+    return [
+        ("/v1/completions", {"prompt": text}, "prompt"),
+        ("/v1/chat/completions", {"messages": [part]}, "messages"),
+        ("/v1/responses", {"input": text}, "input"),
+        ("/v1/responses", {"input": [part]}, "input"),
+        ("/v1/embeddings", {"input": text}, "input"),
+        ("/v1/score", {"text": text}, "text"),
+        ("/v1/score", {"context": text, "continuations": ["x"]}, "context"),
+        ("/v1/score", {"context": "x", "continuations": [text]}, "continuations"),
+    ]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route("x" * 200))
+def test_a_text_that_is_too_long_is_an_error_of_its_field(server, path, body, field):
+    assert refused(server.post(path, **body), param=field)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route("\ud800"))
+def test_an_invalid_text_is_an_error_of_its_field(server, path, body, field):
+    assert "lone surrogate" in refused(server.post(path, **body), param=field)["message"]
+
+
+def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):
+    refused(server.post("/v1/embeddings", input=[999]), param="input")
+    refused(server.post("/v1/embeddings", input=[[]]), param="input")
+    refused(server.post("/v1/score", text=["x"] * 200), param="text")
+    image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
+    refused(server.post("/v1/responses", input=image), param="input")
+
+
+def test_a_long_text_is_not_truncated(server):
+    refused(server.post("/v1/responses", input="x", truncation="auto"), param="truncation")
+    assert server.post("/v1/responses", input="x", truncation="disabled").status_code == 200
+
+
 @pytest.mark.parametrize("role", ["tool", "function", "", "User", 5])
 def test_roles_that_are_not_served(server, role):
     refused(server.post("/v1/chat/completions", messages=[{"role": role, "content": "x"}]), param="messages")

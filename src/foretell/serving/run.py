@@ -75,6 +75,7 @@ def make_app(server: Server, rules: AccessRules) -> ASGIApp:
         "/page/{name:path}": explorer.page,
         "/explore": explorer.models,
     }
+    read["/v1/tokenizer_info"] = read["/tokenizer_info"]
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in asked.items()]
     routes += [Route(path, function, methods=["GET"]) for path, function in read.items()]
     routes += [Route(f"/v1{path}", asked[path], methods=["POST"]) for path in ("/tokenize", "/detokenize")]
@@ -202,7 +203,9 @@ class Run:
             self.hurry.set()
             return
         self.stopping.set()
-        count = self.server.num_requests
+        if not (count := self.server.num_requests):
+            logger.info("stopping")
+            return
         requests = f"{count} request has" if count == 1 else f"{count} requests have"
         logger.info(f"stopping: {requests} {self.grace:g} seconds; a second signal ends them now")
 
