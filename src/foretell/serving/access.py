@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
@@ -61,6 +62,8 @@ class Access:
             scope[CLIENT] = self._check(scope["path"], scope["method"], Headers(scope=scope))
             scope["app"] = self  # so that the router raises where a route or a method is missing
             await self.app(scope, receive, guarded)
+        except ClientDisconnect:  # while it sent the body
+            return None
         except Exception as error:
             if has_begun:  # the connection is closed without an end
                 return None
