@@ -92,13 +92,16 @@ HISTORIES = {
     "constant": np.full(FEWEST_EQUAL - 1, -4.0),
     "one value": np.array([3.0]),
     "missing values": np.array([1.0, np.nan, 2.0, np.nan]),
+    "the smallest": np.array([5e-324, 0.0, 5e-324]),
+    "the smallest, constant": np.array([5e-324, 5e-324]),
     "negative and huge": np.array([-1e150, 1e150, 5e149]),
 }
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_every_history_has_a_finite_forecast(forecaster, history):
-    assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
 
 
 @pytest.mark.parametrize("last", [[], [np.nan]])
