@@ -20,6 +20,10 @@ class ForetellError(Exception):
         """The message in terms of the command line's options."""
         return str(self)
 
+    def for_server(self) -> str:
+        """The message in terms of a request to the HTTP server."""
+        return str(self)
+
 
 class DataError(ForetellError):
     """A text, file or token store is missing, empty, unreadable or too short."""

@@ -52,10 +52,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        825,
+        829,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
-        "data must be paths; folders that cannot be written are refused first",
+        "data must be paths; folders that cannot be written are refused first; "
+        "messages of errors for requests",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -76,19 +77,21 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1564,
+        1576,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
-        "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer",
+        "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
+        "the error of a long text over HTTP",
     ),
     (
         "forecasting",
         7,
-        1892,
+        1904,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
-        "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks",
+        "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks; "
+        "values too large to compute with are refused wherever they come from",
     ),
     (
         "generation",
@@ -101,11 +104,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         15,
-        2563,
+        2572,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
-        "contributions included; contributions of words and to tags open, too",
+        "contributions included; contributions of words and to tags open, too; the advice of a budget over HTTP",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -128,9 +131,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        720,
+        802,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
-        "in messages; Python's usual collection of garbage; logits from kept keys before a pass",
+        "in messages; Python's usual collection of garbage; logits from kept keys before a pass; "
+        "errors name the field of each route; refusals of headers, methods and bodies with their reason; "
+        "log-probabilities of prompts in vLLM's shape",
     ),
     (
         "session",

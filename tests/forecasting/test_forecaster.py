@@ -92,13 +92,16 @@ HISTORIES = {
     "constant": np.full(FEWEST_EQUAL - 1, -4.0),
     "one value": np.array([3.0]),
     "missing values": np.array([1.0, np.nan, 2.0, np.nan]),
+    "the smallest": np.array([5e-324, 0.0, 5e-324]),
+    "the smallest, constant": np.array([5e-324, 5e-324]),
     "negative and huge": np.array([-1e150, 1e150, 5e149]),
 }
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_every_history_has_a_finite_forecast(forecaster, history):
-    assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
 
 
 @pytest.mark.parametrize("last", [[], [np.nan]])
@@ -119,6 +122,10 @@ def test_a_quantised_forecaster_is_close_to_the_plain_one(forecaster, run_direct
 def test_what_cannot_be_forecast_is_refused(forecaster):
     with pytest.raises(DataError, match="all missing"):
         forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
+    with pytest.raises(DataError, match=r"a series: 1e\+308 is beyond 1e\+150, too large to compute with; rescale it"):
+        forecaster.sample_paths([np.array([1e308, -1e308, np.nan])], 3, 2)
+    with pytest.raises(DataError, match=r"^sales: inf is beyond"):
+        Series("sales", np.array([1.0, -np.inf]), numbered())
     with pytest.raises(UsageError, match="horizon must be from 1 to 100,000"):
         forecaster.sample_paths([WAVE], 0, 2)
     with pytest.raises(UsageError, match="a list from read_series"):

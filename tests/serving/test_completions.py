@@ -38,6 +38,19 @@ def test_a_drawn_seed_is_returned_and_gives_the_same_text_again(server):
     assert server.ask("/v1/completions", prompt=PROMPT, seed=-5)["foretell"]["seed"] == 2**63 - 5
 
 
+def test_log_probabilities_of_a_prompt_have_the_shape_of_vllm(server, model):
+    answer = server.ask("/v1/completions", prompt=PROMPT, max_tokens=1, prompt_logprobs=2)
+    first, *rows = answer["choices"][0]["prompt_logprobs"]
+    assert first is None and len(rows) == len(PROMPT) - 1
+    for token, expected, row in zip(
+        model.encode(PROMPT)[1:], foretell.score(model, PROMPT).tokens[1:], rows, strict=True
+    ):
+        own = row[str(token)]
+        assert own["decoded_token"] == expected.text and own["logprob"] == pytest.approx(expected.logprob, abs=1e-4)
+        ranks = {each["rank"]: each["logprob"] for each in row.values()}
+        assert set(ranks) in ({1, 2}, {1, 2, None}) and ranks[1] >= ranks[2] >= min(ranks.values())
+
+
 def test_choices_are_numbered_by_prompt_then_by_sample(server):
     answer = server.ask("/v1/completions", prompt=["ab", "cd"], n=3, seed=2)
     assert [row["index"] for row in answer["choices"]] == list(range(6))
@@ -126,4 +139,5 @@ def test_tokens_there_and_back(server):
     assert tokens["tokens"] == [195, 169, 33] and tokens["count"] == 3
     assert server.ask("/v1/detokenize", tokens=tokens["tokens"]) == {"prompt": "é!"}
     info = server.client.get("/tokenizer_info").json()
+    assert server.client.get("/v1/tokenizer_info").json() == info
     assert info["eos_token"] == "<|endoftext|>"

@@ -313,6 +313,7 @@ def test_the_tokens_of_a_changed_pass_still_add_up(folders):
         ({"text": "1 two 3"}, "'two' is not a number"),
         ({"text": "- -"}, "all missing"),
         ({"text": "1 1e999"}, "infinite"),
+        ({"text": "1e308 -1e308 1e308"}, "too large to compute with"),
         ({"text": " ".join(["1"] * 40)}, "context"),
     ],
 )

@@ -20,6 +20,7 @@ from foretell.insight.attribution.direct_logit_attribution import direct_logit_a
 from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.replacement import without_heads
 from foretell.serving.json_bodies import to_json
+from foretell.serving.tokens import key_of
 
 PROMPT, TOKENS = "some words", 6
 CONTEXT = 128  # of the toy model
@@ -193,6 +194,9 @@ def test_a_lens(server, model):
     for reading, other in zip(position["readings"], expected.readings, strict=True):
         assert reading["name"] == other.name
         assert [token["id"] for token in reading["top"]] == [token.id for token in other.tokens]
+        assert [token["token"] for token in reading["top"]] == [
+            key_of(token.id, model.tokenizer) for token in other.tokens
+        ]
         assert reading["top"][0]["logprob"] == pytest.approx(other.tokens[0].logprob, abs=1e-5)
 
 
@@ -202,7 +206,7 @@ def test_contributions_add_up(server, model):
     ids = " ".join(map(str, model.encode(PROMPT)))
     token = answer["choices"][0]["token_ids"][0]
     expected = direct_logit_attribution(model.on_ids(), ids, token=token)
-    assert found == {**expected.to_json(), "text": model.tokenizer.text_of(token)}
+    assert found == {**expected.to_json(), "text": key_of(token, model.tokenizer)}
 
 
 def test_logits_have_their_positions(server, model):
@@ -270,9 +274,11 @@ def test_a_budget_ends_one_request_alone(fast):
     answer = fast.post("/v1/completions", **ASKED, look={"values": ["**"]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "look") and "may hold" in error["message"]
+    assert "a larger --look-budget" in error["message"] and "Python" not in error["message"]
     answer = fast.post("/v1/completions", **ASKED | {"max_tokens": 60}, look={"values": [BLOCK]})  # on all's pass
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "look") and "may take" in error["message"]
+    assert "a larger --look-budget" in error["message"]
     assert fast.ask("/v1/completions", **ASKED)["choices"]
 
 

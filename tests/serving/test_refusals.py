@@ -168,7 +168,36 @@ def test_a_large_body_is_refused(server):
 def test_a_large_header_closes_the_connection(server):
     with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError, httpx.WriteError):  # while it is being sent
         answer = server.client.get("/v1/models", headers={"x-large": "x" * 1_000_000})
-        assert answer.status_code in (400, 431)
+        refused(answer, 431)
+
+
+@pytest.mark.parametrize("request_head", [("/health", {"x-large": "x" * 17_000}), (f"/health?{'x' * 17_000}", {})])
+def test_a_large_header_that_arrives_at_once_is_refused(server, request_head):
+    path, headers = request_head
+    answer = server.client.get(path, headers=headers)
+    assert refused(answer, 431)["message"] == "the headers have more than 16,384 bytes"
+    assert answer.headers["connection"] == "close"
+    assert server.client.get("/health", headers={"x-large": "x" * 15_000}).status_code == 200
+
+
+def sent(server, data):
+    """The answer to these bytes, up to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.address).port), timeout=30) as connection:
+        connection.sendall(data)
+        return b"".join(iter(lambda: connection.recv(2**16), b"")).decode()
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"POST /\r\n\r\n"])
+def test_a_malformed_request_gets_an_error_in_json(server, data):
+    head, _, body = sent(server, data).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 Bad Request\r\n") and "connection: close" in head
+    assert json.loads(body)["error"]["message"] == "malformed HTTP request"
+
+
+def test_the_length_of_a_large_body_is_the_announced_one(server):
+    head = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    answer = sent(server, f"{head}connection: close\r\ncontent-length: 99999999999999\r\n\r\n".encode())
+    assert "413" in answer and "the body has 99,999,999,999,999 bytes; at most 4,194,304 are read" in answer
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
@@ -192,7 +221,10 @@ def test_a_page_of_another_site(server, origin):
 def test_routes_and_methods_that_are_not_served(server):
     refused(server.client.get("/v1/rerank"), 404)
     refused(server.client.get("/v1/completions"), 405)
-    refused(server.client.post("/v1/models", json={}), 405)
+    answer = server.client.post("/v1/models", json={})
+    refused(answer, 405)
+    assert answer.headers["allow"] == "GET, HEAD"
+    assert server.client.put("/explore", json={}).headers["allow"] == "GET, HEAD, POST"
     refused(server.client.get("/v1/models/../../etc/passwd"), 404)
 
 
@@ -204,6 +236,44 @@ def test_an_image_is_not_fetched(server):
         refused(server.post("/v1/chat/completions", messages=[{"role": "user", "content": [part]}]), param="messages")
         with pytest.raises(TimeoutError):
             canary.accept()
+
+
+def in_every_route(text):
+    """(path, body, field) of requests with this text."""
+    part = {"role": "user", "content": text}
+    return [
+        ("/v1/completions", {"prompt": text}, "prompt"),
+        ("/v1/chat/completions", {"messages": [part]}, "messages"),
+        ("/v1/responses", {"input": text}, "input"),
+        ("/v1/responses", {"input": [part]}, "input"),
+        ("/v1/embeddings", {"input": text}, "input"),
+        ("/v1/score", {"text": text}, "text"),
+        ("/v1/score", {"context": text, "continuations": ["x"]}, "context"),
+        ("/v1/score", {"context": "x", "continuations": [text]}, "continuations"),
+    ]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route("x" * 200))
+def test_a_text_that_is_too_long_is_an_error_of_its_field(server, path, body, field):
+    assert refused(server.post(path, **body), param=field)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route("\ud800"))
+def test_an_invalid_text_is_an_error_of_its_field(server, path, body, field):
+    assert "lone surrogate" in refused(server.post(path, **body), param=field)["message"]
+
+
+def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):
+    refused(server.post("/v1/embeddings", input=[999]), param="input")
+    refused(server.post("/v1/embeddings", input=[[]]), param="input")
+    refused(server.post("/v1/score", text=["x"] * 200), param="text")
+    image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
+    refused(server.post("/v1/responses", input=image), param="input")
+
+
+def test_a_long_text_is_not_truncated(server):
+    refused(server.post("/v1/responses", input="x", truncation="auto"), param="truncation")
+    assert server.post("/v1/responses", input="x", truncation="disabled").status_code == 200
 
 
 @pytest.mark.parametrize("role", ["tool", "function", "", "User", 5])
@@ -274,6 +344,20 @@ def test_health_answers_while_requests_are_refused(server):
     threading.Thread(target=lambda: (server.post("/v1/completions", prompt="x", n=10**6), done.set())).start()
     assert server.client.get("/health").status_code == 200
     assert done.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"prompt": NaN}', "the body is not JSON: it has NaN, and JSON has finite numbers alone"),
+        (b'{"seed": -Infinity}', "the body is not JSON: it has -Infinity"),
+        (b'{"seed": ' + b"1" * 5000 + b"}", "a whole number in the body has more than 4,300 digits"),
+        (b'{"prompt": "\xff"}', "the body is not JSON: it is not UTF-8"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_its_reason(server, body, message):
+    answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert refused(answer)["message"].startswith(message)
 
 
 @pytest.mark.parametrize("body", ["{bad", "[[1]", "}" * 100, '{"a": [1}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 
 import pytest
 
@@ -109,6 +110,20 @@ def test_predict_names_the_verb_of_a_model(folder, name, advice, capfd):
     assert advice.format(folder / name) in capfd.readouterr().err
 
 
+def test_a_text_that_is_too_long_for_a_prediction(server):
+    error = server.post("/v1/predict", model="c", input=["short", "words " * 500]).json()["error"]
+    assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
+    assert re.fullmatch(
+        r"input: the text has [0-9,]+ tokens more than fit the context of 128; shorten it", error["message"]
+    )
+
+
+@pytest.mark.parametrize(("path", "name"), [("/v1/predict", "c"), ("/v1/translate", "t")])
+def test_an_invalid_text_of_a_task_is_an_error_of_its_field(server, path, name):
+    answer = server.post(path, model=name, input="\ud800")
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "input"
+
+
 def test_a_prediction(server, folder):
     answer = server.ask("/v1/predict", model="c", input="it is good")
     assert answer["data"] == output("predict", folder / "c", "it is good", "--json")
@@ -125,6 +140,17 @@ def test_a_prediction(server, folder):
 def test_a_model_without_the_task(server, path, body):
     answer = server.post(path, **body)
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+    if body["model"] == "t":
+        assert answer.json()["error"]["message"] == "t answers at /v1/translate alone"
+
+
+@pytest.mark.parametrize("series", [[[1e308, -1e308, 1e308]], [SERIES, [None, -1e151]], [[1e308] * 3]])
+def test_values_too_large_to_compute_with(server, series):
+    answer = server.post("/v1/forecast", model="f", series=series, horizon=3)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "series"
+    assert error["message"].endswith("is beyond 1e+150, too large to compute with; rescale it")
+    assert "RuntimeWarning" not in server.logged()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import Rows, pad
-from foretell.errors import DataError
+from foretell.errors import ContextLengthError, DataError
 from foretell.finetuning.settings import InputTokens, Pool, Truncate
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.text import Tokenizer
@@ -72,6 +72,17 @@ def with_input_tokens(tokenizer: Tokenizer, tokens: InputTokens) -> Tokenizer:
     return tokenizer.with_special_tokens([name for name in (tokens.start, tokens.delimiter, tokens.extract) if name])
 
 
+class TooLongError(DataError, ContextLengthError):
+    """Texts do not fit the context. for_one: the message about a single text."""
+
+    def __init__(self, message: str, for_one: str):
+        super().__init__(message)
+        self.for_one = for_one
+
+    def for_server(self) -> str:
+        return self.for_one
+
+
 class InputFormat:
     """Joins texts with special tokens, which the tokenizer has; cuts them to the context if `truncate` is given."""
 
@@ -99,7 +110,7 @@ class InputFormat:
     def check_cuts(self, encoded: Sequence[EncodedExample]) -> str:
         """A line about texts that were cut, empty if there are none.
 
-        Without `truncate`, a few lose their tail, and more are a DataError.
+        Without `truncate`, a few lose their tail, and more are a TooLongError.
         """
         cuts = [(example.cut, example.where) for example in encoded if example.cut]
         if not cuts:
@@ -107,9 +118,10 @@ class InputFormat:
         most, where = max(cuts, key=lambda cut: cut[0])
         count = f"{len(cuts):,} of {len(encoded):,} examples"
         if self.truncate is None and not are_few(len(cuts), len(encoded)):
-            raise DataError(
+            raise TooLongError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
-                f"{self.how_to_fit(most)}, or give --truncate tail to leave out their end, or head or middle"
+                f"{self.how_to_fit(most)}, or give --truncate tail to leave out their end, or head or middle",
+                f"the text has {most:,} tokens more than fit the context of {self.context_length:,}; shorten it",
             )
         return (
             f"{count} lose their {self.truncate or 'tail'} to fit the context of {self.context_length}: up to {most:,} "

@@ -18,7 +18,7 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.series import Series, choose_season, default_horizon, value_text
+from foretell.forecasting.series import Series, check_size, choose_season, default_horizon, value_text
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.batch_generation import run
@@ -89,6 +89,7 @@ class Forecaster:
 
     def prompt(self, history: np.ndarray, context: int) -> Prompt:
         """The last `context` values of a history, scaled by themselves; the cycle is the one of the whole history."""
+        check_size(history, "a series")
         values = history[-context:]
         if np.isnan(values).all():
             raise DataError(

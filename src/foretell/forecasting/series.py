@@ -27,6 +27,7 @@ FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may be daily
 COMMON_DAYS = 28  # the days that every month has
 MOST_ABSENT = 0.5  # share of the times of a regular grid that may be absent
 CLOCK_CHANGE = 3600  # seconds
+LARGEST = 1e150  # its square is a number
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,9 @@ class Series:
     values: np.ndarray
     timeline: Timeline
 
+    def __post_init__(self) -> None:
+        check_size(self.values, self.unique_id)
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -180,6 +184,13 @@ class Series:
     def tail(self, count: int) -> Series:
         skipped = max(0, len(self.values) - count)
         return Series(self.unique_id, self.values[skipped:], self.timeline.moved(skipped))
+
+
+def check_size(values: np.ndarray, name: str) -> None:
+    """Raise DataError for a value that is too large to compute with."""
+    largest = float(np.nanmax(np.abs(values), initial=0))
+    if largest > LARGEST:
+        raise DataError(f"{name}: {largest:g} is beyond {LARGEST:g}, too large to compute with; rescale it")
 
 
 def fingerprint(series: Sequence[Series]) -> str:

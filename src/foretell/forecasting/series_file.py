@@ -26,7 +26,7 @@ from foretell.data.table import Cells, Delimited, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
-from foretell.forecasting.series import Series, Timeline, find_timeline, lone_timeline, numbered
+from foretell.forecasting.series import LARGEST, Series, Timeline, find_timeline, lone_timeline, numbered
 from foretell.forecasting.series_layout import (
     DETECT,
     LAYOUTS,
@@ -44,7 +44,6 @@ from foretell.forecasting.series_layout import (
 
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
-LARGEST = 1e150  # its square is a number
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
 FRAME = "the frame"

@@ -27,6 +27,14 @@ FORMAT = "foretell.trace/1"
 class BudgetError(UsageError):
     """Recorded values would take more memory than they may."""
 
+    def __init__(self, problem: str, advice: str):
+        super().__init__(f"{problem}. {advice}")
+        self.problem = problem
+
+    def for_server(self) -> str:
+        advice = "ask for fewer, or start the server with a larger --look-budget, which the texts of a request share"
+        return f"{self.problem}; {advice}"
+
 
 class Budget:
     """Counts bytes by name and raises `BudgetError` when the limit would be exceeded."""
@@ -52,7 +60,8 @@ class Budget:
         largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in needed.most_common(LARGEST_SHOWN))
         raise BudgetError(
             f"the trace needs {format_bytes(total)} or more and may hold {format_bytes(self.limit)}; "
-            f"largest: {largest}. Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
+            f"largest: {largest}",
+            "Select fewer names, give a shorter text, or (in Python) raise budget_bytes",
         )
 
     def foresee(self, values: Iterable[Value], structure: Structure, ids: Tensor, element_bytes: int) -> None:

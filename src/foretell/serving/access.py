@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Match, Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
+from foretell.serving.connection import MOST_HEADER_BYTES, large_headers
 from foretell.serving.errors import ApiError, as_api_error
 from foretell.serving.json_bodies import to_json
 from foretell.serving.server import CLIENT, Server
@@ -36,7 +39,7 @@ class AccessRules:
 class Access:
     """ASGI middleware. A refusal is an answer in OpenAI's shape; so is every error of the routes."""
 
-    def __init__(self, app: ASGIApp, server: Server, rules: AccessRules):
+    def __init__(self, app: Router, server: Server, rules: AccessRules):
         self.app, self.server, self.rules = app, server, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,15 +57,29 @@ class Access:
             await send(message)
 
         try:
+            if size_of_head(scope) > MOST_HEADER_BYTES:  # h11 checks this only while it waits for more
+                raise large_headers()
             scope[CLIENT] = self._check(scope["path"], scope["method"], Headers(scope=scope))
             scope["app"] = self  # so that the router raises where a route or a method is missing
             await self.app(scope, receive, guarded)
+        except ClientDisconnect:  # while it sent the body
+            return None
         except Exception as error:
             if has_begun:  # the connection is closed without an end
                 return None
             answer = as_api_error(error)
-            response = Response(to_json(answer.to_json()), answer.status, answer.headers, "application/json")
+            headers = answer.headers
+            if answer.status == 405:
+                headers["allow"] = self._methods(scope)
+            elif answer.status == 431:
+                headers["connection"] = "close"
+            response = Response(to_json(answer.to_json()), answer.status, headers, "application/json")
             await response(scope, receive, guarded)
+
+    def _methods(self, scope: Scope) -> str:
+        """The methods of all routes of a path."""
+        routes = [each for each in self.app.routes if isinstance(each, Route) and each.matches(scope)[0] != Match.NONE]
+        return ", ".join(sorted({name for route in routes for name in route.methods or ()}))
 
     def _check(self, path: str, method: str, headers: Headers) -> str:
         """The name of the key that was given; empty where none is asked for. Raises ApiError for a refusal."""
@@ -97,6 +114,12 @@ class Access:
                 401, "the key is missing or wrong; send it as Authorization: Bearer KEY", code="invalid_api_key"
             )
         return f"key {matches.index(True)}"
+
+
+def size_of_head(scope: Scope) -> int:
+    """The bytes of the address and the headers of a request."""
+    headers = sum(len(name) + len(value) for name, value in scope["headers"])
+    return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
 def name_of(address: str) -> str:

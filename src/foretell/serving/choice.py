@@ -8,22 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from foretell.generation.logprobs import TokenLogprob
 from foretell.generation.scheduler import Event
 from foretell.inference.continuation import Continuation
 from foretell.serving.look import Watch
 from foretell.serving.models import ServedModel
+from foretell.serving.tokens import ShownToken
 
 ENDINGS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}  # OpenAI's names
-
-
-@dataclass(frozen=True)
-class ShownToken:
-    """A token of an answer: where its text begins in the answer, and its log-probability where one was asked for."""
-
-    id: int
-    start: int
-    logprob: TokenLogprob | None
 
 
 @dataclass(eq=False)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretell.serving.choice import Answer, Choice
+from foretell.generation.logprobs import TokenLogprob
+from foretell.serving.choice import Answer
 from foretell.serving.errors import ApiError
 from foretell.serving.generation import ChoicesEndpoint, Piece
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import Wanted, as_list, chat_of, encode, encode_chat, make_answer
 from foretell.serving.requests import ChatRequest, CompletionRequest
-from foretell.serving.tokens import chat_logprobs, completion_logprobs, offsets
+from foretell.serving.tokens import chat_logprobs, completion_logprobs, key_of, offsets
+from foretell.text import Tokenizer
 
 
 class Completions(ChoicesEndpoint[CompletionRequest]):
@@ -22,7 +24,9 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
     def prepare(self, served: ServedModel, request: CompletionRequest, key: str) -> Answer:
         if request.best_of not in (1, request.n):
             raise ApiError(400, "best_of is not supported; ask for n choices", "best_of", "unsupported_field")
-        prompts = [encode(served, prompt, request.add_special_tokens) for prompt in as_list(request.prompt)]
+        prompts = [
+            encode(served, prompt, "prompt", request.add_special_tokens) for prompt in as_list(request.prompt, "prompt")
+        ]
         shown = request.logprobs if request.echo else None
         wanted = Wanted(
             prompts,
@@ -53,16 +57,22 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
         if piece.is_first and request.return_token_ids:
             row["prompt_token_ids"] = sequence.prompt
         if piece.is_first and request.prompt_logprobs is not None:
-            row["prompt_logprobs"] = prompt_logprobs(choice)
+            row["prompt_logprobs"] = [
+                None if each is None else prompt_logprobs(each, tokenizer) for each in sequence.prompt_logprobs
+            ]
         return row
 
 
-def prompt_logprobs(choice: Choice) -> list[dict[str, float] | None]:
-    """The log-probabilities of the prompt's tokens, by id, as vLLM has them; null for the first."""
-    return [
-        None if row is None else {str(token): value for token, value in [*row.top, (row.token, row.logprob)]}
-        for row in choice.continuation.sequence.prompt_logprobs
-    ]
+def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    """The likeliest tokens and the prompt's own, by id, as vLLM has them; the rank of one not among them is null."""
+    top = enumerate(row.top, start=1)
+    ranked: list[tuple[int, float, int | None]] = [(token, value, rank) for rank, (token, value) in top]
+    if row.token not in dict(row.top):
+        ranked.append((row.token, row.logprob, None))
+    return {
+        str(token): {"logprob": value, "rank": rank, "decoded_token": key_of(token, tokenizer)}
+        for token, value, rank in ranked
+    }
 
 
 class Chats(ChoicesEndpoint[ChatRequest]):
@@ -83,6 +93,7 @@ class Chats(ChoicesEndpoint[ChatRequest]):
             top_logprobs=request.top_logprobs if request.logprobs else None,
             stop_texts=tuple(form.stop_texts),
             stop_ids=form.stop_ids,
+            field="messages",
         )
         return make_answer(served, request, wanted, key)
 

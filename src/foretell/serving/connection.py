@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +18,7 @@ from foretell.serving.json_bodies import to_json
 
 WHOLE_POST = re.compile(rb"POST [^\r\n]++\r\n(?:[^\r\n]++\r\n)*?(?i:content-length): *+(\d{1,6})\r\n")
 MOST_BYTES = 4 * 2**20
+MOST_HEADER_BYTES = 16 * 1024
 SECONDS = 30  # to send a body, and to read what was sent
 
 
@@ -36,6 +39,15 @@ class TimedConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._reading.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what h11 cannot read, which is the exception that uvicorn handles in this call."""
+        if self.cycle is None or self.cycle.response_complete:
+            too_large = getattr(sys.exception(), "error_status_hint", 400) == 431
+            self.transport.write(
+                whole_answer(large_headers() if too_large else ApiError(400, "malformed HTTP request"))
+            )
+        self.transport.close()
 
     def abort(self) -> None:
         """Close the connection now, with what was not read yet."""
@@ -60,10 +72,7 @@ def refusing_connection(is_full: Callable[[], bool]) -> type[TimedConnection]:
 
     h11 and the routes take half a millisecond per request; 2,000 of them would hold up /health for a second.
     """
-    content = to_json(too_many().to_json())
-    head = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    fields = {**too_many().headers, "content-length": str(len(content))}
-    refusal = (head + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n").encode() + content
+    refusal = whole_answer(too_many())
 
     class RefusingConnection(TimedConnection):
         def data_received(self, data: bytes) -> None:
@@ -74,6 +83,18 @@ def refusing_connection(is_full: Callable[[], bool]) -> type[TimedConnection]:
                 super().data_received(data)
 
     return RefusingConnection
+
+
+def whole_answer(error: ApiError) -> bytes:
+    """An answer with its status line, for a request that no route sees."""
+    content = to_json(error.to_json())
+    head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+    fields = {"connection": "close", **error.headers, "content-length": str(len(content))}
+    return (head + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n").encode() + content
+
+
+def large_headers() -> ApiError:
+    return ApiError(431, f"the headers have more than {MOST_HEADER_BYTES:,} bytes")
 
 
 def too_many() -> ApiError:
@@ -92,8 +113,8 @@ async def read_body(request: Request, note: Callable[[int], None]) -> bytes:
     Raises ApiError for a body that is too large or too slow.
     """
     announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:12]) > MOST_BYTES:
-        raise ApiError(413, f"the body has {announced[:12]} bytes; at most {MOST_BYTES:,} are read")
+    if announced.isdecimal() and (length := int(announced[:20])) > MOST_BYTES:  # h11 refuses more digits
+        raise ApiError(413, f"the body has {length:,} bytes; at most {MOST_BYTES:,} are read")
     parts, size = [], 0
     try:
         async with asyncio.timeout(SECONDS):

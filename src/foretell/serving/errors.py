@@ -52,9 +52,9 @@ def as_api_error(error: Exception) -> ApiError:
         missing = "this method is not served here" if error.status_code == 405 else "this path is not served"
         return ApiError(error.status_code, missing)
     if isinstance(error, ContextLengthError):
-        return ApiError(400, str(error), code="context_length_exceeded")
+        return ApiError(400, error.for_server(), code="context_length_exceeded")
     if isinstance(error, UsageError | TokenizerError | DataError):
-        return ApiError(400, str(error))
+        return ApiError(400, error.for_server())
     logger.error("a request failed: %s", describe(error))
     if isinstance(error, ForetellError):  # such as logits that are not finite
         return ApiError(500, "the model cannot continue this text: its numbers are not finite or do not fit")
@@ -67,7 +67,9 @@ def errors_of(field: str | None) -> Iterator[None]:
     try:
         yield
     except (ContextLengthError, UsageError, TokenizerError, DataError) as error:
-        message = str(error) if field is None else f"{field}: {error}"
+        message = error.for_server()
+        if field is not None and not message.startswith(f"{field}:"):
+            message = f"{field}: {message}"
         raise ApiError(400, message, field, as_api_error(error).code) from None
 
 

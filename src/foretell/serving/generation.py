@@ -13,13 +13,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foretell.serving.choice import Answer, Choice, ShownToken
+from foretell.serving.choice import Answer, Choice
 from foretell.serving.connection import send_stream, until_disconnected
 from foretell.serving.errors import errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ServedModel
 from foretell.serving.requests import GenerationRequest
 from foretell.serving.server import Server
+from foretell.serving.tokens import ShownToken
 
 Asked = TypeVar("Asked", bound=GenerationRequest)
 DONE = b"data: [DONE]\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,15 +29,24 @@ def parse_json(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        position = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise ApiError(400, f"the body is not JSON{position}") from None
+        raise ApiError(400, reason_of(error)) from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
     return value
 
 
 def refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)  # NaN and infinities: Python reads them, JSON lacks them
+    """Refuse NaN and infinities, which Python reads."""
+    raise ApiError(400, f"the body is not JSON: it has {name}, and JSON has finite numbers alone")
+
+
+def reason_of(error: ValueError | RecursionError) -> str:
+    """The reason why a body cannot be read."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"the body is not JSON at line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "the body is not JSON: it is not UTF-8"
+    return f"a whole number in the body has more than {sys.get_int_max_str_digits():,} digits"
 
 
 def depth_of(body: bytes) -> int:

@@ -31,6 +31,7 @@ from foretell.serving.look_request import Look
 from foretell.serving.models import ServedModel
 from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
 from foretell.serving.requests import GenerationRequest
+from foretell.serving.tokens import key_of
 
 MOST_NUMBERS = 500_000  # of an answer in JSON
 MOST_LENS_POSITIONS = 64
@@ -93,7 +94,7 @@ class Watch:
         """The error that ended the sequence; numbers that a change made infinite are an error of the request."""
         if isinstance(error, CheckpointError) and self.request.change:
             return not_finite()
-        return refused("look", str(error)) if isinstance(error, BudgetError) else error
+        return refused("look", error.for_server()) if isinstance(error, BudgetError) else error
 
     async def result(self, call: CallBetweenSteps) -> dict[str, Any]:
         """The values as JSON. Each position of the lens is computed between two steps of the others."""
@@ -157,7 +158,10 @@ class Watch:
         check_logits(torch.from_numpy(lens.logits))
         readings = []
         for name, tokens, entropy in zip(names, likeliest(model, lens), lens.entropies.tolist(), strict=True):
-            top = [{"id": token.id, "token": token.text, "logprob": token.logprob} for token in tokens]
+            top = [
+                {"id": token.id, "token": key_of(token.id, model.tokenizer), "logprob": token.logprob}
+                for token in tokens
+            ]
             readings.append({"name": name, "top": top, "entropy": entropy})
         return {"position": position, "readings": readings}
 
@@ -167,7 +171,7 @@ class Watch:
         ids = " ".join(map(str, self.sequence.prompt))
         model, token = self.served.model, generated[0] if generated else None
         direct = direct_logit_attribution(model.on_ids(), ids, token=token)
-        return replace(direct, text=model.tokenizer.text_of(direct.token)).to_json()
+        return replace(direct, text=key_of(direct.token, model.tokenizer)).to_json()
 
 
 def as_json(position: int, value: Tensor) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from foretell.errors import TokenizerError
+from foretell.errors import TokenizerError, UsageError
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import NoRoomError, Rules, Sequence
 from foretell.inference.completion import make_sampling
@@ -30,7 +30,7 @@ ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "us
 class Wanted:
     """The fields that an endpoint adds to the shared ones of a request.
 
-    max_tokens: None is all that fits the context. top_logprobs: None without log-probabilities.
+    max_tokens: None is all that fits the context. top_logprobs: None without log-probabilities. field: of the prompts.
     """
 
     prompts: list[list[int]]
@@ -40,6 +40,7 @@ class Wanted:
     prompt_logprobs: int | None = None
     stop_texts: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
+    field: str = "prompt"
 
 
 def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted, key: str) -> Answer:
@@ -97,7 +98,7 @@ def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_t
     error = NoRoomError(len(prompt), wanted.max_tokens, served.context_length)
     is_short = wanted.max_tokens is None or wanted.max_tokens <= error.room
     if error.room < 1 or not is_short:
-        field = "prompt" if error.room < 1 else wanted.max_tokens_field
+        field = wanted.field if error.room < 1 else wanted.max_tokens_field
         raise ApiError(400, error.message(wanted.max_tokens_field, None), field, "context_length_exceeded")
     if wanted.max_tokens is None:
         return error.room
@@ -107,22 +108,22 @@ def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_t
     return wanted.max_tokens
 
 
-def as_list(prompts: Prompts, most: int = MOST_PROMPTS) -> list[str | list[int]]:
+def as_list(prompts: Prompts, field: str, most: int = MOST_PROMPTS) -> list[str | list[int]]:
     """The prompts of a request, whichever of the four forms it has. Raises as `limited` does."""
     if isinstance(prompts, str):
         return [prompts]
     ids = [item for item in prompts if isinstance(item, int)]
-    return [ids] if ids else limited([item for item in prompts if not isinstance(item, int)], most)
+    return [ids] if ids else limited([item for item in prompts if not isinstance(item, int)], field, most)
 
 
-def limited(items: list[Item], most: int = MOST_PROMPTS) -> list[Item]:
+def limited(items: list[Item], field: str, most: int = MOST_PROMPTS) -> list[Item]:
     """The prompts of a request. Raises ApiError for too many."""
     if len(items) > most:
-        raise ApiError(400, f"{len(items):,} prompts in one request; at most {most:,} are read", "prompt")
+        raise ApiError(400, f"{len(items):,} prompts in one request; at most {most:,} are read", field)
     return items
 
 
-def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: bool = True) -> list[int]:
+def encode(served: ServedModel, prompt: str | list[int], field: str, add_special_tokens: bool = True) -> list[int]:
     """The ids of a prompt. An empty text is the end of a document, where the vocabulary has such a token."""
     tokenizer = served.model.tokenizer
     if isinstance(prompt, str):
@@ -130,12 +131,12 @@ def encode(served: ServedModel, prompt: str | list[int], add_special_tokens: boo
             ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
         except TokenizerError as error:
             path = task_path_of(served.model)
-            raise ApiError(400, f"{error}; {served.name} answers at {path}" if path else str(error)) from None
+            raise ApiError(400, f"{error}; {served.name} answers at {path}" if path else str(error), field) from None
     else:
         ids = prompt
-        check_ids(served, ids, "prompt")
+        check_ids(served, ids, field)
     if not ids:
-        raise ApiError(400, "the prompt is empty; give at least one token", "prompt")
+        raise ApiError(400, "the prompt is empty; give at least one token", field)
     return ids
 
 
@@ -165,28 +166,27 @@ def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> li
 def chat_of(served: ServedModel) -> ChatFormat:
     """The template of a model, for conversations."""
     if served.chat is None:
-        raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "messages")
+        raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
     return served.chat
 
 
-def encode_chat(served: ServedModel, messages: list[ChatMessage]) -> list[int]:
+def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "messages") -> list[int]:
     """The ids of a conversation, up to the beginning of the next answer."""
-    return chat_of(served).encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
+    with errors_of(field):
+        return chat_of(served).encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
 
 
 def role_of(message: ChatMessage) -> Role:
     if message.role not in ROLES:
-        raise ApiError(
-            400, f"the role {message.role[:40]!r} is not supported; roles are {', '.join(ROLES)}", "messages"
-        )
+        raise UsageError(f"the role {message.role[:40]!r} is not supported; roles are {', '.join(ROLES)}")
     return ROLES[message.role]
 
 
 def text_of(message: ChatMessage) -> str:
-    """The text of a message. Raises ApiError for an image, a sound or a file; none is ever fetched."""
+    """The text of a message. Raises UsageError for an image, a sound or a file; none is ever fetched."""
     if isinstance(message.content, str):
         return message.content
     wrong = next((part.type for part in message.content if part.type not in ("text", "input_text", "output_text")), "")
     if wrong:
-        raise ApiError(400, f"content of type {wrong[:40]!r} is not supported; this server reads text", "messages")
+        raise UsageError(f"content of type {wrong[:40]!r} is not supported; this server reads text")
     return "".join(part.text for part in message.content)

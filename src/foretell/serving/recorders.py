@@ -81,7 +81,7 @@ class StreamRecorder(Recorder):
 
     def all_calls(self, name: str) -> Calls:
         if self.bytes > self.budget_bytes:
-            raise BudgetError(f"the values of this look may take {format_bytes(self.budget_bytes)}; ask for fewer")
+            raise BudgetError(f"the values of this look may take {format_bytes(self.budget_bytes)}", "Ask for fewer")
         return self._calls[name]
 
 

@@ -53,6 +53,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
+    "truncation": ("disabled",),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
     "web_search_options": (),
@@ -61,7 +62,7 @@ IGNORED = frozenset(  # accepted without an effect
     (
         *("max_tool_calls", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key"),
         *("prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_effort", "safety_identifier"),
-        *("service_tier", "truncation", "user", "verbosity"),
+        *("service_tier", "user", "verbosity"),
     )
 )
 

@@ -27,12 +27,13 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         asks = [ChatMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
         told = [] if request.instructions is None else [ChatMessage(role="system", content=request.instructions)]
         wanted = Wanted(
-            [encode_chat(served, [*told, *asks])],
+            [encode_chat(served, [*told, *asks], "input")],
             request.max_output_tokens,
             "max_output_tokens",
             top_logprobs=request.top_logprobs if INCLUDED_LOGPROBS in request.include else None,
             stop_texts=tuple(form.stop_texts),
             stop_ids=form.stop_ids,
+            field="input",
         )
         asked = request.model_copy(update={"response_format": request.text.get("format") or request.response_format})
         return make_answer(served, asked, wanted, key)

@@ -23,7 +23,7 @@ from foretell.errors import OutputError
 from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access, AccessRules
 from foretell.serving.completions import Chats, Completions
-from foretell.serving.connection import SECONDS, TimedConnection, refusing_connection
+from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
 from foretell.serving.explorer import Explorer, ExplorerFiles, PageFile
 from foretell.serving.models import ServedModel
@@ -37,7 +37,6 @@ from foretell.serving.tasks import TASK_REQUESTS, TaskEndpoint
 from foretell.serving.texts import Detokenize, Embeddings, Scores, Tokenize
 from foretell.serving.values import Values
 
-HEADER_BYTES = 16 * 1024
 BACKLOG = 2048
 WARM_UP_TOKENS = 4
 LOG_RECORDS = 1000
@@ -76,6 +75,7 @@ def make_app(server: Server, rules: AccessRules) -> ASGIApp:
         "/page/{name:path}": explorer.page,
         "/explore": explorer.models,
     }
+    read["/v1/tokenizer_info"] = read["/tokenizer_info"]
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in asked.items()]
     routes += [Route(path, function, methods=["GET"]) for path, function in read.items()]
     routes += [Route(f"/v1{path}", asked[path], methods=["POST"]) for path in ("/tokenize", "/detokenize")]
@@ -159,7 +159,7 @@ class Run:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=HEADER_BYTES,
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             timeout_keep_alive=SECONDS,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -203,7 +203,9 @@ class Run:
             self.hurry.set()
             return
         self.stopping.set()
-        count = self.server.num_requests
+        if not (count := self.server.num_requests):
+            logger.info("stopping")
+            return
         requests = f"{count} request has" if count == 1 else f"{count} requests have"
         logger.info(f"stopping: {requests} {self.grace:g} seconds; a second signal ends them now")
 

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
-from foretell.serving.errors import ApiError
+from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedTask
 from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, PassRequest, Request
@@ -76,7 +76,8 @@ class TaskEndpoint(TextEndpoint[TaskRequest]):
         call = self.server.engine.call
         given = request.named() if isinstance(request, ForecastRequest) else request.input
         inputs = [given] if isinstance(given, str) else given
-        rows = [await call(partial(served.answer, request, each)) for each in inputs]  # others are answered in between
+        with errors_of("series" if isinstance(request, ForecastRequest) else "input"):
+            rows = [await call(partial(served.answer, request, each)) for each in inputs]  # others run in between
         return to_json({"object": "list", "model": served.name, "data": rows})
 
     async def find(self, request: TaskRequest) -> ServedTask:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from foretell.inference.query import POOLINGS
 from foretell.serving.choice import Answer
 from foretell.serving.connection import until_disconnected
-from foretell.serving.errors import ApiError
+from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import (
@@ -113,7 +113,7 @@ class Embeddings(TextEndpoint[EmbeddingRequest]):
         return list_to_json(rows, {"model": served.name, "usage": numbers})
 
     def _encode(self, served: ServedModel, request: EmbeddingRequest) -> list[list[int]]:
-        texts = [encode(served, text) for text in as_list(request.input, MOST_INPUTS)]
+        texts = [encode(served, text, "input") for text in as_list(request.input, "input", MOST_INPUTS)]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
             message = (
                 f"a text has {len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
@@ -166,13 +166,16 @@ class Scores(TextEndpoint[ScoreRequest]):
         tokenizer = served.model.tokenizer
         if request.continuations is None:
             assert request.text is not None
-            prompts = [encode(served, text) for text in as_list(request.text)]
+            field, prompts = "text", [encode(served, text, "text") for text in as_list(request.text, "text")]
             firsts = [len(tokenizer.start_ids)] * len(prompts)
         else:
-            context = encode(served, request.context)
-            prompts = [[*context, *tokenizer.encode(text)] for text in limited(request.continuations)]
+            context = encode(served, request.context, "context")
+            field = "context" if len(context) > served.context_length else "continuations"
+            with errors_of("continuations"):
+                texts = map(tokenizer.encode, limited(request.continuations, "continuations"))
+                prompts = [[*context, *text] for text in texts]
             firsts = [len(context)] * len(prompts)
-        wanted = Wanted(prompts, 0, "max_tokens", prompt_logprobs=1)
+        wanted = Wanted(prompts, 0, "max_tokens", prompt_logprobs=1, field=field)
         return make_answer(served, GenerationRequest(), wanted, key), firsts
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from foretell.generation.logprobs import TokenLogprob
-from foretell.serving.choice import ShownToken
 from foretell.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token of an answer: where its text begins in the answer, and its log-probability where one was asked for."""
+
+    id: int
+    start: int
+    logprob: TokenLogprob | None
 
 
 def key_of(token: int, tokenizer: Tokenizer) -> str:
