@@ -5,7 +5,7 @@ import { showNextEarly } from "../next.js";
 import { askLines } from "./server.js";
 
 const FIRST = ["logits", "stream.sizes"]; // sections that arrive with the pass
-const STATE = { model: "", source: "", text: "", others: [], answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "" };
+export const STATE = { model: "", source: "", text: "", others: [], answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "" };
 const ENCODED = new Set(["others", "appended", "change"]); // lists, as JSON in the URL
 
 const listeners = [];
@@ -20,7 +20,7 @@ export const session = {
   listen: (listener) => listeners.push(listener),
   nextLogits: null, // after the text
   onShown: () => {}, // after a pass is shown, or the logits that come before it
-  // Change the state and show its pass; what the page still asked for is cancelled.
+  // Change the state and show its pass; what the page still asked for is cancelled. Returns whether it was refused.
   async update(changes) {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
@@ -28,7 +28,7 @@ export const session = {
     for (const listener of listeners) listener(session.state);
     running.abort();
     running = new AbortController();
-    await showPass(running.signal);
+    return showPass(running.signal);
   },
 };
 
@@ -60,8 +60,8 @@ async function readPass(fields, sections, signal, askOf, showEarly = () => {}) {
 
 async function showPass(signal) {
   const wanted = new Set(FIRST);
-  if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
-  let data = null;
+  if (shown.data?.model === session.state.model) wanted.add(`attention.${shown.choice.layer}`);
+  let data = null, isShown = false;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
     session.nextLogits = data.get("logits").whole;
     data.append = (id) => session.update(continued(data, id));
@@ -70,7 +70,9 @@ async function showPass(signal) {
     showProblem("");
     showParts(data);
     session.onShown();
+    isShown = true;
   });
+  return !isShown && !signal.aborted;
 }
 
 // The distribution after a text before its pass is read.
@@ -88,9 +90,7 @@ function continued(data, id) {
 }
 
 function showParts(data) {
-  const before = shown.choice, last = shown.data?.last;
-  const wasLast = !before || before.token === last;
-  begin(data, before ? { layer: before.layer, head: before.head, ...(wasLast ? {} : { token: before.token }) } : {});
+  begin(data);
   mounted = new Set();
   for (const id of [...inView, ...aroundFocus()]) mount(id);
   document.documentElement.dataset.ready = "true";
