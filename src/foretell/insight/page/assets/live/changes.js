@@ -5,7 +5,7 @@ import { four, named, probability as inDigits, quoted, visible } from "../format
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { addPanel, blockOf, button, select, signed } from "./panels.js";
-import { addChange, fetchSections, session } from "./session.js";
+import { addChange, fetchSections, session, setStale } from "./session.js";
 
 const VECTOR = "Add a vector to the stream";
 const SHOWN = 5; // tokens
@@ -144,7 +144,7 @@ function unchangedPass() {
 async function showEffect(data, token) {
   const now = predictionOf(data, token), loss = mean(data.get("losses").whole);
   if (!now || (isNumber(data) && !data.get("outcomes.logits"))) return;
-  if (!session.state.change.length) return fill(byId("change-effect"), make("p", { class: "summary" }, lossInWords(loss)));
+  if (!session.state.change.length) return showResult(make("p", { class: "summary" }, lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
   if (!plain || shown.data !== data) return;
@@ -153,11 +153,15 @@ async function showEffect(data, token) {
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
     make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
     make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
-  fill(byId("change-effect"),
-    make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
+  showResult(make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
       make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
+}
+
+function showResult(...children) {
+  fill(byId("change-effect"), ...children);
+  setStale("changes", false);
 }
 
 function numberInWords(data, plain) {

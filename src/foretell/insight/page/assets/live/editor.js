@@ -3,7 +3,7 @@ import { byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
-import { busy, readUrl, session, STATE } from "./session.js";
+import { busy, readUrl, refuse, session, STATE } from "./session.js";
 import { makeTour } from "./tour.js";
 
 // What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
@@ -55,7 +55,7 @@ export async function showTranslated(state) {
   translating.abort();
   const { signal } = translating = new AbortController();
   let ready = null, isRefused = null;
-  await busy(signal, async () => { ready = await translated(state, signal); }, () => { isRefused = session.update(ready); });
+  await busy(signal, async () => { ready = await translated(state, signal); }, () => { isRefused = session.update(ready); }, refuse);
   return isRefused ?? !signal.aborted;
 }
 
@@ -64,7 +64,7 @@ export function showEditor(served) {
   const source = make("textarea", { id: "source", rows: 2, spellcheck: "false" });
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
-  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "text-hint" });
+  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "trouble text-hint" });
   const others = make("textarea", { id: "others", rows: 2, spellcheck: "false" }), othersLabel = make("label", { for: "others" });
   const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
   const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
@@ -91,7 +91,7 @@ export function showEditor(served) {
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
     make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers,
+    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers, byId("trouble"),
     make("p", { class: "hint", id: "text-hint" }),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
@@ -131,7 +131,7 @@ function showContinuations() {
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
-        button("Add the most probable token", best === null, () => session.update({ appended: [...appended, best] })),
+        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && session.update({ appended: [...appended, best] }) }, "Add the most probable token"),
         button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
         button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));

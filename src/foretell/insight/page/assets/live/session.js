@@ -1,5 +1,6 @@
 // The state of the live page, and the pass that it shows. The state is in the URL: a link opens the same state.
 import { makeData, open } from "../data.js";
+import { byId, fill, make } from "../dom.js";
 import { begin, PARTS, showProblem, shown } from "../main.js";
 import { showNextEarly } from "../next.js";
 import { askLines } from "./server.js";
@@ -25,12 +26,37 @@ export const session = {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
     writeUrl();
+    session.nextLogits = null;
+    if (shown.data) setAllStale();
     for (const listener of listeners) listener(session.state);
     running.abort();
     running = new AbortController();
     return showPass(running.signal);
   },
 };
+
+// What the page shows of another state than the present one is marked as stale, and cannot be used once the state is
+// refused. Panels have controls that stay in use, so of them the results are marked.
+const RESULTS = { changes: "change-effect", patch: "patch-map", compare: "compared", tour: "tour-words" };
+
+export function setStale(id, isStale, isRefused = false) {
+  const element = byId(RESULTS[id] ?? id);
+  if (!element) return;
+  element.ariaBusy = isStale ? "true" : null;
+  element.inert = isRefused;
+}
+
+const setAllStale = (isRefused) => ["facts", "here", ...Object.keys(PARTS)].forEach((id) => setStale(id, true, isRefused));
+
+// The state has no pass, for a reason.
+export function refuse(reason) {
+  session.nextLogits = null;
+  showProblem(reason);
+  session.onShown();
+  if (!shown.data) return;
+  setAllStale(true);
+  if (session.state.change.length) fill(byId("change-effect"), make("p", { class: "summary" }, reason));
+}
 
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
@@ -71,13 +97,14 @@ async function showPass(signal) {
     showParts(data);
     session.onShown();
     isShown = true;
-  });
+  }, refuse);
   return !isShown && !signal.aborted;
 }
 
 // The distribution after a text before its pass is read.
 function showEarly(logits, vocabulary, isExact) {
   session.nextLogits = logits;
+  setStale("next-section", false);
   showNextEarly(logits, vocabulary, isExact, (id) => session.update({ appended: [...session.state.appended, id] }));
   session.onShown();
 }
@@ -91,15 +118,20 @@ function continued(data, id) {
 
 function showParts(data) {
   begin(data);
+  setStale("facts", false);
   mounted = new Set();
   for (const id of [...inView, ...aroundFocus()]) mount(id);
   document.documentElement.dataset.ready = "true";
 }
 
+const AWAITED = new Set(["changes", "compare"]); // their results come later
+
 function mount(id) {
   if (!shown.choice || mounted.has(id)) return;
   mounted.add(id);
   for (const show of PARTS[id]) shown.choice.show(show);
+  if (id === "next-section") setStale("here", false);
+  if (!AWAITED.has(id)) setStale(id, false);
 }
 
 // Parts are shown when they come into view, or when the focus is in a part next to them, so that the Tab key finds their
@@ -162,21 +194,21 @@ function oncePerFrame(action) {
 }
 
 // Some sections of the shown pass or, with other fields, of another one; null if they cannot be had.
-export async function fetchSections(sections, fields = {}, signal = running.signal) {
+export async function fetchSections(sections, fields = {}, signal = running.signal, fail = showProblem) {
   let whole = null;
-  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {});
+  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, fail);
   return signal.aborted ? null : whole;
 }
 
-// Runs a request; the page shows that it is busy, and the error of one that was not cancelled.
+// Runs a request; the page shows that it is busy, and the error of one that was not cancelled, or `fail` does.
 let numRunning = 0;
-export async function busy(signal, work, done) {
+export async function busy(signal, work, done, fail = showProblem) {
   document.documentElement.dataset.requests = ++numRunning;
   try {
     await work();
     if (!signal.aborted) done();
   } catch (error) {
-    if (!signal.aborted) showProblem(error.message);
+    if (!signal.aborted) fail(error.message);
   } finally {
     document.documentElement.dataset.requests = --numRunning;
   }
