@@ -185,8 +185,23 @@ def test_a_change_that_is_refused_can_be_removed(open_panels):
     page.evaluate("change => { location.hash += '&change=' + change; }", quote('[{"value":"nothing","scale":0}]'))
     page.wait_for_selector("#trouble:not([hidden])")
     assert "nothing" in page.locator("#trouble").inner_text()
+    assert "nothing" in page.locator("#change-effect").inner_text()  # instead of numbers
+    assert page.locator("#change-effect .number").count() == 0
     click(page, "Remove: nothing")
     assert page.locator("#trouble").is_hidden()
+
+
+def test_panels_of_another_text_are_cleared_or_stale_at_once(open_panels):
+    page, complaints = open_panels(link(CHANGES[:1], second=OTHER))
+    click(page, "Compute the map")
+    effect(page)
+    page.evaluate("scrollTo(0, 0)")
+    page.route("**/explore", lambda route: None)  # the answer never comes
+    with page.expect_request("**/explore"):
+        page.locator("#text").fill(OTHER)
+    assert page.locator(".patches").count() == 0
+    assert page.locator("#change-effect").get_attribute("aria-busy") == "true"
+    assert complaints == []
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------
@@ -469,6 +484,9 @@ def test_two_texts_are_compared(open_live, model):
             assert abs(float(shown[name][column]) - token.probability) < 6e-5
     assert page.locator("#compared table").nth(1).locator("tbody tr").count() == model.config.num_layers + 1
     page.locator("#compared td", has_text="…").first.wait_for(state="detached")  # while the lens is computed
+    page.evaluate("location.hash += '&otherModel=nothing'")
+    page.wait_for_selector("#compared:has-text('No comparison: no model is named')")
+    assert page.locator("#compared table").count() == 0
     page.get_by_text("End the comparison").click()
     page.wait_for_selector("#compared:empty", state="attached")
-    assert complaints == []
+    assert [line for line in complaints if "404" not in line] == []

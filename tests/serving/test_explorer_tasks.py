@@ -494,6 +494,18 @@ def test_another_scale_has_other_values(open_live, folders):
     assert complaints == []
 
 
+@pytest.mark.parametrize(("other", "words"), [("series", "predicts values"), ("stars", "predicts a number")])
+def test_models_with_other_outcomes_are_not_compared(open_live, other, words):
+    page, complaints = opened(open_live, "labels", otherText="3 1 4", otherModel=other)
+    page.locator("#compare").scroll_into_view_if_needed()
+    page.locator("#compared .summary").wait_for()
+    assert f"No comparison: {other} {words}, and labels the labels “bad”, “good”, “neither”." in page.content()
+    assert page.locator("#compared table").count() == 0
+    offered = page.locator("#other-model option").all_inner_texts()
+    assert "labels" in offered and "series" not in offered
+    assert complaints == []
+
+
 @pytest.mark.parametrize("name", ["follows", "close", "answers"])
 def test_the_prediction_follows_both_texts(open_live, folders, name):
     others = SEVERAL[name]

@@ -20,7 +20,7 @@ async function start() {
     byId("next-section").after(byId("live-panels")); // a change is next to the prediction
     makeChanges();
     makePatchMap();
-    makeCompare(served.filter((model) => model.reads !== "source").map(({ name }) => name));
+    makeCompare(served);
     makeExport();
     makeValuePanel();
     PARTS["attention-section"].push(showHeadChange);
