@@ -16,8 +16,8 @@ const removeAt = (index) => session.update({ change: session.state.change.filter
 
 export function makeChanges() {
   const chips = make("ul", { class: "chips", "aria-label": "Changes" });
-  const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0 });
-  const off = (id, change) => button("", () => { const { data, choice } = shown; if (data) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
+  const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0, required: true });
+  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
   addPanel("changes", "Change the pass",
     make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
     make("div", { class: "editor-row" },
@@ -25,7 +25,7 @@ export function makeChanges() {
       off("attention-off", (block) => ({ value: `${block}.attention` })),
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
       make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
-        off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [Math.max(0, Math.trunc(neuron.valueAsNumber || 0))] })))),
+        off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [neuron.valueAsNumber] }), () => neuron.reportValidity()))),
     make("details", { id: "change-vector" }), chips,
     make("div", { id: "change-effect", role: "region", "aria-live": "polite", "aria-label": "Effect of the changes" }));
   session.listen((state) => fill(chips, ...state.change.map(chip)));
@@ -169,7 +169,7 @@ function numberInWords(data, plain) {
   return `Number: ${four(after)}, originally ${four(before)}; difference ${signed(four, after - before)}. `;
 }
 
-const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the text: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
+const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the ${shown.data.hasLevels ? "values" : "text"}: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);

@@ -131,7 +131,7 @@ function showContinuations() {
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
-        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && session.update({ appended: [...appended, best] }) }, "Add the most probable token"),
+        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && session.update({ appended: [...appended, best] }) }, `Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`),
         button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
         button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
