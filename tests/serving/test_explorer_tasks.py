@@ -80,9 +80,10 @@ def server(start_server, folders):
     return start_server(*(str(folders / name) for name in names), "--memory", "0.05")
 
 
-def opened(open_live: Any, model: str, text: str = TEXT, **state: str) -> tuple[Any, list[str]]:
+def opened(open_live: Any, model: str, text: str = TEXT, viewport: Any = None, **state: str) -> tuple[Any, list[str]]:
     values = {"model": model, "text": text, **state}
-    return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()))
+    options = {"viewport": viewport} if viewport else {}
+    return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()), **options)
 
 
 def lines(server: Any, **body: Any) -> list[Any]:
@@ -475,6 +476,9 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     page.locator("#next-table .link").first.click()
     page.locator("#tokens").scroll_into_view_if_needed()
     page.locator("#tokens .token").nth(len(ids)).wait_for()
+    assert page.get_by_role("button", name="Add the most probable value").is_enabled()
+    page.locator("#changes").scroll_into_view_if_needed()
+    page.locator("#change-effect .summary:has-text('Loss of the values: ')").wait_for()
     click(page, "Into the text")
     assert len(page.locator("#text").input_value().split()) == len(ids) + 1
     assert complaints == []
@@ -580,6 +584,18 @@ def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys)
         page.locator("#outcome-sums tbody tr").first.wait_for()
         shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")
         assert {word for line in printed[6:] for word in line.split()} >= set(shown)
+
+
+def test_long_labels_fit_into_a_narrow_window(open_live):
+    page, complaints = opened(open_live, "labels", viewport={"width": 1024, "height": 800})
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    page.locator("#outcome-sums tbody tr").first.wait_for()
+    settled(page)
+    row = page.locator("#outcome-sums th", has_text="Logit of ")
+    row.evaluate("(cell, label) => { cell.textContent = `Logit of “${label}”`; }", "c" * 34)
+    cut = "table => table.offsetWidth - table.parentElement.clientWidth"
+    assert page.locator("#outcome-sums").evaluate(cut) <= 0
+    assert complaints == []
 
 
 @pytest.mark.parametrize(("name", "place"), [("labels", "outcome"), ("series", "series")])
