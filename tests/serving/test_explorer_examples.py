@@ -17,7 +17,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.serving.models import read_examples
 from foretell.text import train_tokenizer
-from tests.serving.conftest import settled
+from tests.serving.conftest import click, settled
 
 PRIMER = Path(str(files("foretell") / "primer"))
 EXAMPLES = [
@@ -61,7 +61,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_models(start_server, digits):
-    return start_server("primer", str(digits), "--memory", "0.05")
+    return start_server("primer", str(digits), "runs/pri2=primer", "--memory", "0.05")
 
 
 def state(page):
@@ -100,6 +100,17 @@ def test_a_link_without_a_text_begins_with_the_models_example(browser, two_model
     heads = page.locator("#head-select option").count()
     assert state(page) == (DIGITS if fragment.endswith("digits") else ["3141=", "2", "1", str(heads - 1)])
     page.close()
+
+
+def test_python_opens_what_the_server_was_given(browser, two_models):
+    page = open_at(browser, two_models.address, "#model=runs%2Fpri2&text=A+text")
+    page.locator("#export details").evaluate("details => details.open = true")
+    click(page, "As Python")
+    code = page.locator("#export-code").inner_text()
+    assert code.startswith("import foretell\nimport torch\n") and 'foretell.load("primer")' in code
+    page.close()
+    models = {each["name"]: each.get("argument") for each in two_models.client.get("/explore").json()["models"]}
+    assert models == {"primer": "primer", "digits": None, "runs/pri2": "primer"}, "no path of this machine"
 
 
 def test_a_link_that_is_opened_in_the_page_replaces_its_whole_state(browser, two_models):

@@ -66,10 +66,10 @@ export function followUrl(data, choice) {
   });
 }
 
-// What the URL lacks is as in a page that opens.
+// What the URL lacks is as in a page that opens, of which a file may have a choice.
 export function readChoice(data, choice) {
   const given = new URLSearchParams(location.hash.slice(1));
-  const values = { token: data.last, layer: 0, head: 0 };
+  const values = { token: data.last, layer: 0, head: 0, ...data.choice };
   for (const name of NAMES) if (/^\d+$/.test(given.get(name) ?? "")) values[name] = Number(given.get(name));
   choice.set(values);
 }

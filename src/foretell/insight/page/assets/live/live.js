@@ -21,7 +21,7 @@ async function start() {
     makeChanges();
     makePatchMap();
     makeCompare(served);
-    makeExport();
+    makeExport(served);
     makeValuePanel();
     PARTS["attention-section"].push(showHeadChange);
     Object.assign(PARTS, { changes: [showChanges], patch: [showPatchMap], compare: [showCompare], tour: [showTour] });

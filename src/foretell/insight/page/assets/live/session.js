@@ -134,10 +134,24 @@ function mount(id) {
   if (!AWAITED.has(id)) setStale(id, false);
 }
 
+const mountAll = () => Object.keys(PARTS).forEach(mount);
+
+// Show all parts, and wait for their numbers: what arrives may ask for more.
+export async function readAll() {
+  mountAll();
+  while (numRunning) await new Promise((done) => setTimeout(done, 50));
+}
+
 // Parts are shown when they come into view, or when the focus is in a part next to them, so that the Tab key finds their
 // controls: the others are not computed.
 export function watchParts() {
   document.addEventListener("focusin", () => aroundFocus().forEach(mount));
+  addEventListener("beforeprint", () => {
+    mountAll();
+    const words = "Parts that had not been in view are missing here: “Print” under “Take it along” reads them before it prints.";
+    fill(byId("footer"), ...(numRunning ? [make("p", { class: "cut" }, words)] : []));
+  });
+  addEventListener("afterprint", () => fill(byId("footer")));
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) inView.delete(target.id);
