@@ -143,11 +143,11 @@ function unchangedPass() {
 
 async function showEffect(data, token) {
   const now = predictionOf(data, token), loss = mean(data.get("losses").whole);
-  if (!now || (isNumber(data) && !data.get("outcomes.logits"))) return;
+  if (!now || !session.isShown || (isNumber(data) && !data.get("outcomes.logits"))) return;
   if (!session.state.change.length) return showResult(make("p", { class: "summary" }, lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
-  if (!plain || shown.data !== data) return;
+  if (!plain || shown.data !== data || !session.isShown) return;
   const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [largest(after), largest(before)];
   const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),

@@ -20,13 +20,14 @@ export const session = {
   state: { ...STATE },
   listen: (listener) => listeners.push(listener),
   nextLogits: null, // after the text
+  isShown: false, // the shown pass is of this state
   onShown: () => {}, // after a pass is shown, or the logits that come before it
   // Change the state and show its pass; what the page still asked for is cancelled. Returns whether it was refused.
   async update(changes) {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
     writeUrl();
-    session.nextLogits = null;
+    Object.assign(session, { nextLogits: null, isShown: false });
     if (shown.data) setAllStale();
     for (const listener of listeners) listener(session.state);
     running.abort();
@@ -50,7 +51,7 @@ const setAllStale = (isRefused) => ["facts", "here", ...Object.keys(PARTS)].forE
 
 // The state has no pass, for a reason.
 export function refuse(reason) {
-  session.nextLogits = null;
+  Object.assign(session, { nextLogits: null, isShown: false });
   showProblem(reason);
   session.onShown();
   if (!shown.data) return;
@@ -87,18 +88,17 @@ async function readPass(fields, sections, signal, askOf, showEarly = () => {}) {
 async function showPass(signal) {
   const wanted = new Set(FIRST);
   if (shown.data?.model === session.state.model) wanted.add(`attention.${shown.choice.layer}`);
-  let data = null, isShown = false;
+  let data = null;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
-    session.nextLogits = data.get("logits").whole;
+    Object.assign(session, { nextLogits: data.get("logits").whole, isShown: true });
     data.append = (id) => session.update(continued(data, id));
     if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);
     session.onShown();
-    isShown = true;
   }, refuse);
-  return !isShown && !signal.aborted;
+  return !session.isShown && !signal.aborted;
 }
 
 // The distribution after a text before its pass is read.
@@ -182,7 +182,7 @@ function makeAsk(structure, signal) {
     const sections = waiting;
     waiting = [];
     const { data, choice } = shown;
-    const arrived = oncePerFrame(() => choice === shown.choice && choice.update());
+    const arrived = oncePerFrame(() => choice === shown.choice && !signal.aborted && choice.update());
     await askLines("explore", { ...passFields(), sections }, signal, async ({ section }) => {
       if (!section) return;
       await data.put(section);
