@@ -378,7 +378,7 @@ def code_of(page: Any, name: str) -> str:
 
 def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):
     page, complaints = open_panels(link())
-    page.locator("#terms").scroll_into_view_if_needed()
+    page.locator("#terms-title").scroll_into_view_if_needed()
     page.locator("#terms tbody tr").first.wait_for()
     settled(page)
     buttons = page.locator("#terms .opens")
