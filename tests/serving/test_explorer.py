@@ -202,3 +202,44 @@ def test_an_error_is_one_line_and_the_last_pass_stays(open_live):
     assert next_rows(page) == before
     edit(page, TEXT)
     assert page.locator("#trouble").is_hidden()
+
+
+STALE = "[...document.querySelectorAll('[aria-busy]')].filter((e) => e.checkVisibility()).map((e) => e.id)"
+
+
+def refused(page: Any, action: Any) -> None:
+    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.status == 400):
+        action()
+    page.wait_for_selector("#trouble:not([hidden])")
+    settled(page)
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 500])
+def test_what_belongs_to_another_text_is_stale_once_an_edit_is_refused(open_live, bad):
+    page, _ = open_live(f"#text={TEXT}")
+    continued = page.get_by_text("Add the most probable token")
+    assert page.evaluate(STALE) == [] and continued.is_enabled()
+    refused(page, lambda: page.locator("#text").fill(bad))
+    assert {"facts", "where", "text-section", "next-section", "attention-section"} <= set(page.evaluate(STALE))
+    assert page.locator("#next-section").evaluate("section => section.inert")
+    assert page.locator("#next-section").evaluate("e => getComputedStyle(e).transitionProperty") == "filter"
+    assert not continued.is_enabled()
+    text, trouble = page.locator("#text").bounding_box(), page.locator("#trouble").bounding_box()
+    assert 0 <= trouble["y"] - (text["y"] + text["height"]) < 40
+    edit(page, TEXT)
+    assert not page.locator("#next-section").evaluate("section => section.inert") and continued.is_enabled()
+    assert not {"facts", "where", "text-section", "next-section"} & set(page.evaluate(STALE))
+
+
+def test_parts_that_are_not_in_view_are_stale_until_they_show_the_new_text(open_live):
+    page, complaints = open_live(f"#text={TEXT}")
+    lens = page.locator("#lens-section")
+    lens.scroll_into_view_if_needed()
+    settled(page)
+    page.evaluate("scrollTo(0, 0)")
+    edit(page, TEXT + "!")
+    assert lens.get_attribute("aria-busy") == "true"
+    lens.scroll_into_view_if_needed()
+    settled(page)
+    assert lens.get_attribute("aria-busy") is None
+    assert complaints == []

@@ -12,8 +12,12 @@ import torch
 import foretell
 from foretell.errors import CheckpointError
 from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
 from foretell.serving.models import read_examples
-from tests.serving.conftest import settled
+from foretell.text import train_tokenizer
+from tests.serving.conftest import click, settled
 
 PRIMER = Path(str(files("foretell") / "primer"))
 EXAMPLES = [
@@ -41,6 +45,88 @@ def test_the_first_example_is_shown_and_the_others_are_links(open_live):
     settled(page)
     assert page.locator("#text").input_value() == "other words"
     assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A model of two layers whose vocabulary has digits alone, with an example."""
+    tokenizer = train_tokenizer("characters", ["0123456789="])
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, num_layers=2, context_length=16, init="torch")
+    folder = tmp_path_factory.mktemp("digits") / "digits"
+    LanguageModel(make_decoder(config, seed=3).eval(), tokenizer, "digits").save(folder)
+    examples = [{"title": "sorted", "text": "3141=", "layer": 1, "head": 1, "token": 2}]
+    (folder / "examples.json").write_text(json.dumps({"examples": examples}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_models(start_server, digits):
+    return start_server("primer", str(digits), "runs/pri2=primer", "--memory", "0.05")
+
+
+def state(page):
+    """The text, and the chosen token, layer and head."""
+    names = ("text", "token-select", "layer-select", "head-select")
+    return [page.locator(f"#{name}").input_value() for name in names]
+
+
+def open_at(browser, address, fragment=""):
+    page = browser.new_page()
+    page.goto(f"{address}/{fragment}")
+    settled(page)
+    return page
+
+
+DIGITS = ["3141=", "2", "1", "1"]
+
+
+def test_a_smaller_model_that_cannot_read_the_text_begins_with_its_example(browser, two_models):
+    page = open_at(browser, two_models.address, "#text=A+text&layer=3&head=3&token=0")
+    page.locator("#model").select_option("digits")
+    page.locator("#tokens .token:nth-child(5):last-child").wait_for()
+    settled(page)
+    assert state(page) == DIGITS and page.locator("#trouble").is_hidden()
+    page.locator("#model").select_option("primer")  # which can read digits
+    page.wait_for_selector("#facts:has-text('4 layers')")
+    settled(page)
+    assert state(page)[0] == "3141=" and page.locator("#trouble").is_hidden()
+    page.close()
+
+
+@pytest.mark.parametrize("fragment", ["#model=digits", "#model=digits&layer=9&head=9&text=3141%3D&token=2"])
+def test_a_link_without_a_text_begins_with_the_models_example(browser, two_models, fragment):
+    page = open_at(browser, two_models.address, fragment)
+    assert page.locator("#trouble").is_hidden()
+    heads = page.locator("#head-select option").count()
+    assert state(page) == (DIGITS if fragment.endswith("digits") else ["3141=", "2", "1", str(heads - 1)])
+    page.close()
+
+
+def test_python_opens_what_the_server_was_given(browser, two_models):
+    page = open_at(browser, two_models.address, "#model=runs%2Fpri2&text=A+text")
+    page.locator("#export details").evaluate("details => details.open = true")
+    click(page, "As Python")
+    code = page.locator("#export-code").inner_text()
+    assert code.startswith("import foretell\nimport torch\n") and 'foretell.load("primer")' in code
+    page.close()
+    models = {each["name"]: each.get("argument") for each in two_models.client.get("/explore").json()["models"]}
+    assert models == {"primer": "primer", "digits": None, "runs/pri2": "primer"}, "no path of this machine"
+
+
+def test_a_link_that_is_opened_in_the_page_replaces_its_whole_state(browser, two_models):
+    change = json.dumps([{"value": "trunk.blocks.0.attention", "scale": 0}])
+    page = open_at(
+        browser, two_models.address, f"#model=primer&text=The+value&appended=[306]&change={change}&layer=2&token=0"
+    )
+    assert page.locator("#tokens .token").count() == 3 and page.locator(".chip").count() == 1
+    page.evaluate("location.hash = '#model=primer&text=The+value'")
+    page.locator("#tokens .token:nth-child(2):last-child").wait_for()
+    settled(page)
+    assert page.locator(".chip").count() == 0 and state(page) == ["The value", "1", "0", "0"]
+    page.evaluate("location.hash = '#lens-section'")
+    page.wait_for_url(lambda url: "text=" in url)
+    assert state(page) == ["The value", "1", "0", "0"]
+    page.close()
 
 
 def test_a_link_is_stronger_than_the_first_example(open_live):

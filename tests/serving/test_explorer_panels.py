@@ -185,8 +185,63 @@ def test_a_change_that_is_refused_can_be_removed(open_panels):
     page.evaluate("change => { location.hash += '&change=' + change; }", quote('[{"value":"nothing","scale":0}]'))
     page.wait_for_selector("#trouble:not([hidden])")
     assert "nothing" in page.locator("#trouble").inner_text()
+    assert "nothing" in page.locator("#change-effect").inner_text()  # instead of numbers
+    assert page.locator("#change-effect .number").count() == 0
     click(page, "Remove: nothing")
     assert page.locator("#trouble").is_hidden()
+
+
+def test_panels_of_another_text_are_cleared_or_stale_at_once(open_panels):
+    page, complaints = open_panels(link(CHANGES[:1], second=OTHER))
+    click(page, "Compute the map")
+    effect(page)
+    page.evaluate("scrollTo(0, 0)")
+    page.route("**/explore", lambda route: None)  # the answer never comes
+    with page.expect_request("**/explore"):
+        page.locator("#text").fill(OTHER)
+    assert page.locator(".patches").count() == 0
+    assert page.locator("#change-effect").get_attribute("aria-busy") == "true"
+    assert complaints == []
+
+
+@pytest.mark.parametrize("neuron", ["-1", "1.5", ""])
+def test_a_neuron_that_is_none_changes_nothing(open_panels, neuron):
+    page, _ = open_panels(link())
+    page.locator("#change-neuron").fill(neuron)
+    click(page, "Neuron of layer 0 off")
+    assert page.locator(".chip").count() == 0
+
+
+def test_a_link_has_the_settings_of_sampling(open_panels):
+    page, _ = open_panels(link(temperature="0.5", top_k="7", min_p="-3"))
+    names = [f"#{name}-number" for name in ("temperature", "top-k", "top-p", "min-p")]
+    assert [page.locator(name).input_value() for name in names] == ["0.5", "7", "1", "0"]
+    assert page.locator("#next-summary").inner_text().startswith("7 tokens of ")
+    page.locator("#top-k-number").fill("1")
+    page.locator("#temperature-number").fill("1")
+    state = page.evaluate("location.hash")
+    assert "top_k=1" in state and "temperature" not in state
+    assert "without filters it has" in page.locator("#next-summary").inner_text()
+    page.evaluate("hash => { location.hash = hash; }", link(text=OTHER))
+    page.wait_for_selector("#next-summary:has-text('All ')")
+
+
+def test_a_server_that_does_not_answer(open_panels):
+    page, _ = open_panels(link())
+    page.route("**/explore", lambda route: route.abort())
+    page.locator("#text").fill(OTHER)
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert page.locator("#trouble").inner_text() == "The server does not answer. Is it running?"
+
+
+def test_a_key_that_is_not_entered(open_panels):
+    page, _ = open_panels(link())
+    answer = {"error": {"message": "send it as Authorization: Bearer KEY"}}
+    page.route("**/explore", lambda route: route.fulfill(status=401, json=answer))
+    page.on("dialog", lambda dialog: dialog.dismiss())
+    page.locator("#text").fill(OTHER)
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "reload the page to enter the key" in page.locator("#trouble").inner_text()
 
 
 # --- patches ---------------------------------------------------------------------------------------------------------
@@ -323,7 +378,7 @@ def code_of(page: Any, name: str) -> str:
 
 def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):
     page, complaints = open_panels(link())
-    page.locator("#terms").scroll_into_view_if_needed()
+    page.locator("#terms-title").scroll_into_view_if_needed()
     page.locator("#terms tbody tr").first.wait_for()
     settled(page)
     buttons = page.locator("#terms .opens")
@@ -372,7 +427,7 @@ def test_curl_asks_what_the_page_asks(open_panels, server):
 
 
 def test_the_state_as_a_file(open_panels, browser, tmp_path):
-    page, _ = open_panels(link(CHANGES[:1], appended="[33]"))
+    page, _ = open_panels(link(CHANGES[:1], appended="[33]", layer="2", head="1", token="3", key="1"))
     page.locator("#export details").evaluate("details => details.open = true")
     with page.expect_download() as download:
         click(page, "As one file")
@@ -383,6 +438,9 @@ def test_the_state_as_a_file(open_panels, browser, tmp_path):
     opened.wait_for_selector("html[data-complete]")
     assert opened.locator("#tokens .token").count() == LENGTH + 1
     assert f"The pass was changed: {CORE}, scale 0.0, heads 1." in opened.locator("footer").inner_text()
+    for name, value in {"token": "3", "layer": "2", "head": "1"}.items():
+        assert opened.locator(f"#{name}-select").input_value() == value
+    assert opened.locator("#reading").inner_text().startswith("“␣of” (3) → “␣return” (1): ")
     rows = "#next-table tbody .number"
     assert opened.locator(rows).all_inner_texts() == page.locator(rows).all_inner_texts()
     context.close()
@@ -415,6 +473,23 @@ def test_a_picture_that_cannot_be_made_is_an_error_on_the_page(open_panels):
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_printing_reads_all_parts_before(open_panels):
+    page, complaints = open_panels(link())
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert "had not been in view" in page.locator("footer").inner_text()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("footer").inner_text() == ""
+    page.reload()
+    settled(page)
+    assert page.locator("#lens tbody td").count() == 0
+    page.evaluate("window.print = () => { window.printed = document.querySelector('#main').innerText; }")
+    page.locator("#export details").evaluate("details => details.open = true")
+    click(page, "Print")
+    assert "are being read" not in page.evaluate("window.printed")
+    assert page.locator("#lens tbody td").count() > 5
+    assert complaints == []
 
 
 def test_panels_that_are_folded_are_not_printed(open_panels):
@@ -469,6 +544,9 @@ def test_two_texts_are_compared(open_live, model):
             assert abs(float(shown[name][column]) - token.probability) < 6e-5
     assert page.locator("#compared table").nth(1).locator("tbody tr").count() == model.config.num_layers + 1
     page.locator("#compared td", has_text="…").first.wait_for(state="detached")  # while the lens is computed
+    page.evaluate("location.hash += '&otherModel=nothing'")
+    page.wait_for_selector("#compared:has-text('No comparison: no model is named')")
+    assert page.locator("#compared table").count() == 0
     page.get_by_text("End the comparison").click()
     page.wait_for_selector("#compared:empty", state="attached")
-    assert complaints == []
+    assert [line for line in complaints if "404" not in line] == []

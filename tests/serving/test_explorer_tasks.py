@@ -80,9 +80,10 @@ def server(start_server, folders):
     return start_server(*(str(folders / name) for name in names), "--memory", "0.05")
 
 
-def opened(open_live: Any, model: str, text: str = TEXT, **state: str) -> tuple[Any, list[str]]:
+def opened(open_live: Any, model: str, text: str = TEXT, viewport: Any = None, **state: str) -> tuple[Any, list[str]]:
     values = {"model": model, "text": text, **state}
-    return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()))
+    options = {"viewport": viewport} if viewport else {}
+    return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()), **options)
 
 
 def lines(server: Any, **body: Any) -> list[Any]:
@@ -476,6 +477,9 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     page.locator("#next-table .link").first.click()
     page.locator("#tokens").scroll_into_view_if_needed()
     page.locator("#tokens .token").nth(len(ids)).wait_for()
+    assert page.get_by_role("button", name="Add the most probable value").is_enabled()
+    page.locator("#changes").scroll_into_view_if_needed()
+    page.locator("#change-effect .summary:has-text('Loss of the values: ')").wait_for()
     click(page, "Into the text")
     assert len(page.locator("#text").input_value().split()) == len(ids) + 1
     assert complaints == []
@@ -492,6 +496,18 @@ def test_another_scale_has_other_values(open_live, folders):
     settled(page)
     assert page.locator("#text").input_value() == "This is a text."
     assert not page.locator("#series-section").is_visible() and page.locator("#outcome-section").is_visible()
+    assert complaints == []
+
+
+@pytest.mark.parametrize(("other", "words"), [("series", "predicts values"), ("stars", "predicts a number")])
+def test_models_with_other_outcomes_are_not_compared(open_live, other, words):
+    page, complaints = opened(open_live, "labels", otherText="3 1 4", otherModel=other)
+    page.locator("#compare").scroll_into_view_if_needed()
+    page.locator("#compared .summary").wait_for()
+    assert f"No comparison: {other} {words}, and labels the labels “bad”, “good”, “neither”." in page.content()
+    assert page.locator("#compared table").count() == 0
+    offered = page.locator("#other-model option").all_inner_texts()
+    assert "labels" in offered and "series" not in offered
     assert complaints == []
 
 
@@ -569,6 +585,18 @@ def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys)
         page.locator("#outcome-sums tbody tr").first.wait_for()
         shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")
         assert {word for line in printed[6:] for word in line.split()} >= set(shown)
+
+
+def test_long_labels_fit_into_a_narrow_window(open_live):
+    page, complaints = opened(open_live, "labels", viewport={"width": 1024, "height": 800})
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    page.locator("#outcome-sums tbody tr").first.wait_for()
+    settled(page)
+    row = page.locator("#outcome-sums th", has_text="Logit of ")
+    row.evaluate("(cell, label) => { cell.textContent = `Logit of “${label}”`; }", "c" * 34)
+    cut = "table => table.offsetWidth - table.parentElement.clientWidth"
+    assert page.locator("#outcome-sums").evaluate(cut) <= 0
+    assert complaints == []
 
 
 @pytest.mark.parametrize(("name", "place"), [("labels", "outcome"), ("series", "series")])

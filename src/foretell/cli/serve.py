@@ -66,7 +66,8 @@ def serve(
         cache = None if memory is None else int(memory * 2**30)
         settings = ModelSettings(cache, len(models), template, int(look_budget * 2**20))
         opened = [open_served(name, model, options, settings) for name, model in named]
-        served = ServedModels([model for model, _ in opened if model], [task for _, tasks in opened for task in tasks])
+        tasks = [task for _, tasks in opened for task in tasks]
+        served = ServedModels([model for model, _ in opened if model], tasks, dict(named))
         server = Server(served, Limits(max_requests, strict_fields))
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         note(f"serving {', '.join(served.names)} at {address}/v1, to explore at {address}; Ctrl-C ends")

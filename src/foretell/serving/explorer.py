@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from annotated_types import MaxLen
+from annotated_types import Ge, MaxLen
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -238,13 +238,19 @@ def described(section: PackedSection) -> dict[str, Any]:
     return {**section.to_json(), "content": section.content}
 
 
-class PageFile(PassEndpoint[PassRequest]):
+class PageFileRequest(PassRequest):
+    """choice: what the page shows first; what it lacks of the pass is held to it."""
+
+    choice: dict[Literal["token", "key", "layer", "head", "sourceToken"], Annotated[int, Ge(0)]] = {}  # noqa: RUF012
+
+
+class PageFile(PassEndpoint[PageFileRequest]):
     """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
 
-    request_type, media_type = PassRequest, "text/html"
+    request_type, media_type = PageFileRequest, "text/html"
     headers: ClassVar = {"content-disposition": "attachment; filename=explorer.html"}
 
-    async def respond(self, served: ExploredModel, request: PassRequest, key: str) -> bytes:
+    async def respond(self, served: ExploredModel, request: PageFileRequest, key: str) -> bytes:
         with errors_of("model"):
             ids = await self.server.in_worker(partial(pass_ids, served, request))
             values = values_of_file(served.page, len(ids))
@@ -253,7 +259,9 @@ class PageFile(PassEndpoint[PassRequest]):
             await self.server.engine.call(partial(traced.lens, point))
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
-            return (await self.server.in_worker(partial(make_page, traced, remarks=remarks)))[1].encode()
+            choice = {str(name): index for name, index in request.choice.items()}
+            make = partial(make_page, traced, remarks=remarks, choice=choice)
+            return (await self.server.in_worker(make))[1].encode()
         except OutputError as error:
             raise ApiError(400, str(error), "text") from None
 

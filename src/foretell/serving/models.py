@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -198,9 +198,15 @@ class ServedTask:
 class ServedModels:
     """The models of a server, by name. A request without a name means the only one."""
 
-    def __init__(self, models: Iterable[ServedModel], tasks: Iterable[ServedTask] = ()):
+    def __init__(
+        self,
+        models: Iterable[ServedModel],
+        tasks: Iterable[ServedTask] = (),
+        arguments: Mapping[str, str] | None = None,  # by name: what each model was opened from
+    ):
         self._by_name: dict[str, ServedModel] = {}
         self.tasks = list(tasks)
+        self.arguments = arguments or {}
         self._shown = {task.name: task for task in self.tasks if task.explored is not None}
         for model in models:
             self._by_name[model.name] = model
@@ -214,11 +220,15 @@ class ServedModels:
         return iter(self._by_name.values())
 
     def explored(self) -> list[dict[str, Any]]:
-        """The models that the live page shows: what each reads, and its examples."""
+        """The models that the live page shows: what each reads, its examples, and what the library opens it from.
+
+        A path from the root tells about this machine, so it is left out.
+        """
         reads = dict.fromkeys(self._by_name, "text") | {task.name: task.reads for task in self._shown.values()}
         examples = {name: served.examples for name, served in self._by_name.items()}
         shown = {name: [each.model_dump(exclude_none=True) for each in examples.get(name, ())] for name in reads}
-        return [{"name": name, "reads": reads[name], "examples": shown[name]} for name in reads]
+        told = {name: {"argument": each} for name, each in self.arguments.items() if not Path(each).is_absolute()}
+        return [{"name": name, "reads": reads[name], "examples": shown[name], **told.get(name, {})} for name in reads]
 
     def of_pass(self, request: PassRequest) -> ExploredModel:
         """The model of a pass, as its task sees it. Raises as `find` does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
@@ -47,6 +47,7 @@ class Contents:
     rest: list[PackedSection] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     first_query: int = 0
+    choice: dict[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -286,9 +287,14 @@ def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES
 
 
 def make_page(
-    traced: TracedPass, budget_bytes: int = DEFAULT_BYTES, remarks: Iterable[str] = ()
+    traced: TracedPass,
+    budget_bytes: int = DEFAULT_BYTES,
+    remarks: Iterable[str] = (),
+    choice: Mapping[str, int] | None = None,
 ) -> tuple[Contents, str]:
-    """The contents of a page, and the document. remarks: sentences about the pass, at the end of the page.
+    """The contents of a page, and the document.
+
+    remarks: sentences about the pass, at the end of the page. choice: token, layer, ... that the page shows first.
 
     Raises `OutputError` if it does not fit the budget.
     """
@@ -296,7 +302,7 @@ def make_page(
     most_sections = sum(len(family.file_indices(page, tokens)) for family in (*FAMILIES, ATTENTION))
     frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * most_sections
     contents = choose(traced, budget_bytes - frame, budget_bytes)
-    contents.cut = [*remarks, *contents.cut]
+    contents.cut, contents.choice = [*remarks, *contents.cut], dict(choice or {})
     document = document_of(traced, contents)
     size = len(document.encode("utf-8"))
     if size > budget_bytes:
@@ -318,6 +324,7 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
         **model_outline(traced.page),
         **pass_outline(traced),
         "firstQuery": contents.first_query,
+        "choice": contents.choice,
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
         "rest": [section.to_json() for section in contents.rest],

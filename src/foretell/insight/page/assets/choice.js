@@ -1,6 +1,5 @@
 // The choice shared by all parts of the page: token (the query), key, layer, head; and what is under the pointer.
 import { strongest, strongestSource } from "./data.js";
-import { listen } from "./dom.js";
 
 export function makeChoice(data) {
   const listeners = [];
@@ -61,16 +60,16 @@ const EVERYTHING = ["token", "key", "sourceToken", "layer", "head", "under", "da
 const NAMES = ["token", "key", "layer", "head", "sourceToken"];
 
 export function followUrl(data, choice) {
-  read(choice);
-  listen(window, "hashchange", () => read(choice));
+  readChoice(data, choice);
   choice.listen((changed) => {
-    if (NAMES.some((name) => changed.has(name))) write(choice, NAMES.filter((name) => data.memory || name !== "sourceToken"));
+    if (!changed.has("data") && NAMES.some((name) => changed.has(name))) write(choice, NAMES.filter((name) => data.memory || name !== "sourceToken"));
   });
 }
 
-function read(choice) {
+// What the URL lacks is as in a page that opens, of which a file may have a choice.
+export function readChoice(data, choice) {
   const given = new URLSearchParams(location.hash.slice(1));
-  const values = {};
+  const values = { token: data.last, layer: 0, head: 0, ...data.choice };
   for (const name of NAMES) if (/^\d+$/.test(given.get(name) ?? "")) values[name] = Number(given.get(name));
   choice.set(values);
 }

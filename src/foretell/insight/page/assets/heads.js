@@ -229,7 +229,7 @@ function reading(data, choice) {
 
 function showScale() {
   const swatch = (text, style) => make("span", { class: "swatch" }, make("i", { style }), text);
-  fill(byId("scale"), make("p", { class: "scale", "aria-label": "Colour scale" },
+  fill(byId("scale"), make("p", { class: "scale", "aria-label": "Color scale" },
     ...[0, 0.01, 0.05, 0.2, 0.5, 1].map((value) => swatch(String(value), `background:${weightColor(value)}`)),
     swatch("hidden", "background:var(--hidden)")));
 }

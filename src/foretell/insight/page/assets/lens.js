@@ -20,9 +20,9 @@ export function showLensMap(data, choice) {
     "aria-label": "The logit lens: rows are layers, columns are tokens. Arrow keys move over the cells, Enter chooses the token and the layer." });
   const reading = make("p", { class: "reading", role: "status", "aria-live": "polite", id: "lens-reading" });
   const select = make("select", { id: "lens-quantity", onchange: () => show() }, ...Object.entries(QUANTITIES).map(([name, { words }]) => make("option", { value: name }, words)));
-  const scale = make("p", { class: "scale", "aria-label": "Colour scale" });
+  const scale = make("p", { class: "scale", "aria-label": "Color scale" });
   const holder = make("div", {}, canvas);
-  fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Colour and number:"), select), holder, reading, scale);
+  fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Color and number:"), select), holder, reading, scale);
   const columns = data.tokens.length - data.lensFrom, rows = data.lensPlaces.length;
   const cells = data.lensPlaces.map(() => null); // a list for each row, which stays null until it is read
   let width = 0, cursor = null, under = null;

@@ -1,10 +1,10 @@
 // Starts the page of a file, and shows the parts of a pass.
 import { hasFeedforward, showAttentionValues, showCrossValues, showEncoderAttention, showEncoderFeedforward, showFeedforwardValues, showHeadOutputs } from "./block.js";
-import { followUrl, makeChoice } from "./choice.js";
+import { followUrl, makeChoice, readChoice } from "./choice.js";
 import { showTheme } from "./colors.js";
 import { showContributions } from "./contributions.js";
 import { readFile } from "./data.js";
-import { byId, fill, leave, make } from "./dom.js";
+import { byId, fill, leave, listen, make } from "./dom.js";
 import { showNeurons } from "./feedforward.js";
 import { count } from "./format.js";
 import { showEmbedding, showFormulas } from "./formulas.js";
@@ -47,12 +47,11 @@ const LACKING = {
   "contributions-section": (data) => !data.hasContributions,
 };
 
-// Begins to show a pass: ends the listeners of the last one. `earlier`: a choice to begin with.
-export function begin(data, earlier = {}) {
+// Begins to show a pass, with the choice of the URL: ends the listeners of the last one.
+export function begin(data) {
   leave();
   const choice = makeChoice(data);
   Object.assign(shown, { data, choice });
-  choice.set(earlier);
   followUrl(data, choice);
   showFacts(data);
   showTitles(data);
@@ -70,6 +69,7 @@ export async function start() {
     const data = await readFile();
     performance.mark("read");
     const choice = begin(data);
+    listen(window, "hashchange", () => readChoice(data, choice));
     for (const show of Object.values(PARTS).flat()) choice.show(show);
     showOmissions(data);
     document.documentElement.dataset.ready = "true";

@@ -100,7 +100,25 @@ export function barTable(title, rows, digits, { append = null, noun = "Token" } 
 
 const SHOWN = 10;
 const MODELS = { temperature: 1, topK: null, topP: 1, minP: 0 }; // the model's distribution
-const settings = { ...MODELS }; // kept when a live page shows another text
+const settings = { ...MODELS }; // as in the URL
+const FIELDS = { temperature: ["temperature", 0, 2], topK: ["top_k", 1, Infinity], topP: ["top_p", 0.01, 1], minP: ["min_p", 0, 1] }; // of the URL, and their limits
+
+function readSettings() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  for (const [name, [field, low, high]] of Object.entries(FIELDS)) {
+    const value = given.get(field) ? Math.min(high, Math.max(low, Number(given.get(field)))) : NaN;
+    settings[name] = Number.isFinite(value) ? (name === "topK" ? Math.trunc(value) : value) : MODELS[name];
+  }
+}
+
+function writeSettings() {
+  const values = new URLSearchParams(location.hash.slice(1));
+  for (const [name, [field]] of Object.entries(FIELDS)) {
+    if (settings[name] === MODELS[name]) values.delete(field);
+    else values.set(field, settings[name]);
+  }
+  history.replaceState(null, "", `#${values}`);
+}
 
 function draw({ kept, probabilities }, order) {
   let left = Math.random();
@@ -126,6 +144,7 @@ const readLogits = (logits) => {
 
 // The distribution after a text whose pass is still read, from logits that came before it.
 export function showNextEarly(logits, vocabulary, isExact, append) {
+  readSettings();
   drawNext({ ...readLogits(logits), vocabulary, append, position: null });
   byId("next-section").classList.toggle("provisional", !isExact);
   byId("next-summary").textContent = isExact ? "The other parts of the page follow." : "Provisional: read from kept keys and values, so the last digits may differ. The whole pass is being read …";
@@ -133,6 +152,7 @@ export function showNextEarly(logits, vocabulary, isExact, append) {
 
 // The distribution after the last token, from the logits of the full vocabulary.
 export function showNext(data) {
+  readSettings();
   byId("next-section").classList.remove("provisional");
   const read = readLogits(data.get("logits").whole), { logits, order, unfiltered } = read;
   const size = logits.length;
@@ -143,9 +163,9 @@ export function showNext(data) {
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     byId("next-summary").textContent = kept === size
       ? `All ${count(size, "token")} can be sampled.`
-      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters they have ${inDigits(Math.min(1, mass))} of the probability.`;
+      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters ${kept === 1 ? "it has" : "they have"} ${inDigits(Math.min(1, mass))} of the probability.`;
   };
-  const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); update(); };
+  const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); writeSettings(); update(); };
   const controls = [
     makeControl({ id: "temperature", label: "Temperature", hint: "below 1 sharpens the distribution; 0 selects the most probable token", low: 0, high: 2, step: 0.05, value: settings.temperature, scale: linearScale(0, 2, 0.05), change: set("temperature") }),
     makeControl({ id: "top-k", label: "Top-k", hint: "keep the k most probable tokens; all at the right end", low: 1, high: size, step: 1, value: settings.topK ?? size, scale: logScale(size), change: set("topK", (k) => (k >= size ? null : Math.round(k))) }),

@@ -5,7 +5,7 @@ import { four, named, probability as inDigits, quoted, visible } from "../format
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { addPanel, blockOf, button, select, signed } from "./panels.js";
-import { addChange, fetchSections, session } from "./session.js";
+import { addChange, fetchSections, session, setStale } from "./session.js";
 
 const VECTOR = "Add a vector to the stream";
 const SHOWN = 5; // tokens
@@ -16,8 +16,8 @@ const removeAt = (index) => session.update({ change: session.state.change.filter
 
 export function makeChanges() {
   const chips = make("ul", { class: "chips", "aria-label": "Changes" });
-  const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0 });
-  const off = (id, change) => button("", () => { const { data, choice } = shown; if (data) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
+  const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0, required: true });
+  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
   addPanel("changes", "Change the pass",
     make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
     make("div", { class: "editor-row" },
@@ -25,7 +25,7 @@ export function makeChanges() {
       off("attention-off", (block) => ({ value: `${block}.attention` })),
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
       make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
-        off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [Math.max(0, Math.trunc(neuron.valueAsNumber || 0))] })))),
+        off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [neuron.valueAsNumber] }), () => neuron.reportValidity()))),
     make("details", { id: "change-vector" }), chips,
     make("div", { id: "change-effect", role: "region", "aria-live": "polite", "aria-label": "Effect of the changes" }));
   session.listen((state) => fill(chips, ...state.change.map(chip)));
@@ -143,21 +143,25 @@ function unchangedPass() {
 
 async function showEffect(data, token) {
   const now = predictionOf(data, token), loss = mean(data.get("losses").whole);
-  if (!now || (isNumber(data) && !data.get("outcomes.logits"))) return;
-  if (!session.state.change.length) return fill(byId("change-effect"), make("p", { class: "summary" }, lossInWords(loss)));
+  if (!now || !session.isShown || (isNumber(data) && !data.get("outcomes.logits"))) return;
+  if (!session.state.change.length) return showResult(make("p", { class: "summary" }, lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
-  if (!plain || shown.data !== data) return;
+  if (!plain || shown.data !== data || !session.isShown) return;
   const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [largest(after), largest(before)];
   const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
     make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
     make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
-  fill(byId("change-effect"),
-    make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
+  showResult(make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
       make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
+}
+
+function showResult(...children) {
+  fill(byId("change-effect"), ...children);
+  setStale("changes", false);
 }
 
 function numberInWords(data, plain) {
@@ -165,7 +169,7 @@ function numberInWords(data, plain) {
   return `Number: ${four(after)}, originally ${four(before)}; difference ${signed(four, after - before)}. `;
 }
 
-const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the text: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
+const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the ${shown.data.hasLevels ? "values" : "text"}: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);

@@ -1,16 +1,15 @@
 // The shown pass next to another one: of another text, of another model, or of the same model without changes.
 import { readLens } from "../data.js";
 import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
-import { predictionOf } from "../outcomes.js";
+import { isNumber, predictionOf } from "../outcomes.js";
 import { four, probability, quoted, short, visible } from "../format.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
-import { fetchSections, session } from "./session.js";
+import { fetchSections, session, setStale } from "./session.js";
 
 const TOKENS = 12; // of each table: those with the largest probability in one of the passes
 
-export function makeCompare(names) {
-  const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) },
-    ...names.map((name) => make("option", { value: name }, name)));
+export function makeCompare(served) {
+  const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) });
   const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", onchange: () => compareWith(model.value, text.value) });
   const panel = addFoldedPanel("compare", "Compare with another text or model",
     make("p", { class: "hint" }, "The other pass has no changes, so the same text compares the changed model with the original."),
@@ -22,6 +21,9 @@ export function makeCompare(names) {
     make("div", { id: "compared", "aria-live": "polite" }));
   session.listen((state) => {
     if (document.activeElement !== text) text.value = state.otherText;
+    const reads = served.find(({ name }) => name === state.model)?.reads;
+    const isOffered = (each) => each.name === state.model || (each.reads === reads && reads !== "source");
+    fill(model, ...served.filter(isOffered).map(({ name }) => make("option", { value: name }, name)));
     model.value = state.otherModel || state.model;
     if (state.otherText) panel.open = true;
   });
@@ -31,20 +33,33 @@ const compareWith = (otherModel, otherText) => session.update({ otherModel: othe
 
 export function showCompare(data, choice) {
   const { otherText: text } = session.state, model = session.state.otherModel || session.state.model;
-  if (!text) return fill(byId("compared"));
+  const fillPanel = (...children) => { fill(byId("compared"), ...children); setStale("compare", false); };
+  if (!text) return fillPanel();
   const leaving = new AbortController();
   onLeave(() => leaving.abort());
   let other = null;
-  const show = () => other && fill(byId("compared"), ...tables(data, other));
+  const show = () => other && fillPanel(...tables(data, other));
+  const fail = (reason) => { other = null; fillPanel(make("p", { class: "summary" }, `No comparison: ${reason}`)); };
   const { source, others, answer } = model === session.state.model ? session.state : { source: "", others: [], answer: 0 };
-  otherPass({ model, source, others, answer, text, appended: [], change: [] }, leaving.signal).then((pass) => { other = pass; show(); });
+  otherPass(data, { model, source, others, answer, text, appended: [], change: [] }, leaving.signal, fail).then((pass) => { other = pass; show(); });
   choice.listen((changed) => changed.has("data") && show());
 }
 
-// The other pass: its logits, and the lens at its last token; null if it cannot be had.
-async function otherPass(fields, signal) {
-  const outline = await fetchSections([], fields, signal);
-  return outline && fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, signal);
+// The other pass: its logits, and the lens at its last token; null if it cannot be had or compared, and why to `fail`.
+async function otherPass(data, fields, signal, fail) {
+  const outline = await fetchSections([], fields, signal, fail);
+  if (!outline) return null;
+  const [here, there] = [data, outline].map(outcomesOf);
+  if (here !== there) return fail(`${outline.model} predicts ${there}, and ${data.model} ${here}.`);
+  return fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, signal, fail);
+}
+
+// What a pass gives probabilities to, in words.
+function outcomesOf(pass) {
+  if (!pass.outcomes) return pass.hasLevels ? "values" : "tokens";
+  if (isNumber(pass)) return "a number";
+  const { kind, names } = pass.outcomes;
+  return kind === "choice" ? "answers" : `the ${kind === "tags" ? "tags" : "labels"} ${[...names].sort().map(quoted).join(", ")}`;
 }
 
 function tables(data, other) {

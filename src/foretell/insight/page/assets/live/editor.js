@@ -3,13 +3,13 @@ import { byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
-import { busy, session } from "./session.js";
+import { busy, readUrl, refuse, session, STATE } from "./session.js";
 import { makeTour } from "./tour.js";
 
 // What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
 const SERIES = Array.from({ length: 48 }, (_, t) => Math.round(100 + t / 2 + 20 * Math.sin((t * Math.PI) / 6))).join(" ");
 const SENTENCE = "The return value of the function is", NEUTRAL = "This is a text.";
-export const FIRST = {
+const FIRST = {
   text: { source: "", text: SENTENCE, others: [] }, source: { source: SENTENCE, text: "", others: [] }, values: { source: "", text: SERIES, others: [] },
   example: { source: "", text: NEUTRAL, others: [] }, pair: { source: "", text: NEUTRAL, others: ["This is another text."] }, choice: { source: "", text: "Which answer is it?", others: ["The first.", "The second."] },
 };
@@ -26,10 +26,22 @@ const isAlike = (a, b) => a === b || [a, b].every((reads) => ["text", "example",
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
 
 // The link to an example: {title, text, layer, head, token}.
-export const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({ model, ...state, ...(others && { others: JSON.stringify(others) }) })}`;
+const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({ model, ...state, ...(others && { others: JSON.stringify(others) }) })}`;
+
+// The whole state of the URL. Without a text, a model begins with its first example, which becomes the URL.
+export function stateOfUrl(served) {
+  const given = new URLSearchParams(location.hash.slice(1)), name = given.get("model") ?? served[0].name;
+  const { reads, examples: [example] } = served.find((each) => each.name === name) ?? { reads: "text", examples: [] };
+  if (example && !given.has("text") && !given.has("source")) {
+    const link = new URLSearchParams(linkOf(name, example).slice(1));
+    for (const [field, value] of given) link.set(field, value);
+    history.replaceState(null, "", `#${link}`);
+  }
+  return { ...STATE, model: name, ...FIRST[reads], ...readUrl() };
+}
 
 // A state of a translation model with its translation of the source, unless there is a text.
-export async function translated(state, signal) {
+async function translated(state, signal) {
   if (!state.source || state.text) return state;
   const { data: [{ translation }] } = await ask("v1/translate", { model: state.model, input: state.source }, signal);
   return { ...state, text: translation || " " };
@@ -37,12 +49,14 @@ export async function translated(state, signal) {
 
 let translating = new AbortController();
 
-// Show a state when its source is translated; an earlier translation that still runs is given up.
-async function showTranslated(state) {
+// Show a state when its source is translated; an earlier translation that still runs is given up. Returns whether the
+// state was refused.
+export async function showTranslated(state) {
   translating.abort();
   const { signal } = translating = new AbortController();
-  let ready = null;
-  await busy(signal, async () => { ready = await translated(state, signal); }, () => session.update(ready));
+  let ready = null, isRefused = null;
+  await busy(signal, async () => { ready = await translated(state, signal); }, () => { isRefused = session.update(ready); }, refuse);
+  return isRefused ?? !signal.aborted;
 }
 
 export function showEditor(served) {
@@ -50,7 +64,7 @@ export function showEditor(served) {
   const source = make("textarea", { id: "source", rows: 2, spellcheck: "false" });
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
-  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "text-hint" });
+  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "trouble text-hint" });
   const others = make("textarea", { id: "others", rows: 2, spellcheck: "false" }), othersLabel = make("label", { for: "others" });
   const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
   const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
@@ -66,16 +80,18 @@ export function showEditor(served) {
     clearTimeout(timer);
     timer = setTimeout(() => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }), PAUSE);
   });
-  model.addEventListener("change", () => {
-    const { source: last, text: own, model: before } = session.state, reads = readsOf(model.value);
-    const isKept = isAlike(reads, readsOf(before)), sentence = last || own, [example] = reads === "source" ? [] : served.find(({ name }) => name === model.value).examples;
-    const first = isKept ? (reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence }) : { ...FIRST[reads], ...(example && { text: example.text, ...(example.others && { others: example.others }) }) };
-    showTranslated({ model: model.value, answer: 0, appended: [], change: [], second: "", otherText: "", ...first });
+  model.addEventListener("change", async () => {
+    const { source: last, text: own, model: before } = session.state, chosen = model.value, reads = readsOf(chosen), sentence = last || own;
+    const kept = reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence };
+    const isKept = sentence && isAlike(reads, readsOf(before));
+    if (isKept && !(await showTranslated({ model: chosen, answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "", ...kept }))) return;
+    history.replaceState(null, "", `#${new URLSearchParams({ model: chosen })}`); // the model cannot read this text
+    showTranslated(stateOfUrl(served));
   });
   const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
     make("h2", { id: "editor-title" }, "Explore"),
     make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers,
+    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers, byId("trouble"),
     make("p", { class: "hint", id: "text-hint" }),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
@@ -115,7 +131,7 @@ function showContinuations() {
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
-        button("Add the most probable token", best === null, () => session.update({ appended: [...appended, best] })),
+        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && session.update({ appended: [...appended, best] }) }, `Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`),
         button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
         button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));

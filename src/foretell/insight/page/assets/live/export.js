@@ -5,16 +5,17 @@ import { addFoldedPanel, button } from "./panels.js";
 import { panelPng, panelSvg } from "./picture.js";
 import { asPython } from "./python.js";
 import { askFile } from "./server.js";
-import { busy, passFields, session } from "./session.js";
+import { busy, passFields, readAll, session } from "./session.js";
 
-export function makeExport() {
+export function makeExport(served) {
   const holder = make("div", { id: "export-text" });
   const panel = make("select", { id: "export-panel", onfocus: () => listPanels(panel) });
   addFoldedPanel("export", "Take it along",
     make("div", { class: "editor-row" },
-      button("As Python", () => showText(holder, "Python", asPython(session.state, shown.data))),
+      button("As Python", () => showText(holder, "Python", asPython(session.state, shown.data, served.find(({ name }) => name === session.state.model)?.argument))),
       button("As curl", () => showText(holder, "curl", asCurl())),
       button("As one file", saveFile),
+      button("Print", async () => { await readAll(); print(); }),
       make("label", { for: "export-panel" }, "Panel"), panel,
       button("SVG", () => savePanel(panel, panelSvg, "svg")),
       button("PNG", () => savePanel(panel, panelPng, "png"))),
@@ -39,8 +40,9 @@ export function asCurl() {
 }
 
 async function saveFile() {
+  const choice = Object.fromEntries(["token", "key", "layer", "head", "sourceToken"].map((field) => [field, shown.choice[field]]));
   const { signal } = new AbortController(), name = shown.data.model.replace(/[^\w.-]+/g, "-");
-  await saveMade(() => askFile("explore/page", passFields(), signal), `${name}.html`, signal);
+  await saveMade(() => askFile("explore/page", { ...passFields(), choice }, signal), `${name}.html`, signal);
 }
 
 // Save a file when it is made; an error is shown.

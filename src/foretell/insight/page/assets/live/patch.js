@@ -27,7 +27,7 @@ export function makePatchMap() {
   session.listen((state) => {
     if (document.activeElement !== second) second.value = state.second;
     if (state.second) panel.open = true;
-    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; }
+    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; draw(); }
   });
 }
 

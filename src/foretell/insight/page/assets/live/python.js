@@ -14,8 +14,7 @@ const HELPER = `def at(value, axis, indices):
 const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 
 // The imports, and the model as the page has it: a translation model, one with the head of a task, or a forecaster.
-function modelOf({ model, source, text, others }, { outcomes, hasLevels }) {
-  const given = "# as given to `foretell serve`";
+function modelOf({ source, text, others }, { outcomes, hasLevels }, model, given) {
   if (source) return `from foretell.translation.translator import load_translator\n\nmodel = load_translator(${literal(model)}).given(${literal(source)})  ${given}`;
   if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""}${outcomes.first ? `, shown=${outcomes.first}` : ""})  ${given}`;
   if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)})  ${given}`;
@@ -30,13 +29,13 @@ ${kind === "tags" ? `for token, shares in zip(model.texts_of(ids), outputs.softm
     print(f"{share:.4f}", repr(name))` : 'print(f"number {outputs[0]:.4f}")'}
 `;
 
-export function asPython(state, data) {
+// argument: what the server opened the model from, unless it keeps that to itself.
+export function asPython(state, data, argument) {
   const { text, appended, change } = state;
   const isLimited = change.some((each) => AXES.some(([name]) => each[name]));
-  return `import torch
-
-import foretell
-${modelOf(state, data)}
+  return `import foretell
+import torch
+${argument ? modelOf(state, data, argument, "# as given to `foretell serve`") : modelOf(state, data, state.model, "# give the path of this model")}
 ids = model.encode(${literal(text)})${appended.length ? ` + ${literal(appended)}` : ""}
 ${change.length ? "\n\n" : ""}${isLimited ? HELPER : ""}${change.map(changeCode).join("")}${change.length ? `replace = {${replaced(change)}}\n` : ""}
 with torch.inference_mode()${change.length ? ", foretell.Trace(model, replace=replace)" : ""}:

@@ -4,9 +4,12 @@ const KEY = "foretell key";
 async function request(path, options) {
   const key = sessionStorage.getItem(KEY);
   const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
-  const response = await fetch(path, { ...options, headers });
+  const response = await fetch(path, { ...options, headers }).catch((error) => {
+    throw error instanceof TypeError ? new Error("The server does not answer. Is it running?") : error;
+  });
   if (response.ok) return response;
   const given = response.status === 401 && prompt("The key of this server");
+  if (!given && response.status === 401) throw new Error("This server answers those alone who have its key; reload the page to enter the key.");
   if (!given) throw new Error((await response.json()).error.message);
   sessionStorage.setItem(KEY, given);
   return request(path, options);

@@ -1,11 +1,12 @@
 // The state of the live page, and the pass that it shows. The state is in the URL: a link opens the same state.
 import { makeData, open } from "../data.js";
+import { byId, fill, make } from "../dom.js";
 import { begin, PARTS, showProblem, shown } from "../main.js";
 import { showNextEarly } from "../next.js";
 import { askLines } from "./server.js";
 
 const FIRST = ["logits", "stream.sizes"]; // sections that arrive with the pass
-const STATE = { model: "", source: "", text: "", others: [], answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "" };
+export const STATE = { model: "", source: "", text: "", others: [], answer: 0, appended: [], change: [], second: "", otherModel: "", otherText: "" };
 const ENCODED = new Set(["others", "appended", "change"]); // lists, as JSON in the URL
 
 const listeners = [];
@@ -19,18 +20,44 @@ export const session = {
   state: { ...STATE },
   listen: (listener) => listeners.push(listener),
   nextLogits: null, // after the text
+  isShown: false, // the shown pass is of this state
   onShown: () => {}, // after a pass is shown, or the logits that come before it
-  // Change the state and show its pass; what the page still asked for is cancelled.
+  // Change the state and show its pass; what the page still asked for is cancelled. Returns whether it was refused.
   async update(changes) {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
     writeUrl();
+    Object.assign(session, { nextLogits: null, isShown: false });
+    if (shown.data) setAllStale();
     for (const listener of listeners) listener(session.state);
     running.abort();
     running = new AbortController();
-    await showPass(running.signal);
+    return showPass(running.signal);
   },
 };
+
+// What the page shows of another state than the present one is marked as stale, and cannot be used once the state is
+// refused. Panels have controls that stay in use, so of them the results are marked.
+const RESULTS = { changes: "change-effect", patch: "patch-map", compare: "compared", tour: "tour-words" };
+
+export function setStale(id, isStale, isRefused = false) {
+  const element = byId(RESULTS[id] ?? id);
+  if (!element) return;
+  element.ariaBusy = isStale ? "true" : null;
+  element.inert = isRefused;
+}
+
+const setAllStale = (isRefused) => ["facts", "here", ...Object.keys(PARTS)].forEach((id) => setStale(id, true, isRefused));
+
+// The state has no pass, for a reason.
+export function refuse(reason) {
+  Object.assign(session, { nextLogits: null, isShown: false });
+  showProblem(reason);
+  session.onShown();
+  if (!shown.data) return;
+  setAllStale(true);
+  if (session.state.change.length) fill(byId("change-effect"), make("p", { class: "summary" }, reason));
+}
 
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
@@ -60,22 +87,24 @@ async function readPass(fields, sections, signal, askOf, showEarly = () => {}) {
 
 async function showPass(signal) {
   const wanted = new Set(FIRST);
-  if (shown.data) wanted.add(`attention.${Math.min(shown.choice.layer, shown.data.shape.layers - 1)}`);
+  if (shown.data?.model === session.state.model) wanted.add(`attention.${shown.choice.layer}`);
   let data = null;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
-    session.nextLogits = data.get("logits").whole;
+    Object.assign(session, { nextLogits: data.get("logits").whole, isShown: true });
     data.append = (id) => session.update(continued(data, id));
     if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem("");
     showParts(data);
     session.onShown();
-  });
+  }, refuse);
+  return !session.isShown && !signal.aborted;
 }
 
 // The distribution after a text before its pass is read.
 function showEarly(logits, vocabulary, isExact) {
   session.nextLogits = logits;
+  setStale("next-section", false);
   showNextEarly(logits, vocabulary, isExact, (id) => session.update({ appended: [...session.state.appended, id] }));
   session.onShown();
 }
@@ -88,24 +117,41 @@ function continued(data, id) {
 }
 
 function showParts(data) {
-  const before = shown.choice, last = shown.data?.last;
-  const wasLast = !before || before.token === last;
-  begin(data, before ? { layer: before.layer, head: before.head, ...(wasLast ? {} : { token: before.token }) } : {});
+  begin(data);
+  setStale("facts", false);
   mounted = new Set();
   for (const id of [...inView, ...aroundFocus()]) mount(id);
   document.documentElement.dataset.ready = "true";
 }
 
+const AWAITED = new Set(["changes", "compare"]); // their results come later
+
 function mount(id) {
   if (!shown.choice || mounted.has(id)) return;
   mounted.add(id);
   for (const show of PARTS[id]) shown.choice.show(show);
+  if (id === "next-section") setStale("here", false);
+  if (!AWAITED.has(id)) setStale(id, false);
+}
+
+const mountAll = () => Object.keys(PARTS).forEach(mount);
+
+// Show all parts, and wait for their numbers: what arrives may ask for more.
+export async function readAll() {
+  mountAll();
+  while (numRunning) await new Promise((done) => setTimeout(done, 50));
 }
 
 // Parts are shown when they come into view, or when the focus is in a part next to them, so that the Tab key finds their
 // controls: the others are not computed.
 export function watchParts() {
   document.addEventListener("focusin", () => aroundFocus().forEach(mount));
+  addEventListener("beforeprint", () => {
+    mountAll();
+    const words = "Parts that had not been in view are missing here: “Print” under “Take it along” reads them before it prints.";
+    fill(byId("footer"), ...(numRunning ? [make("p", { class: "cut" }, words)] : []));
+  });
+  addEventListener("afterprint", () => fill(byId("footer")));
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) inView.delete(target.id);
@@ -136,7 +182,7 @@ function makeAsk(structure, signal) {
     const sections = waiting;
     waiting = [];
     const { data, choice } = shown;
-    const arrived = oncePerFrame(() => choice === shown.choice && choice.update());
+    const arrived = oncePerFrame(() => choice === shown.choice && !signal.aborted && choice.update());
     await askLines("explore", { ...passFields(), sections }, signal, async ({ section }) => {
       if (!section) return;
       await data.put(section);
@@ -162,21 +208,21 @@ function oncePerFrame(action) {
 }
 
 // Some sections of the shown pass or, with other fields, of another one; null if they cannot be had.
-export async function fetchSections(sections, fields = {}, signal = running.signal) {
+export async function fetchSections(sections, fields = {}, signal = running.signal, fail = showProblem) {
   let whole = null;
-  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {});
+  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, fail);
   return signal.aborted ? null : whole;
 }
 
-// Runs a request; the page shows that it is busy, and the error of one that was not cancelled.
+// Runs a request; the page shows that it is busy, and the error of one that was not cancelled, or `fail` does.
 let numRunning = 0;
-export async function busy(signal, work, done) {
+export async function busy(signal, work, done, fail = showProblem) {
   document.documentElement.dataset.requests = ++numRunning;
   try {
     await work();
     if (!signal.aborted) done();
   } catch (error) {
-    if (!signal.aborted) showProblem(error.message);
+    if (!signal.aborted) fail(error.message);
   } finally {
     document.documentElement.dataset.requests = --numRunning;
   }

@@ -163,7 +163,7 @@ let index = 0;
 let draw = () => {}; // shows the step with the numbers of the pass
 
 const title = make("h2", { id: "tour-title" });
-const words = make("div", { "aria-live": "polite", "aria-atomic": "true" });
+const words = make("div", { id: "tour-words", "aria-live": "polite", "aria-atomic": "true" });
 const previous = make("button", { type: "button", class: "plain", onclick: () => go(-1) }, "Back");
 const next = make("button", { type: "button", class: "plain", onclick: () => go(1) }, "Next");
 const card = make("section", { id: "tour", class: "card tour", tabindex: -1, hidden: true, "aria-labelledby": "tour-title", onkeydown: (event) => {

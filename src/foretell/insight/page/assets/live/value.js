@@ -91,7 +91,7 @@ async function show(isFocused = false) {
   let found = null;
   await busy(signal, async () => { found = await ask("explore/value", { ...passFields(), address }, signal); }, () => {});
   if (signal.aborted) return;
-  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${address} cannot be shown; the reason is at the top of the page.`)]));
+  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${address} cannot be shown; the reason is next to the text.`)]));
 }
 
 function showPath() {
