@@ -109,7 +109,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
-        "contributions included; contributions of words and to tags open, too; what a file shows first",
+        "contributions included; contributions of words and to tags open, too; what a file shows first; "
+        "the advice of a budget over HTTP",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -135,7 +136,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         820,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
-        "opened from, and what a page file shows first",
+        "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, methods "
+        "and bodies with their reason; log-probabilities of prompts in vLLM's shape",
     ),
     (
         "session",

@@ -24,7 +24,7 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-12  # a standard deviation below this share of the largest value is rounding noise of a constant series
-SMALLEST = float(np.finfo(np.float64).tiny)  # a standard deviation; that of values near 5e-324 would be 0
+SMALLEST = float(np.finfo(np.float64).tiny)  # standard deviation: values near 5e-324 would have 0
 STEADY_SPREAD = 0.01  # of a context that its cycle explains exactly, as a share of the cycle's standard deviation
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
 CYCLES = 8  # the last ones, of which a cycle is the mean
