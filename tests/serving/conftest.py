@@ -162,6 +162,7 @@ def settled(page: Any) -> None:
 
 def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
     button = page.locator(within).get_by_role("button", name=name, exact=exact)
+    settled(page)  # what arrives draws its part again
     button.scroll_into_view_if_needed()
     settled(page)  # parts that come into view move the button when they arrive
     button.click()
