@@ -186,7 +186,7 @@ def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> s
         return f"unknown key '{path}'{near or '; known here: ' + ', '.join(known)}"
     if finding["type"] == "missing":
         return f"missing key '{path}'"
-    message = finding["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    message = "must be a list" if finding["type"] == "tuple_type" else finding["msg"].removeprefix("Value error, ")
     if finding["type"] == "value_error":
         return f"{path}: {message}" if path else message
     return f"{path} = {finding['input']!r}: {message[0].lower() + message[1:]}"

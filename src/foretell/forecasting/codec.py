@@ -24,7 +24,7 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-12  # a standard deviation below this share of the largest value is rounding noise of a constant series
-SMALLEST = float(np.finfo(np.float64).tiny)  # standard deviation: values near 5e-324 would have 0
+SMALLEST_SPREAD = float(np.finfo(np.float64).tiny)  # values near 5e-324 would have a standard deviation of 0
 STEADY_SPREAD = 0.01  # of a context that its cycle explains exactly, as a share of the cycle's standard deviation
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
 CYCLES = 8  # the last ones, of which a cycle is the mean
@@ -84,7 +84,9 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
     if spread <= CONSTANT:
         swing = float(np.std(scale.cycle))
         spread = STEADY_SPREAD * swing if swing > CONSTANT else GUESSED_SPREAD if known[0] else 1.0 / largest
-    return Scale(location * largest, max(spread * largest, SMALLEST), tuple(largest * each for each in scale.cycle))
+    return Scale(
+        location * largest, max(spread * largest, SMALLEST_SPREAD), tuple(largest * each for each in scale.cycle)
+    )
 
 
 def longest_cycle(season: int) -> int:

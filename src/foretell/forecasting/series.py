@@ -190,7 +190,11 @@ def check_size(values: np.ndarray, name: str) -> None:
     """Raise DataError for a value that is too large to compute with."""
     largest = float(np.nanmax(np.abs(values), initial=0))
     if largest > LARGEST:
-        raise DataError(f"{name}: {largest:g} is beyond {LARGEST:g}, too large to compute with; rescale it")
+        raise too_large(f"{largest:g}", name)
+
+
+def too_large(value: str, where: str) -> DataError:
+    return DataError(f"{where}: {value} is beyond {LARGEST:g}, too large to compute with; rescale it")
 
 
 def fingerprint(series: Sequence[Series]) -> str:

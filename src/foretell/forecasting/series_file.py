@@ -26,7 +26,7 @@ from foretell.data.table import Cells, Delimited, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
-from foretell.forecasting.series import LARGEST, Series, Timeline, find_timeline, lone_timeline, numbered
+from foretell.forecasting.series import LARGEST, Series, Timeline, find_timeline, lone_timeline, numbered, too_large
 from foretell.forecasting.series_layout import (
     DETECT,
     LAYOUTS,
@@ -262,7 +262,7 @@ def number(text: str, where: str, decimal: str) -> float:
     if not np.isfinite(value):
         raise DataError(f"{where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
     if abs(value) > LARGEST:
-        raise DataError(f"{where}: {text[:40]} is beyond {LARGEST:g}, too large to compute with; rescale it")
+        raise too_large(text[:40], where)
     return value
 
 

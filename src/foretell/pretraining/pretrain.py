@@ -52,6 +52,7 @@ class TextTraining(Training[TextRequest, TextTask]):
     verb = "train"
     curve = TEXT
     probe_seconds = 2.0
+    known_rows: RowFacts | None = None
 
     def check_early(self, machine: Machine) -> None:
         if self.request.size is not None:
@@ -86,8 +87,16 @@ class TextTraining(Training[TextRequest, TextTask]):
 
     def facts(self, data: TokenizedText) -> Facts:
         train = data.store.split("train")
-        rows = row_facts(data.store) if self.request.configured("data").rows else None
+        rows = self.row_facts(data.store) if self.request.configured("data").rows else None
         return Facts(data.tokenizer.vocab_size, len(train), rows, 0 if self.request.given_tokenizer else train.bytes)
+
+    def row_facts(self, store: TokenStore) -> RowFacts:
+        """The facts about rows of data, read once: the lengths of all rows are compared."""
+        if self.known_rows is None:
+            longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
+            source = str(store.extra["rows"].get("longest", store.directory))
+            self.known_rows = RowFacts(store.splits["train"].documents, longest, source)
+        return self.known_rows
 
     def choose(self, data: TokenizedText, machine: Machine) -> Choice:
         request, facts, reasons = self.request, self.facts(data), list[str]()
@@ -120,7 +129,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return super().cost(config.model_copy(update={"model": shape}), data)
 
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
-        length = row_facts(data.store).longest - 1 if config.data.rows else config.window_length
+        length = self.row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
@@ -180,8 +189,3 @@ def describe_dropout(config: Config, text: TokenizedText) -> str:
     epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
     return f"{shown}, for a text that is read {epochs:.1f} times"
-
-
-def row_facts(store: TokenStore) -> RowFacts:
-    longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
-    return RowFacts(store.splits["train"].documents, longest, str(store.extra["rows"].get("longest", store.directory)))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
 
+from h11 import RemoteProtocolError
 from starlette.requests import Request
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -43,10 +44,9 @@ class TimedConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what h11 cannot read, which is the exception that uvicorn handles in this call."""
         if self.cycle is None or self.cycle.response_complete:
-            too_large = getattr(sys.exception(), "error_status_hint", 400) == 431
-            self.transport.write(
-                whole_answer(large_headers() if too_large else ApiError(400, "malformed HTTP request"))
-            )
+            error = sys.exception()
+            is_large = isinstance(error, RemoteProtocolError) and error.error_status_hint == 431
+            self.transport.write(whole_answer(large_headers() if is_large else ApiError(400, "malformed HTTP request")))
         self.transport.close()
 
     def abort(self) -> None:

@@ -28,7 +28,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise ApiError(400, f"the body is nested more than {DEEPEST} levels deep")
     try:
         value = json.loads(body, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ApiError(400, reason_of(error)) from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
@@ -40,7 +40,7 @@ def refuse_constant(name: str) -> NoReturn:
     raise ApiError(400, f"the body is not JSON: it has {name}, and JSON has finite numbers alone")
 
 
-def reason_of(error: ValueError | RecursionError) -> str:
+def reason_of(error: ValueError) -> str:
     """The reason why a body cannot be read."""
     if isinstance(error, json.JSONDecodeError):
         return f"the body is not JSON at line {error.lineno}, column {error.colno}"
