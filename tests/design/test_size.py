@@ -104,12 +104,13 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        15,
-        2579,
+        19,
+        3070,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included; contributions of words and to tags open, too; what a file shows first; "
+        "numbers of the lens, of neurons, norms and parts of a softmax open, too; "
         "the advice of a budget over HTTP",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
+from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.decoder import Decoder, check_logits, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
-from foretell.model.structure import IDS, Source, Structure, Value
+from foretell.model.structure import Structure, Value
 from foretell.typesetting.document import ending, quoted
 
 Array = NDArray[np.floating[Any]]
@@ -88,13 +89,6 @@ def token_id(model: LanguageModel, text: str) -> int:
     return ids[0]
 
 
-# Names that are not trace names; their values are computed from the head's output
-IMPLIED = {
-    "probabilities": Value("probabilities", "head", Source.DERIVED, ("B", "T", "V"), ("head",), "probability"),
-    "loss": Value("loss", "head", Source.DERIVED, ("B", "T"), ("head", IDS), "loss"),
-}
-
-
 def to_array(value: Tensor) -> Array:
     """The tensor as float64 on the CPU, which is exact for all smaller floating-point types."""
     return value.detach().cpu().double().numpy()
@@ -119,8 +113,8 @@ class Recording:
         return self.trace.structure
 
     def value(self, name: str) -> Value:
-        """The description of a named value: a traced one, the probabilities or the loss."""
-        return IMPLIED[name] if name in IMPLIED else self.structure[name]
+        """The description of a named value, traced or implied."""
+        return self.structure.values.get(name) or implied_values(self.structure)[name]
 
     def dimensions(self, name: str) -> Dimensions:
         """The meaning of each dimension of `stored(name)`."""
@@ -272,8 +266,8 @@ class TracedScalar:
 
 
 def address_of(name: str, *index: int | str) -> str:
-    """`name[1,3]`; of a vector, with ":" for the index that counts its elements, `name[1,:]`."""
-    return f"{name}[{','.join(map(str, index))}]"
+    """`name[1,3]`; of a vector, with ":" for the index that counts its elements, `name[1,:]`; of one number, `name`."""
+    return f"{name}[{','.join(map(str, index))}]" if index else name
 
 
 UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update of it

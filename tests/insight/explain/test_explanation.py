@@ -12,8 +12,9 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
-from foretell.insight.explain.explanation import explain_at, explain_value
-from foretell.insight.recording import IMPLIED, record
+from foretell.insight.explain.explanation import explain_at, explain_value, implied_shape
+from foretell.insight.implied_values import implied_values
+from foretell.insight.recording import record
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names
 
@@ -23,12 +24,13 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 def random_addresses(recording, seed):
-    """A random index for every name of a model, and for probabilities and loss."""
+    """A random index for every name of a model, and for every implied value."""
     draw = random.Random(seed)
-    length = len(recording.ids)
-    implied = {"loss": (length - 1,), "probabilities": (length, recording.vocabulary)}
-    for name in [*trace_names(recording.model), *IMPLIED]:
-        shape = implied[name] if name in implied else recording.stored(name).shape
+    for name in trace_names(recording.model):
+        yield Address(name, tuple(draw.randrange(size) for size in recording.stored(name).shape))
+    for name, value in implied_values(recording.structure).items():
+        first, *rest = implied_shape(recording, value) or (None,)
+        shape = () if first is None else (first - (name == "loss"), *rest)
         yield Address(name, tuple(draw.randrange(size) for size in shape))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, HeadReads, Normalized, Part
+from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, HeadReads, Normalized, Part, Term
 from foretell.insight.explain.contribution_values import VECTOR, Contributions, LogitReadout, Output, Readout
 from foretell.insight.explain.steps import (
     Column,
@@ -27,6 +27,7 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.page.contributions import ALL, HEAD_BIAS
 from foretell.insight.recording import Array, address_of, to_array
+from foretell.insight.trace import Trace
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.typesetting.expression import Call, Expression
 
@@ -154,20 +155,28 @@ def explain_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
     position, part, element = index
     _, *norms = numbers.stream.trail(numbers.names[part])
     x, source = numbers.written(position, part), address_of(WRITTEN, position, part, ":")
-    steps: list[Step] = [] if norms else [Remark(f"No norm follows {source.replace(':', str(element))}.")]
-    for norm in norms:
-        assert isinstance(norm, Normalized), "a part passes norms"
-        added, x = through(numbers, norm, position, x, source, element)
-        steps, source = [*steps, *added], ""
+    steps, x = after_norms(numbers.recording.trace, norms, position, x, source, element)
     stored = float(numbers.vectors(slice(position, position + 1))[part, 0, element])
     return stored, Working(steps, float(x[element]), 8 * float(np.abs(x).max() + abs(stored)))
 
 
+def after_norms(
+    trace: Trace, norms: Sequence[Term], position: int, x: Array, source: str, element: int
+) -> tuple[list[Step], Array]:
+    """The steps of the norms to an element of x (D,), whose address is source, and the whole vector after them."""
+    steps: list[Step] = [] if norms else [Remark(f"No norm follows {source.replace(':', str(element))}.")]
+    for norm in norms:
+        assert isinstance(norm, Normalized), "a part passes norms"
+        added, x = through(trace, norm, position, x, source, element)
+        steps, source = [*steps, *added], ""
+    return steps, x
+
+
 def through(
-    numbers: Contributions, norm: Normalized, position: int, x: Array, source: str, element: int
+    trace: Trace, norm: Normalized, position: int, x: Array, source: str, element: int
 ) -> tuple[list[Step], Array]:
     """The steps of one norm to an element, and the whole vector after it; source: of x, if it has an address."""
-    frozen = norm.frozen(numbers.recording.trace, position)
+    frozen = norm.frozen(trace, position)
     multiplier = float(torch.as_tensor(frozen.scale).expand(len(x))[element])
     steps: list[Step] = []
     mean, inner = 0.0, float(x[element])

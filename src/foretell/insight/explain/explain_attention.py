@@ -24,6 +24,7 @@ from foretell.textbook.family import frequency
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines, in that order
+STAGES_OF_ROW = {"score": "scores", "scaled": "scaled", "masked": "masked", "weight": "weights"}
 
 
 class QueryRow:
@@ -64,6 +65,24 @@ class QueryRow:
             return f"key {key} is outside the window of this layer: the last {window} positions up to query {query}"
         return None
 
+    def softmax(self, weights: str, focus: int | None = None) -> Listing:
+        """The scores of all keys, and the softmax of them; weights: its name."""
+        columns = {
+            "key": range(len(self.keys)),
+            "token": self.key_tokens,
+            "score": self.scores,
+            "scaled": self.scaled,
+            "masked": self.masked,
+            "exp": self.exponentials,
+            "weight": self.weights,
+        }
+        largest = f"{self.masked.max():.6f}, the largest"
+        note = f"the softmax over all keys of query {self.query}; exp is of masked - {largest}"
+        names = {column: f"{self.core}.{stage}" for column, stage in STAGES_OF_ROW.items()}
+        names |= {"exp": f"{weights}.exponentials"}
+        opens = {column: address_of(name, self.head, self.query, ":") for column, name in names.items()}
+        return Listing(note, columns, ("exp", "weight"), focus, opens=opens)
+
 
 def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     """q · k."""
@@ -103,22 +122,41 @@ def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
 def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
     """The softmax of the query's row of masked scores, at one key."""
     masked, query, key = explain_masked(recording, scalar), QueryRow(recording, scalar), scalar.index[2]
-    columns = {
-        "key": range(len(query.keys)),
-        "token": query.key_tokens,
-        "score": query.scores,
-        "scaled": query.scaled,
-        "masked": query.masked,
-        "exp": query.exponentials,
-        "weight": query.weights,
-    }
-    note = f"the softmax over all keys of query {query.query}; exp is of masked - {query.masked.max():.6f}, the largest"
-    stages = {"score": "scores", "scaled": "scaled", "masked": "masked", "weight": "weights"}
-    row = query.head, query.query, ":"
-    opens = {column: address_of(f"{query.core}.{stage}", *row) for column, stage in stages.items()}
-    softmax = Listing(note, columns, ("exp", "weight"), focus=key, opens=opens)
     equation = softmax_equation("weight", query.exponentials, key, "s")
-    return Working([*masked.steps, softmax, equation], equation.value, equation.value * query.spread)
+    steps = [*masked.steps, query.softmax(scalar.name, key), equation]
+    return Working(steps, equation.value, equation.value * query.spread)
+
+
+def explain_exponential(recording: Recording, scalar: TracedScalar) -> Working:
+    """exp of a masked score minus the largest of its row."""
+    query, key = QueryRow(recording, scalar), scalar.index[2]
+    masked, value = float(query.masked[key]), float(query.exponentials[key])
+    stage, row = f"{query.core}.masked", scalar.index[:2]
+    operands = {"masked": address_of(stage, *scalar.index)}
+    operands |= {"largest": address_of(stage, *row, int(query.masked.argmax()))}
+    equation = equals(
+        value, "exp(masked - largest) =", applied("exp", masked - float(query.masked.max())), operands=operands
+    )
+    return Working([equation], value, value * query.spread)
+
+
+def explain_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+    """The sum of the exponentials of a row, which a weight is divided by."""
+    query = QueryRow(recording, scalar)
+    listing = query.softmax(scalar.source)
+    total = listing.sums["exp"]
+    return Working([listing, equals(total, "divisor")], total, total * query.spread)
+
+
+def explain_term(recording: Recording, scalar: TracedScalar) -> Working:
+    """One of the products that a score adds up."""
+    query, (*_, key, element) = QueryRow(recording, scalar), scalar.index
+    q, k = float(query.vector[element]), float(query.keys[key, element])
+    operands = {
+        "q": address_of(query.query_name, query.head, query.query, element),
+        "k": address_of(query.key_name, query.key_head, key, element),
+    }
+    return Working([equals(q * k, "q · k =", q, "·", factor(k), operands=operands)], q * k, abs(q * k))
 
 
 def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
@@ -215,4 +253,7 @@ ATTENTION_EXPLAINERS: dict[str, Explainer] = {
     "masked score": explain_masked,
     "attention weight": explain_weight,  # also after dropout, which is inactive outside training
     "attention": explain_mixture,
+    "term of a score": explain_term,
+    "exponential of a score": explain_exponential,
+    "sum over the keys": explain_divisor,
 }

@@ -12,6 +12,7 @@ import torch
 
 from foretell.activations import ACTIVATIONS, activation_name
 from foretell.insight.explain.steps import (
+    DIGITS,
     Column,
     Equation,
     Explainer,
@@ -272,6 +273,41 @@ def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Work
     return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
 
 
+def explain_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+    """The number that a norm divides by."""
+    spread = recording.structure[scalar.source]
+    explainer = norm_explainer(spread.formula)
+    assert explainer is not None, "a norm has a spread"
+    working = explainer(recording, TracedScalar(spread, scalar.index))
+    value = divisor_of(recording, scalar, working.value)
+    inner = written(working.value, "+", recording.setting(spread, "eps"))
+    terms = Root(inner) if norm_of(recording, scalar).has_root else inner
+    note = f"{spread.formula.replace('_', ' ')} = {address_of(spread.name, *scalar.index)}, plus epsilon"
+    # The root halves a relative error, and epsilon makes it smaller
+    return Working([*working.steps, equals(value, "divisor =", terms, note=note)], value, value + working.scale / value)
+
+
+def divisor_of(recording: Recording, scalar: TracedScalar, spread: float) -> float:
+    """The divisor of a norm from its spread."""
+    total = spread + float(recording.setting(recording.structure[scalar.source], "eps"))
+    return math.sqrt(total) if norm_of(recording, scalar).has_root else total
+
+
+def norm_of(recording: Recording, scalar: TracedScalar) -> Norm:
+    """The norm that a divisor belongs to."""
+    formula = recording.structure[scalar.name.rpartition(".")[0]].formula
+    return next(norm for norm in NORMS.values() if norm.formula == formula)
+
+
+def explain_vector_norm(recording: Recording, scalar: TracedScalar) -> Working:
+    """The Euclidean norm of a vector."""
+    x = recording.array(scalar.source)[scalar.index]
+    columns = {"element": range(len(x)), "x": x, "x²": x**2}
+    listing = Listing("", columns, ("x²",), operands={"x": address_of(scalar.source, *scalar.index, ":")})
+    value = math.sqrt(listing.sums["x²"])
+    return Working([listing, equals(value, "norm =", Root(Number(listing.sums["x²"], DIGITS)))], value, 8 * value)
+
+
 def norm_explainer(formula: str) -> Explainer | None:
     """The explanation of a norm or of one of its statistics; None for another formula."""
     for norm in NORMS.values():
@@ -295,4 +331,6 @@ LAYER_EXPLAINERS: dict[str, Explainer] = {
     "tied linear": explain_linear,
     "gated linear": explain_gated,
     "activation": explain_activation,
+    "vector norm": explain_vector_norm,
+    "divisor of a norm": explain_divisor,
 }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from foretell.device import dtype_name
@@ -14,25 +13,26 @@ from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_contribution import explain_contribution, is_contribution
-from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, norm_explainer
+from foretell.insight.explain.explain_distribution import DISTRIBUTION_EXPLAINERS, stored_in_distribution
+from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer
+from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
+from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
 from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
 from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
 from foretell.insight.explain.explain_outcome import ImpliedNumber, explain_outcome
 from foretell.insight.explain.steps import (
     Explainer,
-    Listing,
     Remark,
     Step,
     Working,
-    applied,
     equals,
     plain,
     plus,
-    softmax_equation,
 )
 from foretell.insight.explain.walk import Walk, walk
+from foretell.insight.implied_values import implied_values
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import IMPLIED, Recording, TracedScalar, address_of, record, to_array, token_id
+from foretell.insight.recording import Recording, TracedScalar, address_of, record, token_id
 from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
@@ -140,7 +140,7 @@ def explain_value(
 ) -> Explanation:
     """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
 
-    Besides all trace names there are `logits[t,v]`, `probabilities[t,v]`, `loss[t]`, weights by their paths, and the
+    Besides all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths, and the
     contributions that `explain_contribution.py` lists; a token v may be given as text, `probabilities[4,'!']`. Negative
     indices count from the end. outcomes: of a tuned model, for the numbers of its head, which `explain_outcome` lists.
     Raises `UsageError` for an unknown name or index.
@@ -155,19 +155,37 @@ def explain_value(
         return implied_explanation(parsed.name, number, model.dtype)
     if parsed.name in weight_shapes(model.decoder):
         return explain_weight(record(model, text, []), parsed)
+    if is_of_neuron(structure, parsed.name):
+        number = explain_neuron(model, text, parsed)
+        is_norm = parsed.name.endswith(".vector_norm")
+        return implied_explanation(parsed.name, number, torch.float32 if is_norm else torch.float64)
+    if (point := point_of(structure, parsed.name)) is not None:
+        return explain_in_lens(model, text, parsed, point)
     wanted = find(parsed, structure)
-    if wanted.name in IMPLIED:
-        return explain_at(record(model, text, []), wanted)
-    check_explained(model.decoder, structure, wanted.name)
+    value = structure.values.get(wanted.name) or implied_values(structure)[wanted.name]
+    check_explained(model.decoder, structure, value)
     # The logits of all positions are not recorded: one position's are computed from the hidden state
-    names = [name for name in operands_of(structure, wanted.name) if name != HEAD]
+    names = [name for name in operands_of(structure, value) if name != HEAD]
     return explain_at(record(model, text, names), wanted)
+
+
+def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address, point: str) -> Explanation:
+    """The explanation of a number of the logit lens of a point of the stream."""
+    names = names_in_lens(model_structure(model.decoder), point)
+    inner = wanted.name.removeprefix(f"{point}{LENS}")
+    inner = ALIASES.get(inner, inner)
+    check_in_lens(names, f"{point}{LENS}{inner}")
+    with ending_at(model, text, point):
+        explanation = explain_value(model, text, str(Address(inner, wanted.index)))
+    steps = tuple(renamed(step, names) for step in explanation.steps)
+    meaning = (f"the logit lens of {point}", *explanation.meaning)
+    return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
 
 
 def find(address: Address, structure: Structure) -> Address:
     """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
-    names = [*structure.values, *IMPLIED]
+    names = [*structure.values, *implied_values(structure)]
     if name not in names:
         near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
         raise UsageError(f"no value is named '{name}'{near}")
@@ -201,13 +219,15 @@ def weight_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a recorded pass."""
     name, dimensions = wanted.name, recording.dimensions(wanted.name)
-    shape = implied_shape(recording, name) if name in (*IMPLIED, HEAD) else recording.stored(name).shape
+    value = recording.value(name)
+    is_traced = name in recording.structure.values and name != HEAD
+    shape = recording.stored(name).shape if is_traced else implied_shape(recording, value)
     index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, shape)
     if name == "loss":
         check_loss_position(index[0], len(recording.ids))
-    stored, dtype = stored_number(recording, name, index)
-    value = recording.value(name)
-    working = explain_scalar(recording, TracedScalar(value, index))
+    scalar = TracedScalar(value, index)
+    working = explain_scalar(recording, scalar)
+    stored, dtype = stored_number(recording, scalar) or (working.value, torch.float64)
     limits = torch.finfo(dtype)
     return Explanation(
         name=name,
@@ -240,27 +260,36 @@ def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimension
     return Address(address.name, (*index, *address.index[len(dimensions) :]))
 
 
-def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tuple[float, torch.dtype]:
-    """The stored number at an index, without the batch row, and its type.
-
-    Probabilities and losses are computed as `next` and `score` compute them.
-    """
+def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
+    """The stored number and its type; None for an implied one that nothing else computes."""
+    name, index = scalar.name, scalar.index
     if name == HEAD:
         logit = recording.pass_logits(index[0])[index[1]]
         return float(logit), logit.dtype
-    if name not in IMPLIED:
+    if name in recording.structure.values:
         stored = recording.stored(name)
         return float(stored[index]), stored.dtype
-    position, *rest = index
-    logprobs = recording.model.log_probabilities(recording.logits(position))  # (V,)
-    number = logprobs[rest[0]].exp() if rest else -logprobs[recording.ids[position + 1]]
-    return float(number), torch.float64
+    if scalar.source == HEAD:
+        number = stored_in_distribution(recording, scalar)
+        return None if number is None else (number, torch.float64)
+    if scalar.value.formula == "vector norm":
+        return float(
+            torch.linalg.vector_norm(recording.stored(scalar.source)[index], dtype=torch.float64)
+        ), torch.float64
+    if scalar.value.formula == "divisor of a norm":
+        spread = recording.stored(scalar.source)
+        return divisor_of(recording, scalar, float(spread[index])), spread.dtype
+    return None
 
 
-def implied_shape(recording: Recording, name: str) -> tuple[int, ...]:
-    """The shape of the logits (T, V), the probabilities (T, V) of the tokenizer's tokens only, or the losses (T,)."""
-    columns = {HEAD: (recording.config.vocab_size,), "probabilities": (recording.vocabulary,), "loss": ()}
-    return len(recording.ids), *columns[name]
+def implied_shape(recording: Recording, value: Value) -> tuple[int, ...]:
+    """The shape of an implied value, or of the logits (T, V): from what it reads, and without the batch row."""
+    if value.reads[0] == HEAD or value.name == HEAD:
+        columns = recording.config.vocab_size if value.name == HEAD else recording.vocabulary
+        whole: tuple[int, ...] = (len(recording.ids), columns)
+    else:
+        whole = (*recording.stored(value.reads[0]).shape, recording.config.head_width)
+    return whole[: len(recording.dimensions(value.name))]
 
 
 def check_loss_position(position: int, length: int) -> None:
@@ -270,48 +299,12 @@ def check_loss_position(position: int, length: int) -> None:
         raise UsageError(f"loss[{position}] does not exist: token {position} is the last of the text{others}")
 
 
-def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
-    """exp(logit) over the sum of all exp(logit), with the tokens sorted by probability."""
-    position, token = scalar.index
-    logits = to_array(recording.logits(position))[: recording.vocabulary]
-    exponentials = np.exp(logits - logits.max())
-    order = np.argsort(-logits, kind="stable")
-    columns = {
-        "number": order.tolist(),
-        "token": [recording.named(token_id) for token_id in order.tolist()],
-        "logit": logits[order],
-        "exp": exponentials[order],
-        "probability": exponentials[order] / exponentials.sum(),
-    }
-    note = f"logits = head[{position}], most probable first; exp is of logit - {logits.max():.6f}, the largest"
-    opens = {"logit": address_of(HEAD, position, ":"), "probability": address_of("probabilities", position, ":")}
-    focus = int(np.flatnonzero(order == token)[0])
-    listing = Listing(note, columns, ("exp", "probability"), focus, opens=opens)
-    equation = softmax_equation("probability", exponentials, token, "v")
-    scale = equation.value * (2 + float(logits.max() - logits[token]))
-    return Working([listing, equation], equation.value, scale)
-
-
-def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
-    """-log of the probability of the next token."""
-    position = scalar.index[0]
-    target = recording.ids[position + 1]
-    probability = explain_probability(recording, TracedScalar(IMPLIED["probabilities"], (position, target)))
-    logits = to_array(recording.logits(position))[: recording.vocabulary]
-    shifted = logits - logits.max()
-    value = float(np.log(np.exp(shifted).sum()) - shifted[target])
-    note = f"position {position} is followed by {recording.token(position + 1)}, id {target}; in nats"
-    equation = equals(value, "loss = -", applied("log", probability.value), note=note)
-    return Working([*probability.steps, equation], value, 2 + abs(value))
-
-
 # By the formula that the module's class declares; norms are explained by their record. Extend it for a formula of your
 # own; what a formula needs of its module is in docs/explain.md
 EXPLAINERS: dict[str, Explainer] = {
     **LAYER_EXPLAINERS,
     **ATTENTION_EXPLAINERS,
-    "probability": explain_probability,
-    "loss": explain_loss,
+    **DISTRIBUTION_EXPLAINERS,
 }
 IN_CORE = {stage.formula for stage in STAGES.values()}
 
@@ -322,7 +315,7 @@ def find_explainer(formula: str) -> Explainer | None:
 
 def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
     """The steps to one number."""
-    check_explained(recording.model.decoder, recording.structure, scalar.name, recording.value(scalar.name))
+    check_explained(recording.model.decoder, recording.structure, scalar.value)
     part = returned_part(scalar.value)
     if part is None:
         explainer = find_explainer(scalar.value.formula)
@@ -340,9 +333,8 @@ def returned_part(value: Value) -> str | None:
     return None if value.formula else value.reads[0]
 
 
-def check_explained(decoder: Decoder, structure: Structure, name: str, value: Value | None = None) -> None:
+def check_explained(decoder: Decoder, structure: Structure, value: Value) -> None:
     """Raise `UsageError`, naming path and class, for a value whose formula is not declared or has no explanation."""
-    value = value or structure[name]
     while (part := returned_part(value)) is not None:
         value = structure[part]
     if find_explainer(value.formula) is not None:
@@ -355,18 +347,18 @@ def check_explained(decoder: Decoder, structure: Structure, name: str, value: Va
     raise UsageError(f"{value.name} is a value that no class declares, and has no explanation")
 
 
-def operands_of(structure: Structure, name: str) -> Iterator[str]:
+def operands_of(structure: Structure, value: Value) -> Iterator[str]:
     """The names of the values to record so that a value can be recomputed: itself and what its formula reads."""
-    value = structure[name]
-    yield name
+    if value.name in structure.values:
+        yield value.name
     part = returned_part(value)
     if part is not None:
-        yield from operands_of(structure, part)
+        yield from operands_of(structure, structure[part])
         return
     reads = [read for read in value.reads if read in structure.values]
     yield from reads
     if value.formula == "rotated heads":
         yield from (angle.name for angle in structure.with_formula(ROTATION))
     for read in reads:
-        if structure[read].formula in IN_CORE:  # explained from the core's inputs
-            yield from operands_of(structure, read)
+        if value.name not in structure.values or structure[read].formula in IN_CORE:  # from what it is computed from
+            yield from operands_of(structure, structure[read])

@@ -1,0 +1,72 @@
+"""The numbers of the logit lens with their operands: `trunk.blocks.2.lens.probabilities[t,v]`.
+
+The lens of a point of the stream is a pass whose last layer returns the stream at that point.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+from foretell.errors import UsageError
+from foretell.insight.explain.steps import Equation, Remark, Step
+from foretell.insight.implied_values import implied_values
+from foretell.insight.recording import record
+from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure
+from foretell.paths import suggest
+
+LENS = ".lens."
+NAME_OF_NUMBER = re.compile(r"[\w.]+(?=\[)")
+
+
+def point_of(structure: Structure, name: str) -> str | None:
+    """The point of the stream whose lens has a number; None for any other name."""
+    point, lens, _ = name.partition(LENS)
+    return point if lens and point in structure.stream else None
+
+
+@contextmanager
+def ending_at(model: LanguageModel, text: str | list[int], point: str) -> Iterator[None]:
+    """Passes of the model whose last layer returns the stream at a point."""
+    recording = record(model, text, [point])
+    stream, last = recording.trace[point], recording.structure.stream[-1]
+    with Trace(model, replace={last: lambda _: stream}):
+        yield
+
+
+def names_in_lens(structure: Structure, point: str) -> dict[str, str]:
+    """The names of the lens, by the names in a pass that ends at the point."""
+    last, values = structure.stream[-1], {**structure.values, **implied_values(structure)}
+
+    @cache
+    def follows(name: str) -> bool:
+        """True for a value that is computed from the stream after the last layer."""
+        return name == last or (name in values and any(map(follows, values[name].reads)))
+
+    return {name: f"{point}{LENS}{name}" for name in values if follows(name)} | {last: point}
+
+
+def check_in_lens(names: Mapping[str, str], name: str) -> None:
+    """Raise `UsageError` for a number that does not follow the last layer."""
+    if name not in names.values():
+        raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
+
+
+def renamed(step: Step, names: Mapping[str, str]) -> Step:
+    """A step whose operands are in the lens."""
+
+    def in_lens(text: str) -> str:
+        return NAME_OF_NUMBER.sub(lambda match: names.get(match[0], match[0]), text)
+
+    if isinstance(step, Remark):
+        return Remark(in_lens(step.text))
+    operands = {name: in_lens(address) for name, address in step.operands.items()}
+    if isinstance(step, Equation):
+        return replace(step, note=in_lens(step.note), operands=operands)
+    opens = {name: in_lens(address) for name, address in step.opens.items()}
+    return replace(step, note=in_lens(step.note), operands=operands, opens=opens)

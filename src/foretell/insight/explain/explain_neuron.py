@@ -1,0 +1,131 @@
+"""The numbers of one neuron of a feed-forward layer: the vector that it adds to the stream, and what that writes.
+
+`<block>.neurons.written[t,f,d]`: the vector of neuron f at position t; `.vector_norm[t,f]`: its norm;
+`.vector[t,f,d]`: the same after the last norm, with the statistics of the pass; `.contributions[t,f,v]`: the
+contribution to the logit of token v.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from foretell.errors import UsageError
+from foretell.insight.address import Address, Dimensions, resolve_index
+from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition
+from foretell.insight.explain.contribution_steps import after_norms, dot_product
+from foretell.insight.explain.contribution_values import LogitReadout
+from foretell.insight.explain.explain_outcome import ImpliedNumber
+from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
+from foretell.insight.page.block_values import Neurons, neurons_of
+from foretell.insight.recording import Array, Recording, address_of, record, to_array, token_id
+from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure, model_structure
+from foretell.paths import suggest
+from foretell.typesetting.expression import Expression, Number, Root
+
+NEURONS = ".neurons."
+KINDS: dict[str, Dimensions] = {
+    "written": ("position", "neuron", "element"),
+    "vector_norm": ("position", "neuron"),
+    "vector": ("position", "neuron", "element"),
+    "contributions": ("position", "neuron", "token"),
+}
+
+
+def is_of_neuron(structure: Structure, name: str) -> bool:
+    block, neurons, _ = name.partition(NEURONS)
+    return bool(neurons) and block in structure.stream[1:]
+
+
+def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> ImpliedNumber:
+    """The steps to a number of a neuron. Raises `UsageError` for an unknown name or index, and without neurons."""
+    block, _, kind = wanted.name.partition(NEURONS)
+    if kind not in KINDS:
+        names = [f"{block}{NEURONS}{known}" for known in KINDS]
+        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, names)}")
+    structure = model_structure(model.decoder)
+    neurons = neurons_of(model.decoder, structure, structure.stream.index(block) - 1)
+    if neurons is None:
+        raise UsageError(f"{block} has no neurons that its classes declare")
+    stream = None
+    if kind in ("vector", "contributions"):
+        stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    recording = record(model, text, [*neurons.values, *(stream.names() if stream else [])])
+    config = model.decoder.config
+    sizes = {"position": len(recording.ids), "neuron": neurons.down.weight.shape[1]}
+    sizes |= {"element": config.width, "token": config.vocab_size}
+    given = [token_id(model, entry) if isinstance(entry, str) else entry for entry in wanted.index]
+    index = resolve_index(Address(wanted.name, tuple(given)), KINDS[kind], [sizes[name] for name in KINDS[kind]])
+    neuron = NeuronExplainer(recording, neurons, block, index)
+    words = {"position": recording.token, "token": recording.named}
+    meaning = [
+        f"{name} {entry} {words[name](entry) if name in words else ''}".rstrip()
+        for name, entry in zip(KINDS[kind], index, strict=True)
+    ]
+    if kind == "written":
+        return ImpliedNumber(index, tuple(meaning), *neuron.written(index[2]))
+    if kind == "vector_norm":
+        return ImpliedNumber(index, tuple(meaning), *neuron.vector_norm())
+    assert stream is not None, "made above"
+    _, *norms = stream.trail(neurons.update)
+    source = address_of(f"{block}{NEURONS}written", *index[:2], ":")
+    element = index[2] if kind == "vector" else 0
+    steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)
+    if kind == "vector":
+        stored = float(
+            stream.carry(neurons.update, torch.from_numpy(neuron.vector)[None], recording.trace, index[0])[0, element]
+        )
+        working = Working(steps, float(after[element]), 8 * float(np.abs(neuron.vector).max() + abs(stored)))
+        return ImpliedNumber(index, tuple(meaning), stored, working)
+    source = address_of(f"{block}{NEURONS}vector", *index[:2], ":")
+    working = dot_product(LogitReadout(recording), (index[0], index[2]), source, after)
+    return ImpliedNumber(index, tuple(meaning), working.value, working)
+
+
+class NeuronExplainer:
+    """A neuron at a position: its factors, whose product is multiplied by a column of the down projection (D,)."""
+
+    def __init__(self, recording: Recording, neurons: Neurons, block: str, index: tuple[int, ...]):
+        self.position, self.neuron, *_ = index
+        modules = recording.model.decoder.named_modules()
+        self.weight = next(f"{path}.weight" for path, module in modules if module is neurons.down)
+        self.factors = {name: float(recording.array(name)[self.position, self.neuron]) for name in neurons.factors}
+        self.product = math.prod(self.factors.values())
+        self.column: Array = to_array(neurons.down.weight[:, self.neuron])
+        self.vector: Array = self.column * self.product
+
+    @property
+    def operands(self) -> dict[str, str]:
+        """The addresses of the factors, by the symbols of `terms`."""
+        symbols = zip("ab", self.factors, strict=False)
+        return {symbol: address_of(name, self.position, self.neuron) for symbol, name in symbols}
+
+    def terms(self) -> list[str | float | Expression]:
+        """`0.5 · 2.0`: the factors as numbers."""
+        first, *others = self.factors.values()
+        return [factor(first), *(part for other in others for part in ("·", factor(other)))]
+
+    def written(self, element: int) -> tuple[float, Working]:
+        """An element of the vector: w times the factors."""
+        w = float(self.column[element])
+        operands = {"w": address_of(self.weight, element, self.neuron), **self.operands}
+        value = w * self.product
+        equation = equals(value, "y =", factor(w), "·", *self.terms(), operands=operands)
+        return float(self.vector[element]), Working([equation], value, 2 * abs(value))
+
+    def vector_norm(self) -> tuple[float, Working]:
+        """The factors times the norm of the column."""
+        columns = {"element": range(len(self.column)), "w": self.column, "w²": self.column**2}
+        listing = Listing("", columns, ("w²",), operands={"w": f"{self.weight}[:,{self.neuron}]"})
+        norm = math.sqrt(listing.sums["w²"])
+        root = Root(Number(listing.sums["w²"], DIGITS))
+        value = abs(self.product) * norm
+        note = "the norm of w, times the size of " + " · ".join(self.operands)
+        equation = equals(value, "norm =", root, "· |", written(*self.terms()), "|", note=note, operands=self.operands)
+        # Computed in float32, as in the page's list of the strongest neurons
+        size = torch.tensor(list(self.factors.values())).float().prod().abs()
+        stored = float(size * torch.from_numpy(self.column).float().norm())
+        return stored, Working([listing, equation], value, value * 4)

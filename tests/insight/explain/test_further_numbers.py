@@ -1,0 +1,111 @@
+"""Numbers of the logit lens and of neurons follow from their operands, which open down to weights."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import foretell
+from foretell.errors import UsageError
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.explain.explanation import explain_value
+
+TEXT = "abcafig!"
+BLOCK = "trunk.blocks.0"
+ADDRESS = re.compile(r"[\w.]+\[-?\d+(?:,-?\d+)*\]")
+
+
+def opened(explanation):
+    """The addresses of the operands of an explanation, at the first row of a listing."""
+    for step in explanation.to_json()["steps"]:
+        for address in [*step.get("operands", {}).values(), step.get("note", ""), step.get("remark", "")]:
+            yield from ADDRESS.findall(address.replace(":", "0"))
+
+
+def every_operand(model, address, depth=3):
+    """An address with the addresses that it opens, and what they open."""
+    yield address
+    if depth:
+        for operand in dict.fromkeys(opened(explain_value(model, TEXT, address))):
+            yield from every_operand(model, operand, depth - 1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"{BLOCK}.vector_norm[2]",
+        f"{BLOCK}.attention_norm.divisor[2]",
+        f"{BLOCK}.attention.core.weights.divisor[1,3]",
+        f"{BLOCK}.attention.core.weights.exponentials[1,3,2]",
+        f"{BLOCK}.attention.core.weights.terms[1,3,2,1]",
+        "probabilities.divisor[3]",
+        "entropy[3]",
+        "loss.mean",
+        f"{BLOCK}.lens.probabilities[3,2]",
+        f"{BLOCK}.lens.entropy[3]",
+        f"{BLOCK}.lens.logits[3,2]",
+        f"{BLOCK}.neurons.contributions[3,5,2]",
+        f"{BLOCK}.neurons.vector[3,5,2]",
+        f"{BLOCK}.neurons.vector_norm[3,5]",
+    ],
+)
+def test_a_number_opens_down_to_weights(make_model, name, address):
+    model = make_model(name)
+    known = dict.fromkeys(every_operand(model, address))
+    assert len(known) > 1
+    for each in known:
+        explanation = explain_value(model, TEXT, each)
+        assert explanation.agrees, each
+        assert max(map(len, str(explanation).splitlines())) <= 80, str(explanation)
+
+
+@torch.inference_mode()
+def test_the_lens_has_the_numbers_of_the_norm_and_the_head(gpt2):
+    with foretell.Trace(gpt2, BLOCK) as trace:
+        gpt2.decoder(torch.tensor([gpt2.encode(TEXT)]))
+    logits = lens_logits(gpt2.decoder, trace[BLOCK])[0]
+    for token in (0, 4):
+        explanation = explain_value(gpt2, TEXT, f"{BLOCK}.lens.head[3,{token}]")
+        assert explanation.stored == float(logits[3, token])
+        assert explanation.meaning[0] == f"the logit lens of {BLOCK}"
+        shares = explain_value(gpt2, TEXT, f"{BLOCK}.lens.probabilities[3,{token}]")
+        assert shares.stored == pytest.approx(float(logits[3].double().softmax(-1)[token]))
+    first, *_ = explain_value(gpt2, TEXT, f"{BLOCK}.lens.trunk.norm[3,0]").to_json()["steps"]
+    assert f"{BLOCK}[3,:]" in first["operands"].values()
+
+
+@torch.inference_mode()
+def test_a_neuron_adds_its_column_times_its_activation(gpt2):
+    names = [f"{BLOCK}.feedforward.activation", f"{BLOCK}.feedforward"]
+    with foretell.Trace(gpt2, names) as trace:
+        gpt2.decoder(torch.tensor([gpt2.encode(TEXT)]))
+    down = gpt2.decoder.get_submodule(f"{BLOCK}.feedforward.down")
+    vectors = down.weight.double() * trace[names[0]][0, 3].double()  # (D, F)
+    torch.testing.assert_close((vectors.sum(-1) + down.bias).float(), trace[names[1]][0, 3])
+    assert explain_value(gpt2, TEXT, f"{BLOCK}.neurons.written[3,5,2]").stored == float(vectors[2, 5])
+    norm = explain_value(gpt2, TEXT, f"{BLOCK}.neurons.vector_norm[3,5]").stored
+    assert norm == pytest.approx(float(vectors[:, 5].norm()))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (f"{BLOCK}.neurons.contribution[0,0,0]", "near it: .*neurons.contributions"),
+        (f"{BLOCK}.neurons.written[0,99999,0]", "neuron 99999"),
+        (f"{BLOCK}.lens.embed[0,0]", "no value of the lens"),
+        (f"{BLOCK}.lens.probabilities[99,0]", "position 99"),
+        ("trunk.blocks.7.lens.probabilities[0,0]", "no value is named"),
+        ("loss.mean[0]", "too many|is given|are given"),
+    ],
+)
+def test_an_invalid_address_is_refused(gpt2, address, words):
+    with pytest.raises(UsageError, match=words):
+        explain_value(gpt2, TEXT, address)
+
+
+def test_a_text_of_one_token_has_no_mean_loss(gpt2):
+    with pytest.raises(UsageError, match="one token"):
+        explain_value(gpt2, "a", "loss.mean")
