@@ -65,7 +65,8 @@ def test_sections_are_those_of_a_pass_with_the_library(server, model):
     )
     for name, line in zip(names, rest, strict=True):
         family, index = find_sections(page, sections, [name])[name]
-        expected = family.section(traced, index)
+        expected = family.pack_live(index, family.content(traced, index))
+        assert expected.kind not in ("rounded16", "rounded32") or name.startswith("thumbs")  # all bits
         assert line["section"] == {**asdict(expected), "shape": list(expected.shape)}, name
 
 

@@ -75,7 +75,7 @@ def test_sections_are_those_of_a_pass_with_the_library(server, given):
     traced = page.record(given.encode_fitting(TARGET), TARGET, needed_values(page, found.values()))
     for name, line in zip(names, rest, strict=True):
         family, index = found[name]
-        expected = family.section(traced, index)
+        expected = family.pack_live(index, family.content(traced, index))
         assert line["section"] == {**asdict(expected), "shape": list(expected.shape)}, name
 
 

@@ -182,7 +182,7 @@ class Explorer:
         while waiting:
             computed = await self.server.engine.call(partial(compute_some, traced, waiting))
             for family, index, content in computed:
-                section = await self.server.in_worker(partial(family.pack, family.section_name(index), content))
+                section = await self.server.in_worker(partial(family.pack_live, index, content))
                 yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:

@@ -46,7 +46,7 @@ from foretell.typesetting.html import Shown
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
 # configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
-HEAD = "head"
+HEAD, HEAD_WEIGHT = "head", "head.weight"  # the weight of a tied head is another module's
 ALIASES = {"logits": HEAD}
 
 
@@ -153,7 +153,7 @@ def explain_value(
     if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
         number = explain_outcome(record(model, text, []), outcomes, parsed)
         return implied_explanation(parsed.name, number, model.dtype)
-    if parsed.name in weight_shapes(model.decoder):
+    if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
         return explain_weight(record(model, text, []), parsed)
     if is_of_neuron(structure, parsed.name):
         number = explain_neuron(model, text, parsed)
@@ -194,7 +194,8 @@ def find(address: Address, structure: Structure) -> Address:
 
 def explain_weight(recording: Recording, wanted: Address) -> Explanation:
     """A weight of the model, from which no further number follows; of a quantised one, how it is stored."""
-    name, shape = wanted.name, weight_shapes(recording.model.decoder)[wanted.name]
+    name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
+    shape = weight_shapes(recording.model.decoder)[name]
     dimensions = ("row", "column")[: len(shape)]
     index = resolve_index(wanted, dimensions, shape)
     value = float(recording.weight(name, *index))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.errors import UsageError
-from foretell.insight.page.packing import PackedSection, pack_rounded
+from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 
 DIGITS = 12  # in a number of a name
@@ -43,6 +43,10 @@ class Family:
 
     def section_name(self, index: Index) -> str:
         return self.name.format(index)
+
+    def pack_live(self, index: Index, content: Any) -> PackedSection:
+        """The section for a live page, where numbers keep all bits, so that each is equal to the number that opens."""
+        return (pack_exact if self.pack is pack_rounded else self.pack)(self.section_name(index), content)
 
     def section(self, traced: TracedPass, index: Index) -> PackedSection:
         return self.pack(self.section_name(index), self.content(traced, index))

@@ -132,7 +132,7 @@ def attention_section(traced: TracedPass, layer: int, first_query: int) -> Packe
     return pack_weights(ATTENTION.section_name(layer), traced.attention(layer)[:, skipped:])
 
 
-PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
+PLAIN = " !\"$'()*+,-./:;=>?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
 LIVE = "live/"  # the folder of modules that only the live page has

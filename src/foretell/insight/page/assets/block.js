@@ -65,7 +65,8 @@ const isStatistic = ({ axes }) => axes.at(-1) === "1";
 function statisticFacts({ label, epsilon }, { values: [value], address }) {
   const facts = [make("div", {}, make("dt", {}, label), make("dd", { "data-address": address(0) }, four(value)))];
   const [spread, of] = label.split(" of ");
-  if (epsilon !== null) facts.push(make("div", {}, make("dt", { title: `ε = ${epsilon}` }, `divisor of ${of}, √(${spread} + ε)`), make("dd", {}, four(Math.sqrt(value + epsilon)))));
+  const divisor = address(0).replace(/\.\w+\[/, ".divisor["); // of the norm that has this statistic
+  if (epsilon !== null) facts.push(make("div", {}, make("dt", { title: `ε = ${epsilon}` }, `divisor of ${of}, √(${spread} + ε)`), make("dd", { "data-address": divisor }, four(Math.sqrt(value + epsilon)))));
   return facts;
 }
 

@@ -2,7 +2,7 @@
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
 import { byId, caption, fill, make, onArrows } from "./dom.js";
-import { addressOf, four, named, quoted, two } from "./format.js";
+import { addressOf, four, named, opensDifference, quoted, two } from "./format.js";
 import { signedBar } from "./terms.js";
 
 export function showContributions(data, choice) {
@@ -85,14 +85,14 @@ function sumTable(id, parts, own, noun) {
   const rows = rowsOf(parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
   const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, 0);
-  const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
+  const number = (value, address) => make("td", { class: "number", ...(typeof address === "object" ? address : { "data-address": address }) }, four(value));
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
   const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is rounding.`;
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...(constant ? [end(own.constantName, constant)] : []), end("Remainder", own.logit - total - constant),
+      make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...(constant ? [end(own.constantName, constant)] : []), end("Remainder", own.logit - total - constant, constant ? undefined : opensDifference({ address: own.ofDifference ?? own.logits[0].address }, { address: own.address(LAST) })),
         ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit, own.ofDifference)]
           : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }

@@ -1,5 +1,6 @@
 // The page's data: the structure as JSON, and packed numbers: attention weights, queries and keys, the logit lens.
 import { byId } from "./dom.js";
+import { addressOf } from "./format.js";
 
 const STEPS = 10000;
 // kind -> bytes per number, the typed array, and the stored steps per unit
@@ -150,6 +151,9 @@ export const encoderLayer = (data, layer) => Math.min(layer, data.memory.layers 
 // Scaled attention scores, recomputed from queries and keys to four decimals, if the page has them.
 export const hasOperands = (data, layer) => data.all(`queries.${layer}`, `keys.${layer}`);
 
+// A live page has all bits of the vectors, a file four decimals.
+export const isRounded = (data, layer) => data.get(`queries.${layer}`).steps !== 1;
+
 export function queryVector(data, layer, head, token) {
   return data.get(`queries.${layer}`).vector(head, token);
 }
@@ -165,6 +169,9 @@ export function streamVector(data, point, token) {
   const whole = point ? `stream.${point}` : "embed.sum";
   return data.has(whole) ? data.get(whole).vector(token) : data.get(`streams.${token}`)?.vector(point);
 }
+
+// The path of the block that a layer is, and of the stream after it; layer -1 is the embedding.
+export const blockOf = (data, layer) => data.places.find((place) => place.layer === layer).name;
 
 export const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 
@@ -204,6 +211,12 @@ export function readLens(data, point, token) {
 function readingOf(row) {
   const count = (row.length - 3) / 3, [following, rank, entropy] = row.slice(-3);
   return { top: Array.from({ length: count }, (_, i) => ({ id: row[i], probability: row[count + i], logit: row[2 * count + i] })), following, rank, entropy };
+}
+
+// The address of a number of the lens at a point; after the last layer it is a number of the pass.
+export function lensAddress(data, point, name, ...index) {
+  const isLast = point === data.lensPlaces.length - 1;
+  return addressOf(isLast ? name : `${data.places[data.lensPlaces[point]].name}.lens.${name}`, ...index);
 }
 
 // Which points have the lens of all positions; a live page reads them one after the other.

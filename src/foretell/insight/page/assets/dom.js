@@ -1,7 +1,7 @@
 // Elements: creating, finding and filling them; canvas size, element width, arrow keys.
 
 const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex]";
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = "http://www.w3.org/2000/svg", MATHML = "http://www.w3.org/1998/Math/MathML";
 
 export const byId = (id) => document.getElementById(id);
 
@@ -13,10 +13,14 @@ export function draw(tag, attributes = {}, ...children) {
   return dress(document.createElementNS(SVG, tag), attributes, children);
 }
 
+export function math(tag, attributes = {}, ...children) {
+  return dress(document.createElementNS(MATHML, tag), attributes, children);
+}
+
 // On a live page, numbers open: the content of an element with an address, from the address and its children.
-// A table is given to `prepare` when it is made, with all that is in it.
-let openerOf = null, prepareTable = () => {};
-export const setOpener = (make, prepare) => { openerOf = make; prepareTable = prepare; };
+// A table, or a card of formulas, is given to `prepare` when it is made, with all that is in it.
+let openerOf = null, prepareNumbers = () => {};
+export const setOpener = (make, prepare) => { openerOf = make; prepareNumbers = prepare; };
 
 function dress(element, attributes, children) {
   const address = openerOf && element.localName !== "button" && attributes["data-address"];
@@ -27,7 +31,7 @@ function dress(element, attributes, children) {
     else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value);
   }
   element.append(...(address ? [openerOf(address, children)] : children));
-  if (element.localName === "table") prepareTable(element);
+  if (element.matches("table, .card.formula")) prepareNumbers(element);
   return element;
 }
 
@@ -87,6 +91,9 @@ export function onWidth(element, redraw) {
   observer.observe(element);
   onLeave(() => observer.disconnect());
 }
+
+// Calls `leave` when the focus leaves a map, unless it goes to the number in the map's reading, which then stays.
+export const onLeaving = (map, reading, leave) => map.addEventListener("blur", ({ relatedTarget }) => reading.contains(relatedTarget) || leave());
 
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 

@@ -1,5 +1,5 @@
 // The strongest neurons of the chosen feed-forward layer at the chosen token, and what they write into the vocabulary.
-import { whyMissing } from "./data.js";
+import { blockOf, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
 import { addressOf, four, named, short, two, visible } from "./format.js";
 
@@ -17,15 +17,15 @@ export function showNeurons(data, choice) {
 
 function neuronTable(data, choice, names, ids, values) {
   const { layer, token } = choice;
-  const written = writes(data, layer, token);
+  const written = writes(data, layer, token), neuron = `${blockOf(data, layer)}.neurons`;
   const activation = names.find((name) => name.endsWith(".activation"));
   const columns = names.map((name) => name.split(".").at(-1));
   const line = (id, k) => {
     const numbers = values.vector(token, k);
     return make("tr", {}, make("th", { scope: "row" }, activation && data.switchOff ? make("button", { type: "button", class: "link", title: `Switch off neuron ${id}`, onclick: () => data.switchOff({ value: activation, neurons: [id] }) }, String(id)) : String(id)),
       ...names.map((name, i) => make("td", { class: "number", "data-address": addressOf(name, token, id) }, four(numbers[i]))),
-      make("td", { class: "number" }, four(numbers.at(-1))),
-      ...(written ? [tokensCell(data, written(k).raised), tokensCell(data, written(k).lowered)] : []));
+      make("td", { class: "number", "data-address": addressOf(`${neuron}.vector_norm`, token, id) }, four(numbers.at(-1))),
+      ...(written ? [written(k).raised, written(k).lowered].map((tokens) => tokensCell(data, tokens, (to) => addressOf(`${neuron}.contributions`, token, id, to))) : []));
   };
   const words = `The neurons that add the longest vectors to the stream: ${columns.join(", ")} are numbers of the pass, “length” is the norm of the vector that the neuron adds.`
     + (written ? " Raised and lowered: the tokens whose logits the neuron changes most, with its direct contribution to the logit." : ` ${whyMissing(data)}`);
@@ -48,5 +48,5 @@ function writes(data, layer, token) {
   };
 }
 
-const tokensCell = (data, tokens) => make("td", { class: "wrapped" }, ...tokens.map(({ id, value }) =>
-  make("span", { class: "written", title: `${visible(data.vocabulary[id])}: ${four(value)}` }, make("bdi", { class: "piece" }, short(data.vocabulary[id], 10)), make("small", {}, two(value)))));
+const tokensCell = (data, tokens, address) => make("td", { class: "wrapped" }, ...tokens.map(({ id, value }) =>
+  make("span", { class: "written", title: `${visible(data.vocabulary[id])}: ${four(value)}` }, make("bdi", { class: "piece" }, short(data.vocabulary[id], 10)), make("small", { "data-address": address(id) }, two(value)))));

@@ -14,9 +14,13 @@ export const probability = (value) => {
   return (value >= 0.0001 ? value.toPrecision(2) : value.toExponential(1)).replace("-", "−");
 };
 // A probability that the page stores to four decimals: 0 is shown as what it may be.
-export const storedProbability = (value) => (value === 0 ? "< 0.0001" : value.toFixed(4));
+export const storedProbability = (value) => (value < 0.00005 ? "< 0.0001" : value.toFixed(4));
 // The address of a number of a trace, as in `foretell explain --value`.
 export const addressOf = (name, ...index) => `${name}[${index.join(",")}]`;
+// The attributes of a number of another pass than the shown one, and of a difference. A number is {address, words, ...}:
+// what the pass is called, and the fields of a request in which it differs from the shown pass.
+export const opens = ({ address, ...pass }) => ({ "data-address": address, "data-pass": JSON.stringify(pass) });
+export const opensDifference = (number, other) => ({ ...opens(number), "data-minus": JSON.stringify(other) });
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };

@@ -1,21 +1,15 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
-import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
-import { byId, fill, make } from "./dom.js";
+import { dot, firstKey, hasLens, hasOperands, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
+import { byId, fill, make, math } from "./dom.js";
 import { addressOf, four, named, quoted, storedProbability } from "./format.js";
 
-const MATHML = "http://www.w3.org/1998/Math/MathML";
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
 const VECTOR_ENDS = [3, 2];
 
-const node = (tag, ...children) => {
-  const element = document.createElementNS(MATHML, tag);
-  element.append(...children);
-  return element;
-};
-
+const node = (tag, ...children) => math(tag, {}, ...children);
 const row = (...parts) => node("mrow", ...parts.map((part) => (typeof part === "string" ? operator(part) : part)));
 const symbol = (name) => { const element = node("mi", name); if (name.length > 1) element.setAttribute("mathvariant", "normal"); return element; };
-const number = (value) => node("mn", value === -Infinity ? "−∞" : four(value));
+const number = (value, address) => math("mn", { "data-address": address }, value === -Infinity ? "−∞" : four(value));
 const whole = (value) => node("mn", String(value));
 const words = (text) => node("mtext", text);
 const operator = (sign) => node("mo", sign);
@@ -24,21 +18,24 @@ const root = (inside) => node("msqrt", inside);
 const below = (base, index) => node("msub", base, index);
 const above = (base, power) => node("msup", base, power);
 const group = (inside) => row("(", inside, ")");
-const signed = (value) => (value < 0 ? group(number(value)) : number(value));
+const signed = (value, address) => (value < 0 ? group(number(value, address)) : number(value, address));
+// The addresses of the numbers of a vector, by their place in it.
+const addressesOf = (name, ...index) => (i) => addressOf(name, ...index, i);
 
-function vector(values) {
-  const shown = values.length <= VECTOR_NUMBERS ? values.map(number) : [...values.slice(0, VECTOR_ENDS[0]).map(number), operator("…"), ...values.slice(-VECTOR_ENDS[1]).map(number)];
+function vector(values, address) {
+  const all = values.map((value, i) => () => number(value, address(i))), [first, last] = VECTOR_ENDS;
+  const shown = (all.length <= VECTOR_NUMBERS ? all : [...all.slice(0, first), () => operator("…"), ...all.slice(-last)]).map((show) => show());
   return row("[", ...shown.flatMap((part, i) => (i ? [spaced(), part] : [part])), "]");
 }
 
 // a·b written out: every product if there are few, else the first and the last.
-function products(a, b) {
-  const product = (i) => row(signed(a[i]), "·", signed(b[i]));
+function products(a, b, addressOfA, addressOfB) {
+  const product = (i) => row(signed(a[i], addressOfA(i)), "·", signed(b[i], addressOfB(i)));
   const shown = a.length <= 3 ? a.map((_, i) => product(i)) : [product(0), product(1), operator("…"), product(a.length - 1)];
   return row(...shown.flatMap((part, i) => (i ? ["+", part] : [part])));
 }
 
-const spaced = () => { const element = node("mspace"); element.setAttribute("width", "0.7em"); return element; };
+const spaced = () => math("mspace", { width: "0.7em" });
 
 // One formula; on a narrow screen it continues on the next line, before a relation or a sum.
 function formula(...parts) {
@@ -52,10 +49,9 @@ function formula(...parts) {
 }
 
 function segment(parts) {
-  const math = node("math", row(...parts));
-  math.setAttribute("display", "block");
-  if (parts[0] === "+") math.querySelector("mo").setAttribute("form", "infix"); // with the spaces of a sum
-  return math;
+  const whole = math("math", { display: "block" }, row(...parts));
+  if (parts[0] === "+") whole.querySelector("mo").setAttribute("form", "infix"); // with the spaces of a sum
+  return whole;
 }
 
 // The embedding of the chosen token.
@@ -75,16 +71,16 @@ const card = (title, ...parts) => make("div", { class: "card formula" }, make("h
 function embedding(data, { token }) {
   const title = `The embedding of ${named(data, token)}`;
   if (!data.get("embed.sum")) return card(title, whyMissing(data));
-  const sum = data.get("embed.sum").vector(token);
+  const sum = data.get("embed.sum").vector(token), ofSum = addressesOf(data.places[0].name, token);
   const x = below(symbol("x"), whole(token));
   if (!data.all("embed.words", "embed.positions")) {
     const why = data.position === "rotary" ? "No position is added: queries and keys are rotated by it later." : "This model has no position information.";
-    return card(title, formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "=", vector(sum)), why);
+    return card(title, formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "=", vector(sum, ofSum)), why);
   }
   return card(title,
     formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "+", words(`position ${token}`)),
-    formula("=", vector(data.get("embed.words").vector(token)), "+", vector(data.get("embed.positions").vector(token))),
-    formula("=", vector(sum)));
+    formula("=", vector(data.get("embed.words").vector(token), addressesOf("embed.token", token)), "+", vector(data.get("embed.positions").vector(token), addressesOf("embed.position", token))),
+    formula("=", vector(sum, ofSum)));
 }
 
 function pair(data, choice) {
@@ -97,37 +93,41 @@ function pair(data, choice) {
     return card(title, formula(below(symbol("s"), row(whole(token), ",", whole(key))), "=", number(-Infinity), ",", name, "=", above(symbol("e"), number(-Infinity)), "=", whole(0)), `Hidden: ${why}.`);
   }
   if (!isKept(data, token)) return card(title, whyMissing(data));
-  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded)), data.complete ? "Queries and keys of this layer are not in this page, so only the recorded weight is shown." : whyMissing(data));
+  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded, addressOf(`trunk.blocks.${layer}.attention.core.weights`, head, token, key))), data.complete ? "Queries and keys of this layer are not in this page, so only the recorded weight is shown." : whyMissing(data));
   return card(title, ...scoreSteps(data, choice), ...softmaxSteps(data, choice, name, recorded));
 }
 
 function scoreSteps(data, { layer, head, token, key }) {
+  const core = `trunk.blocks.${layer}.attention.core`, { heads, groups } = data.shape, [ofScore, ofScaled] = ["scores", "scaled"].map((stage) => addressOf(`${core}.${stage}`, head, token, key));
+  const [ofQuery, ofKey] = [addressesOf(`${core}.query`, head, token), addressesOf(`${core}.key`, Math.floor(head / (heads / groups)), key)];
   const query = queryVector(data, layer, head, token), own = keyVector(data, layer, head, key);
   const E = query.length, product = dot(query, own);
   const score = below(symbol("s"), row(whole(token), ",", whole(key)));
   return [
     "The attention score is the product of query and key. Divided by the root of the head’s width E, it is the scaled attention score s. The softmax turns the scaled scores of a row into weights a.",
-    formula(below(symbol("q"), whole(token)), "=", vector(query)),
-    formula(below(symbol("k"), whole(key)), "=", vector(own)),
+    formula(below(symbol("q"), whole(token)), "=", vector(query, ofQuery)),
+    formula(below(symbol("k"), whole(key)), "=", vector(own, ofKey)),
     formula(score, "=", fraction(row(below(symbol("q"), whole(token)), "·", below(symbol("k"), whole(key))), root(symbol("E"))), "=",
-      fraction(products(query, own), root(whole(E))), "=", fraction(number(product), number(Math.sqrt(E))), "=", number(product / Math.sqrt(E))),
+      fraction(products(query, own, ofQuery, ofKey), root(whole(E))), "=", fraction(number(product, ofScore), number(Math.sqrt(E))), "=", number(product / Math.sqrt(E), ofScaled)),
   ];
 }
 
 function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
   const first = firstKey(data, layer, token);
   const all = scaledScores(data, layer, head, token);
-  const { powers, total, largest, shares } = softmax(all);
+  const { powers, total, largest, shares } = softmax(all), core = `trunk.blocks.${layer}.attention.core`;
+  const address = (stage, ...at) => addressOf(`${core}.${stage}`, head, token, ...at), ofLargest = address("scaled", first + all.indexOf(largest)), ofWeight = address("weights", key);
   const s = below(symbol("s"), row(whole(token), ",", symbol("j")));
   const sum = row(below(symbol("∑"), symbol("j")), above(symbol("e"), row(s, "−", symbol("m"))));
   return [
     formula(name, "=", fraction(above(symbol("e"), row(below(symbol("s"), row(whole(token), ",", whole(key))), "−", symbol("m"))), sum), "=",
-      fraction(above(symbol("e"), row(number(all[key - first]), "−", largest < 0 ? group(number(largest)) : number(largest))), number(total)), "=",
-      fraction(number(powers[key - first]), number(total)), "=", number(shares[key - first])),
+      fraction(above(symbol("e"), row(number(all[key - first], address("scaled", key)), "−", signed(largest, ofLargest))), number(total, address("weights.divisor"))), "=",
+      fraction(number(powers[key - first], address("weights.exponentials", key)), number(total, address("weights.divisor"))), "=", number(shares[key - first], ofWeight)),
     make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": addressOf(`trunk.blocks.${layer}.attention.core.weights`, head, token, key) }, four(recorded))),
-      make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight" }, four(shares[key - first])))),
-    `m = ${four(largest)} is the largest scaled attention score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}. The weight is computed from vectors to four decimals, so its last digits may differ.`,
+      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": ofWeight }, four(recorded))),
+      make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight", "data-address": ofWeight }, four(shares[key - first])))),
+    make("p", { class: "hint" }, "m = ", make("span", { "data-address": ofLargest }, four(largest)),
+      ` is the largest scaled attention score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
   ];
 }
 
@@ -136,18 +136,18 @@ function logit(data, { token }) {
   if (!hasLens(data, token)) return card(title, whyMissing(data));
   const reading = readLens(data, data.lensPlaces.length - 1, token);
   if (!reading) return card(title, whyMissing(data));
-  const [best] = reading.top;
+  const [best] = reading.top, ofLogit = addressOf("head", token, best.id);
   const text = quoted(data.vocabulary[best.id]);
   const index = data.get("head.ids")?.whole.indexOf(best.id) ?? -1;
-  if (!data.all("final", "head.rows", "head.biases") || index < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
+  if (!data.all("final", "head.rows", "head.biases") || index < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit, ofLogit)), whyMissing(data));
   const h = data.get("final").vector(token), w = data.get("head.rows").vector(index), bias = data.get("head.biases").at(index);
-  const ends = bias ? ["+", bias < 0 ? group(number(bias)) : number(bias)] : [];
+  const ends = bias ? ["+", signed(bias, addressOf("head.bias", best.id))] : [], [ofH, ofW] = [addressesOf(data.places.at(-1).name, token), addressesOf("head.weight", best.id)];
   return card(title,
-    formula(symbol("h"), "=", vector(h)),
-    formula(below(symbol("w"), words(text)), "=", vector(w)),
-    formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w), ...ends, "=", number(dot(h, w) + bias)),
+    formula(symbol("h"), "=", vector(h, ofH)),
+    formula(below(symbol("w"), words(text)), "=", vector(w, ofW)),
+    formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w, ofH, ofW), ...ends, "=", number(dot(h, w) + bias, ofLogit)),
     make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { "data-address": addressOf("head", token, best.id) }, four(best.logit))),
+      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { "data-address": ofLogit }, four(best.logit))),
       make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", { "data-address": addressOf("probabilities", token, best.id) }, storedProbability(best.probability)))),
     "h is the stream after the last layer and norm; w is the token’s row of the head.");
 }

@@ -1,7 +1,7 @@
 // Attention of all heads as small maps, and of the chosen head as a large map.
 import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "./colors.js";
 import { firstKey, isKept, isVisible, weight, weightRow } from "./data.js";
-import { byId, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
+import { byId, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
 import { addressOf, four, named, short } from "./format.js";
 
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
@@ -120,14 +120,14 @@ export function showMap(data, choice) {
     if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (cursor) choice.set(cursor); }
     if (event.key === "Escape") { cursor = null; read(null); }
   });
-  canvas.addEventListener("blur", () => { cursor = null; read(null); });
+  onLeaving(canvas, byId("reading"), () => { cursor = null; read(null); });
 
   choice.listen((changed) => {
     if (["layer", "head", "data"].some((name) => changed.has(name))) paintCells();
     if (changed.has("layer") || changed.has("head")) {
       fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head)));
     }
-    byId("reading").textContent = reading(data, choice);
+    fill(byId("reading"), ...reading(data, choice));
     paint();
   });
   onTheme(() => { paintCells(); paint(); showScale(); });
@@ -220,11 +220,12 @@ function write(context, text, x, y, align, turn, color) {
 function reading(data, choice) {
   const token = choice.shownToken();
   const key = choice.shownKey();
-  if (key === null) return `${named(data, token)} is under the pointer.`;
+  if (key === null) return [`${named(data, token)} is under the pointer.`];
   const pair = `${named(data, token)} → ${named(data, key)}`;
-  if (!isVisible(data, choice.layer, token, key)) return `${pair}: hidden: the key ${key > token ? "comes later" : "is outside the window"}`;
-  if (!isKept(data, token)) return `${pair}: not in this page`;
-  return `${pair}: ${four(weight(data, choice.layer, choice.head, token, key))}`;
+  if (!isVisible(data, choice.layer, token, key)) return [`${pair}: hidden: the key ${key > token ? "comes later" : "is outside the window"}`];
+  if (!isKept(data, token)) return [`${pair}: not in this page`];
+  const address = addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head, token, key);
+  return [`${pair}: `, make("span", { "data-address": address }, four(weight(data, choice.layer, choice.head, token, key)))];
 }
 
 function showScale() {

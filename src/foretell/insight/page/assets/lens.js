@@ -1,7 +1,7 @@
 // The logit lens: over layers and positions as a map, and at the chosen token as a table.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { hasLens, lensRows, readLens, whyMissing } from "./data.js";
-import { byId, caption, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
+import { hasLens, lensAddress, lensRows, readLens, whyMissing } from "./data.js";
+import { byId, caption, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
 import { four, named, quoted, short, storedProbability, visible } from "./format.js";
 
 const ROW = 22, LABELS = 76, BOTTOM = 20; // pixels
@@ -50,9 +50,9 @@ export function showLensMap(data, choice) {
     if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); choose(cursor); }
     if (event.key === "Escape") { cursor = null; point(null); }
   });
-  canvas.addEventListener("blur", () => { cursor = null; point(null); });
+  onLeaving(canvas, reading, () => { cursor = null; point(null); });
 
-  const describe = () => fill(reading, readingOf(data, cells, under ?? chosenCell(data, choice)));
+  const describe = () => fill(reading, ...readingOf(data, cells, under ?? chosenCell(data, choice)));
   const paint = () => { if (width && cells.some(Boolean)) paintMap(data, choice, canvas, { cells, width, under, quantity: QUANTITIES[select.value] }); };
   const show = () => {
     lensRows(data).forEach((isRead, row) => { if (isRead) cells[row] ??= readRow(data, row); });
@@ -79,11 +79,13 @@ function chosenCell(data, { token, layer }) {
 }
 
 function readingOf(data, cells, { row, column }) {
-  if (!cells[row]) return whyMissing(data);
+  if (!cells[row]) return [whyMissing(data)];
   const { top, following, rank, entropy } = cells[row][column], token = data.lensFrom + column;
   const place = data.places[data.lensPlaces[row]].label;
-  const next = token < data.last ? `; ${quoted(data.tokens[token + 1].text)}, the next token: probability ${storedProbability(following)}, rank ${(rank + 1).toLocaleString("en")}` : "";
-  return `${named(data, token)}, ${place}: top ${quoted(data.vocabulary[top[0].id])} ${storedProbability(top[0].probability)}${next}; entropy ${four(entropy)} nats`;
+  const share = (id, probability) => make("span", { "data-address": lensAddress(data, row, "probabilities", token, id) }, storedProbability(probability));
+  const next = token < data.last ? [`; ${quoted(data.tokens[token + 1].text)}, the next token: probability `, share(data.tokens[token + 1].id, following), `, rank ${(rank + 1).toLocaleString("en")}`] : [];
+  return [`${named(data, token)}, ${place}: top ${quoted(data.vocabulary[top[0].id])} `, share(top[0].id, top[0].probability), ...next,
+    "; entropy ", make("span", { "data-address": lensAddress(data, row, "entropy", token) }, four(entropy)), " nats"];
 }
 
 // The last token of the text has no next token.
@@ -154,18 +156,19 @@ const TOP_TOKENS = 5; // of a reading
 function lensTable(data, choice) {
   const next = data.tokens[choice.token + 1];
   const places = data.lensPlaces.map((index) => data.places[index]);
-  const cell = ({ id, probability }) => make("td", {
+  const addressAt = (index) => (id) => lensAddress(data, index, "probabilities", choice.token, id);
+  const cell = (address) => ({ id, probability }) => make("td", {
     style: `background:${weightColor(probability)};color:${inkOn(probability)}`, title: `${visible(data.vocabulary[id])}: ${storedProbability(probability)}`,
     class: next?.id === id ? "follows" : "",
-  }, make("bdi", {}, short(data.vocabulary[id], 10)), make("small", {}, storedProbability(probability)));
+  }, make("bdi", {}, short(data.vocabulary[id], 10)), make("small", { "data-address": address(id) }, storedProbability(probability)));
   const columns = Math.min(TOP_TOKENS, data.shape.vocabulary);
   const line = (place, index) => {
     const reading = readLens(data, index, choice.token);
     if (!reading) return make("tr", {}, make("th", { scope: "row" }, place.label), make("td", { colspan: columns }, "…"));
     const { top, following } = reading;
     return make("tr", place.layer === choice.layer ? { class: "chosen" } : {},
-      make("th", { scope: "row" }, place.label), ...top.map(cell),
-      ...(next ? [make("td", { class: "number" }, storedProbability(following))] : []));
+      make("th", { scope: "row" }, place.label), ...top.map(cell(addressAt(index))),
+      ...(next ? [make("td", { class: "number", "data-address": addressAt(index)(next.id) }, storedProbability(following))] : []));
   };
   const ranks = Array.from({ length: columns }, (_, i) => make("th", { scope: "col" }, ["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
   const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer: the probability of the next token. Shades as in the attention maps.`

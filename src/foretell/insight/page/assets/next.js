@@ -80,7 +80,7 @@ const logScale = (high) => ({
 });
 
 // A table of tokens, or of what `noun` names, with their probabilities as bars. A full bar is probability 1 in every table.
-// rows: [{id, text, probability, mark, before}]; digits: the probability as text; append: in a live page, continues with a token
+// rows: [{id, text, probability, mark, before, address}], where the address belongs to `before`, if there is one; digits: the probability as text; append: in a live page, continues with a token
 export function barTable(title, rows, digits, { append = null, noun = "Token" } = {}) {
   const piece = ({ id, text }) => {
     const name = make("bdi", { class: "piece" }, visible(text));
@@ -89,8 +89,8 @@ export function barTable(title, rows, digits, { append = null, noun = "Token" } 
   const hasBefore = rows[0]?.before !== undefined;
   const line = ({ id, text, probability, mark, before, address }) => make("tr", mark ? { class: "marked" } : {},
     make("th", { scope: "row" }, piece({ id, text }), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
-    ...(hasBefore ? [make("td", { class: "number before" }, digits(before))] : []),
-    make("td", { class: "number", "data-address": address }, digits(probability)),
+    ...(hasBefore ? [make("td", { class: "number before", "data-address": address }, digits(before))] : []),
+    make("td", { class: "number", "data-address": hasBefore ? undefined : address }, digits(probability)),
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
@@ -131,7 +131,7 @@ function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
   const { kept, probabilities } = distribution(logits, order, settings);
   const isFiltered = Object.keys(MODELS).some((name) => settings[name] !== MODELS[name]);
   const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
-    id, text: vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: isFiltered || position === null ? null : addressOf("probabilities", position, id),
+    id, text: vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: position === null ? null : addressOf("probabilities", position, id),
   }));
   fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${logits.length.toLocaleString("en")}`, rows, inDigits, { append }));
   return kept;

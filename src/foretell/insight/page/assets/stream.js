@@ -22,9 +22,11 @@ export function showSizes(data, choice) {
   onWidth(byId("sizes"), (known) => { width = known; show(); });
 }
 
+// The smallest norm, the median and the largest, with their tokens in `tokens`.
 function spread(values) {
-  const sorted = Float64Array.from(values).sort();
-  return { low: sorted[0], middle: sorted[Math.floor(sorted.length / 2)], high: sorted[sorted.length - 1] };
+  const sorted = Array.from(values, (_, token) => token).sort((a, b) => values[a] - values[b]);
+  const tokens = [sorted[0], sorted[Math.floor(sorted.length / 2)], sorted.at(-1)], [low, middle, high] = tokens.map((token) => values[token]);
+  return { low, middle, high, tokens };
 }
 
 function chart(data, sizes, range, choice, width) {
@@ -56,7 +58,7 @@ export function niceTicks(low, high) {
 
 function normTable(data, sizes, range, token) {
   const line = (place, i) => make("tr", {}, make("th", { scope: "row", title: place.name }, place.label),
-    ...[sizes.at(i, token), range[i].low, range[i].middle, range[i].high].map((value) => make("td", { class: "number" }, four(value))));
+    ...[token, ...range[i].tokens].map((each) => make("td", { class: "number", "data-address": addressOf(`${place.name}.vector_norm`, each) }, four(sizes.at(i, each)))));
   return make("table", {}, caption(`Euclidean norm. Line: ${named(data, token)}; band: all tokens; dashes: their median.`),
     make("thead", {}, make("tr", {}, ...["Point", "Chosen", "Minimum", "Median", "Maximum"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
     make("tbody", {}, ...data.places.map(line)));

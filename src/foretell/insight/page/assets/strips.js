@@ -1,6 +1,6 @@
 // Vectors as rows of cells, one cell per number: hovering or arrow keys read a number, a click or Enter keeps it.
 import { onTheme, signColor } from "./colors.js";
-import { caption, fill, fitCanvas, make, onArrows, onWidth } from "./dom.js";
+import { caption, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
 import { four } from "./format.js";
 
 const LINE = 16; // pixels per row
@@ -45,7 +45,7 @@ export function makeStrips(id, words) {
   canvas.addEventListener("keydown", (event) => {
     if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); keep(cursor); }
   });
-  canvas.addEventListener("blur", () => { cursor = null; paint(); describe(kept); });
+  onLeaving(canvas, reading, () => { cursor = null; paint(); describe(kept); });
 
   const paint = () => width && lines.length && paintLines(canvas, lines, width, cursor ?? kept);
   const show = (shown, missing) => {

@@ -1,10 +1,11 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
+import { blockOf } from "../data.js";
 import { byId, caption, fill, make } from "../dom.js";
-import { four, named, probability as inDigits, quoted, visible } from "../format.js";
+import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
-import { addPanel, blockOf, button, select, signed } from "./panels.js";
+import { addPanel, button, select, signed } from "./panels.js";
 import { addChange, fetchSections, session, setStale } from "./session.js";
 
 const VECTOR = "Add a vector to the stream";
@@ -129,6 +130,7 @@ function chip(change, index) {
 
 // --- the effect
 
+const ORIGINAL = { words: "in the original pass", change: [] }; // of the numbers that open
 const original = { key: "", data: null, cancel: new AbortController() }; // the unchanged pass over the last text
 
 function unchangedPass() {
@@ -144,16 +146,16 @@ function unchangedPass() {
 async function showEffect(data, token) {
   const now = predictionOf(data, token), loss = mean(data.get("losses").whole);
   if (!now || !session.isShown || (isNumber(data) && !data.get("outcomes.logits"))) return;
-  if (!session.state.change.length) return showResult(make("p", { class: "summary" }, lossInWords(loss)));
+  if (!session.state.change.length) return showResult(make("p", { class: "summary" }, ...lossInWords(loss)));
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
   if (!plain || shown.data !== data || !session.isShown) return;
   const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [largest(after), largest(before)];
-  const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. ${isNumber(data) ? numberInWords(data, plain) : ""}`;
+  const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. `;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
     make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
-    make("td", { class: "number" }, inDigits(before[id])), make("td", { class: "number" }, signed(four, after[id] - before[id])));
-  showResult(make("p", { class: "summary" }, prediction, lossInWords(loss, mean(plain.get("losses").whole))),
+    make("td", { class: "number", ...opens({ address: address(id), ...ORIGINAL }) }, inDigits(before[id])), difference("td", address(id), after[id] - before[id], { class: "number" }));
+  showResult(make("p", { class: "summary" }, prediction, ...(isNumber(data) ? numberInWords(data, plain) : []), ...lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
       make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
@@ -166,10 +168,15 @@ function showResult(...children) {
 
 function numberInWords(data, plain) {
   const [after, before] = [data, plain].map((pass) => pass.get("outcomes.logits").whole[0]);
-  return `Number: ${four(after)}, originally ${four(before)}; difference ${signed(four, after - before)}. `;
+  return [...inBoth("Number", addressOf("task_head", 0), after, before), " "];
 }
 
-const lossInWords = (loss, before) => (loss === null ? "" : `Loss of the ${shown.data.hasLevels ? "values" : "text"}: ${four(loss)}${before === undefined ? "" : `, originally ${four(before)}; difference ${signed(four, loss - before)}`}.`);
+const lossInWords = (loss, before) => (loss === null ? [] : inBoth(`Loss of the ${shown.data.hasLevels ? "values" : "text"}`, "loss.mean", loss, before));
+
+// A number of the shown pass and, if it is changed, of the original one.
+const inBoth = (words, address, after, before) => [`${words}: `, make("span", { "data-address": address }, four(after)),
+  ...(before === undefined ? [] : [", originally ", make("span", opens({ address, ...ORIGINAL }), four(before)), "; difference ", difference("span", address, after - before)]), "."];
+const difference = (tag, address, value, attributes = {}) => make(tag, { ...attributes, ...opensDifference({ address }, { address, ...ORIGINAL }) }, signed(four, value));
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);

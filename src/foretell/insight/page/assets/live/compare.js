@@ -1,8 +1,8 @@
 // The shown pass next to another one: of another text, of another model, or of the same model without changes.
-import { readLens } from "../data.js";
+import { lensAddress, readLens } from "../data.js";
 import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
 import { isNumber, predictionOf } from "../outcomes.js";
-import { four, probability, quoted, short, visible } from "../format.js";
+import { four, opens, opensDifference, probability, quoted, short, visible } from "../format.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
 import { fetchSections, session, setStale } from "./session.js";
 
@@ -38,10 +38,11 @@ export function showCompare(data, choice) {
   const leaving = new AbortController();
   onLeave(() => leaving.abort());
   let other = null;
-  const show = () => other && fillPanel(...tables(data, other));
+  const show = () => other && fillPanel(...tables(data, other, { ...fields, words: "in the other pass", headWidth: other.shape.headWidth }));
   const fail = (reason) => { other = null; fillPanel(make("p", { class: "summary" }, `No comparison: ${reason}`)); };
   const { source, others, answer } = model === session.state.model ? session.state : { source: "", others: [], answer: 0 };
-  otherPass(data, { model, source, others, answer, text, appended: [], change: [] }, leaving.signal, fail).then((pass) => { other = pass; show(); });
+  const fields = { model, source, others, answer: Number(answer), text, appended: [], change: [] };
+  otherPass(data, fields, leaving.signal, fail).then((pass) => { other = pass; show(); });
   choice.listen((changed) => changed.has("data") && show());
 }
 
@@ -62,46 +63,54 @@ function outcomesOf(pass) {
   return kind === "choice" ? "answers" : `the ${kind === "tags" ? "tags" : "labels"} ${[...names].sort().map(quoted).join(", ")}`;
 }
 
-function tables(data, other) {
+// elsewhere: the fields of a number of the other pass.
+function tables(data, other, elsewhere) {
   const [here, there] = [data, other].map(distributionOf);
   if (!here || !there) return [];
   const pieces = new Set([...likeliest(here), ...likeliest(there)]);
-  const rows = [...pieces].sort((a, b) => Math.max(here.get(b) ?? 0, there.get(b) ?? 0) - Math.max(here.get(a) ?? 0, there.get(a) ?? 0)).slice(0, TOKENS);
+  const rows = [...pieces].map((piece) => ({ piece, own: here.get(piece) ?? NOWHERE, other: there.get(piece) ?? NOWHERE }))
+    .sort((a, b) => Math.max(b.own.share, b.other.share) - Math.max(a.own.share, a.other.share)).slice(0, TOKENS);
   return [
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both distributions" }, make("table", { class: "bars" },
       caption(`${data.outcomes ? "The prediction" : "What comes next"}, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
       header(predictionOf(data).noun, "Here", "There", "Difference"),
-      make("tbody", {}, ...rows.map((piece) => tokenRow(piece, here.get(piece) ?? 0, there.get(piece) ?? 0))))),
+      make("tbody", {}, ...rows.map((row) => tokenRow(row, elsewhere))))),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both lenses" }, make("table", {},
       caption("The logit lens at the last token of each text: the most probable token after each layer."),
       header("Point", "Here", "", "There", ""),
-      make("tbody", {}, ...lensRows(data, other)))),
+      make("tbody", {}, ...lensRows(data, other, elsewhere)))),
   ];
 }
 
 const header = (first, ...names) => make("thead", {}, make("tr", {}, make("th", { scope: "col" }, first),
   ...names.map((name) => (name ? make("th", { scope: "col", class: "number" }, name) : make("td", {}))), make("td", { "aria-hidden": "true" })));
 
-const tokenRow = (piece, here, there) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(piece))),
-  ...[probability(here), probability(there), signed(four, here - there)].map((words) => make("td", { class: "number" }, words)), bar(here, there));
+const NOWHERE = { share: 0 }; // of a text that is not a token there
 
-function lensRows(data, other) {
+function tokenRow({ piece, own, other }, elsewhere) {
+  const numbers = [own.address && { address: own.address }, other.address && { address: other.address, ...elsewhere }];
+  const cell = (words, attributes) => make("td", { class: "number", ...attributes }, words);
+  return make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(piece))), ...[own, other].map(({ share }, i) => cell(probability(share), numbers[i] && opens(numbers[i]))),
+    cell(signed(four, own.share - other.share), numbers.every(Boolean) ? opensDifference(...numbers) : {}), bar(own.share, other.share));
+}
+
+function lensRows(data, other, elsewhere) {
   const count = Math.max(data.lensPlaces.length, other.lensPlaces.length);
-  const cells = (pass, point) => {
+  const cells = (pass, fields, point) => {
     const best = point < pass.lensPlaces.length && readLens(pass, point, pass.last)?.top[0];
     if (!best) return [make("td", { class: "number" }, "…"), make("td", {})];
-    return [make("td", { class: "number" }, make("bdi", { class: "piece" }, short(pass.vocabulary[best.id]))), make("td", { class: "number" }, probability(best.probability))];
+    return [make("td", { class: "number" }, make("bdi", { class: "piece" }, short(pass.vocabulary[best.id]))), make("td", { class: "number", ...opens({ address: lensAddress(pass, point, "probabilities", pass.last, best.id), ...fields }) }, probability(best.probability))];
   };
   const label = (point) => (data.lensPlaces.length > point ? data : other);
   return Array.from({ length: count }, (_, point) => make("tr", {},
-    make("th", { scope: "row" }, label(point).places[label(point).lensPlaces[point]].label), ...cells(data, point), ...cells(other, point)));
+    make("th", { scope: "row" }, label(point).places[label(point).lensPlaces[point]].label), ...cells(data, {}, point), ...cells(other, elsewhere, point)));
 }
 
-// The probability of each token's text: models with other tokenizers are compared by text.
+// The probability of each token's text, with its address: models with other tokenizers are compared by text.
 function distributionOf(pass) {
   const prediction = predictionOf(pass);
-  return prediction && new Map(Array.from(prediction.shares, (share, id) => [prediction.names[id], share]));
+  return prediction && new Map(Array.from(prediction.shares, (share, id) => [prediction.names[id], { share, address: prediction.address(id) }]));
 }
 
-const likeliest = (distribution) => [...distribution].sort(([, a], [, b]) => b - a).slice(0, TOKENS).map(([piece]) => piece);
+const likeliest = (distribution) => [...distribution].sort(([, a], [, b]) => b.share - a.share).slice(0, TOKENS).map(([piece]) => piece);
 const lastOf = (pass) => pass.tokens[pass.last].text;

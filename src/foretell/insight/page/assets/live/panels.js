@@ -21,6 +21,3 @@ export function select(id, label, options, attributes = {}) {
 }
 
 export const signed = (digits, value) => `${value > 0 ? "+" : ""}${digits(value)}`;
-
-// The path of the block that a layer is, and of the stream after it; layer -1 is the embedding.
-export const blockOf = (data, layer) => data.places.find((place) => place.layer === layer).name;

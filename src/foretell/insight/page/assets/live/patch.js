@@ -1,8 +1,8 @@
 // Patching from a second text: the effect on a token's log-probability of replacing the stream after each layer, at one
 // position at a time, by the second text's. The rows of the map arrive one by one. A click adds a patch as a change.
 import { css, inkOnSign, onTheme, signColor } from "../colors.js";
-import { byId, fill, make, onArrows } from "../dom.js";
-import { four, named, quoted, short } from "../format.js";
+import { byId, caption, fill, make, onArrows } from "../dom.js";
+import { addressOf, four, named, opens, opensDifference, quoted, short } from "../format.js";
 import { showProblem, shown } from "../main.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
 import { ask } from "./server.js";
@@ -66,7 +66,7 @@ async function compute() {
     const [from, to] = positionsOf(data, other.length - 1);
     const positions = Array.from({ length: Math.max(0, to - from + 1) }, (_, i) => from + i);
     if (!positions.length) throw new Error("The second text has none of these positions; choose others, or a longer text.");
-    Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data });
+    Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data, change: session.state.change });
     draw();
     for (let layer = -1; layer < data.shape.layers; layer++) {
       const row = await ask("explore/patch", { ...passFields(), second, layer, positions, token: map.rows[0]?.token.id }, signal);
@@ -83,7 +83,7 @@ function draw() {
   const largest = Math.max(1e-9, ...rows.flatMap((row) => row.positions.map((cell) => Math.abs(cell.logprob_difference))));
   const cells = [];
   const cell = (row, { position, logprob, logprob_difference: change }) => {
-    const label = `${row.layer < 0 ? "embedding" : `after layer ${row.layer}`}, position ${position}: ${four(row.logprob)} → ${four(logprob)}, ${signed(four, change)}`;
+    const label = `${placeOf(row)}, position ${position}: ${four(row.logprob)} → ${four(logprob)}, ${signed(four, change)}`;
     const own = make("button", { type: "button", class: "cell", tabindex: cells.length ? -1 : 0, title: label, "aria-label": label,
       style: `background:${css(signColor(change / largest))};color:${inkOnSign(change / largest)}`,
       onclick: () => addChange({ value: row.name, patch: second, positions: [position] }) }, change.toFixed(1).replace("-0.0", "0.0").replace("-", "−"));
@@ -99,6 +99,29 @@ function draw() {
   const moveTo = (index) => { cells.forEach((each, i) => { each.tabIndex = i === index ? 0 : -1; }); cells[index]?.focus(); };
   const now = () => cells.indexOf(document.activeElement), width = positions.length;
   onArrows(table, (right, down) => moveTo(Math.min(cells.length - 1, Math.max(0, now() + right + down * width))), (isFirst) => moveTo(isFirst ? 0 : cells.length - 1));
-  const words = rows.length ? `Change of the log-probability of ${quoted(rows[0].token.text)}, ${four(rows[0].logprob)} in the pass${rows.length < total ? `; ${rows.length} of ${total} rows` : ""}. Blue: higher, orange: lower. Under a token: the second text’s, where it differs.` : "Computing the first row …";
-  fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table));
+  const before = rows.length && opens({ address: logprobOf(rows[0]), ...unpatched() });
+  const words = rows.length ? [`Change of the log-probability of ${quoted(rows[0].token.text)}, `, make("span", before, four(rows[0].logprob)), ` in the pass${rows.length < total ? `; ${rows.length} of ${total} rows` : ""}. Blue: higher, orange: lower. Under a token: the second text’s, where it differs.`] : ["Computing the first row …"];
+  fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, ...words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table),
+    ...(rows.length ? [patchTable()] : []));
 }
+
+// The numbers of a map open in the pass that it was computed for, unpatched or with one more change.
+const logprobOf = ({ token }) => addressOf("logprobs", map.data.last, token.id);
+const unpatched = () => ({ words: "without the patch", change: map.change });
+const patched = (row, { position }) => ({ words: "with the patch", change: [...map.change, { value: row.name, patch: map.second, positions: [position] }] });
+
+// Every patch with the log-probability after it.
+function patchTable() {
+  const { rows, data, isOpen } = map;
+  const line = (row) => (cell) => {
+    const address = logprobOf(row), after = { address, ...patched(row, cell) };
+    return make("tr", {}, make("th", { scope: "row" }, placeOf(row)), make("td", {}, named(data, cell.position)), make("td", { class: "number", ...opens(after) }, four(cell.logprob)),
+      make("td", { class: "number", ...opensDifference(after, { address, ...unpatched() }) }, signed(four, cell.logprob_difference)));
+  };
+  const head = make("tr", {}, ...["Patch", "Position", "Log-probability", "Change"].map((name, i) => make("th", { scope: "col", class: i > 1 ? "number" : "" }, name)));
+  return make("details", { open: isOpen, ontoggle: ({ target }) => { map.isOpen = target.open; } }, make("summary", {}, "As a table"),
+    make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Patches as a table" },
+      make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), make("thead", {}, head), make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row)))))));
+}
+
+const placeOf = ({ layer }) => (layer < 0 ? "embedding" : `after layer ${layer}`);

@@ -1,6 +1,6 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
 import { byId, caption, fill, make, onArrows, setOpener } from "../dom.js";
-import { visible } from "../format.js";
+import { opens, visible } from "../format.js";
 import { showProblem, shown } from "../main.js";
 import { button } from "./panels.js";
 import { ask } from "./server.js";
@@ -9,14 +9,14 @@ import { busy, passFields, session } from "./session.js";
 const FIRST = 12; // rows of a listing, before all are asked for
 const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
-let path = []; // addresses, from the first that was opened to the shown one
+let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus}
 let running = new AbortController();
 let origin = null; // the element that had the focus
-let lastStop = ""; // the address of the last number in a table that had the focus
+let lastStop = ""; // the last number in a table that had the focus
 
 export function makeValuePanel() {
   const address = make("input", { id: "address", type: "text", spellcheck: "false", placeholder: "head[3,97]", "aria-label": "Address of a number" });
-  const form = make("form", { class: "editor-row", onsubmit: (event) => { event.preventDefault(); if (address.value) open(address.value); } }, address, make("button", { type: "submit", class: "plain" }, "Open"));
+  const form = make("form", { class: "editor-row", onsubmit: (event) => { event.preventDefault(); if (address.value) open({ address: address.value }); } }, address, make("button", { type: "submit", class: "plain" }, "Open"));
   const panel = make("aside", { id: "value", class: "card", "aria-labelledby": "value-title", hidden: true },
     make("div", { class: "value-head" }, make("h2", { id: "value-title", tabindex: -1 }, "One number"), button("✕", close, { class: "remove", "aria-label": "Close" })),
     form, make("nav", { id: "value-path", "aria-label": "Path of numbers" }), make("div", { id: "value-body" }));
@@ -25,8 +25,9 @@ export function makeValuePanel() {
   document.addEventListener("click", (event) => {
     const element = event.target.closest?.("[data-address]");
     if (!element) return;
-    if (panel.contains(element)) follow(element.dataset.address);
-    else open(element.dataset.address);
+    const number = numberOf(element), { pass } = panel.contains(element) ? path.at(-1) : {};
+    if (panel.contains(element)) follow({ ...number, pass: number.pass ?? pass }); // of the same pass
+    else open(number);
   });
   session.listen(() => path.length && show());
   setOpener(opener, makeOneStop);
@@ -35,11 +36,13 @@ export function makeValuePanel() {
 // The content of a number with an address: a button, which the keyboard reaches.
 const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
 
-const addressAt = (element) => element.closest("[data-address]").dataset.address;
+const parsed = (text) => text && JSON.parse(text);
+const numberOf = ({ dataset: { address, pass, minus } }) => ({ address, pass: parsed(pass), minus: parsed(minus) });
+const stopOf = (element) => JSON.stringify(numberOf(element.closest("[data-address]")));
 
-// The numbers of a table are one stop of the Tab key, and arrow keys move between them.
+// The numbers of a table, or of a card of formulas, are one stop of the Tab key, and arrow keys move between them.
 function makeOneStop(table) {
-  const rows = [...table.rows].map((row) => [...row.querySelectorAll(".opens")]).filter((row) => row.length), all = rows.flat();
+  const rows = [...(table.rows ?? table.children)].map((row) => [...row.querySelectorAll(".opens")]).filter((row) => row.length), all = rows.flat();
   if (all.length < 2) return;
   const stopAt = (stop) => all.forEach((each) => { each.tabIndex = each === stop ? 0 : -1; });
   const held = (index, list) => list[Math.min(list.length - 1, Math.max(0, index))];
@@ -48,23 +51,23 @@ function makeOneStop(table) {
     if (row < 0) return false;
     find(row, rows[row].indexOf(now)).focus();
   };
-  stopAt(all.find((each) => addressAt(each) === lastStop) ?? all[0]); // a table that is drawn again keeps its stop
+  stopAt(all.find((each) => stopOf(each) === lastStop) ?? all[0]); // a table that is drawn again keeps its stop
   table.addEventListener("focusin", ({ target }) => {
     if (!all.includes(target)) return;
-    lastStop = addressAt(target);
+    lastStop = stopOf(target);
     stopAt(target);
   });
   onArrows(table, (right, down) => goTo((row, column) => held(column + right, held(row + down, rows))), (isFirst) => goTo((row) => rows[row].at(isFirst ? 0 : -1)));
 }
 
-function open(address) {
+function open(number) {
   origin = document.activeElement;
-  path = [address];
+  path = [number];
   show(true);
 }
 
-function follow(address) {
-  path = [...path, address];
+function follow(number) {
+  path = [...path, number];
   show(true);
 }
 
@@ -83,38 +86,52 @@ function close() {
 async function show(isFocused = false) {
   running.abort();
   const { signal } = running = new AbortController();
-  const address = path.at(-1);
+  const number = path.at(-1);
   showProblem("");
   byId("value").hidden = false;
   showPath();
   if (isFocused) byId("value-title").focus();
   let found = null;
-  await busy(signal, async () => { found = await ask("explore/value", { ...passFields(), address }, signal); }, () => {});
+  await busy(signal, async () => { found = await read(number, signal); }, () => {});
   if (signal.aborted) return;
-  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${address} cannot be shown; the reason is next to the text.`)]));
+  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown; the reason is next to the text.`)]));
+}
+
+const nameOf = ({ address, minus }) => (minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
+
+// The explanation of a number, or of the difference of two.
+async function read({ address, pass = {}, minus }, signal) {
+  const explained = ({ address, words, headWidth, ...fields }) => ask("explore/value", { ...passFields(), ...fields, address }, signal).then((found) => ({ ...found, words, headWidth }));
+  if (!minus) return explained({ address, ...pass });
+  const numbers = [{ address, ...pass }, minus], [a, b] = await Promise.all(numbers.map(explained)), value = a.stored - b.stored;
+  return {
+    meaning: a.meaning, dtype: a.dtype, stored: value, recomputed: a.recomputed - b.recomputed, difference: value - (a.recomputed - b.recomputed), agrees: a.agrees && b.agrees,
+    steps: [{ formula: [`a − b = ${number(a.stored)} − ${b.stored < 0 ? `(${number(b.stored)})` : number(b.stored)} = ${number(value)}`], operands: { a: numbers[0], b: numbers[1] } }],
+  };
 }
 
 function showPath() {
-  const links = path.map((address, i) => make("li", {}, i === path.length - 1 ? make("code", { "aria-current": "true" }, address) : button(address, () => backTo(i), { class: "link" })));
+  const links = path.map((number, i) => make("li", {}, i === path.length - 1 ? make("code", { "aria-current": "true" }, nameOf(number)) : button(nameOf(number), () => backTo(i), { class: "link" })));
   fill(byId("value-path"), make("ol", {}, ...links), ...(path.length > 1 ? [button("‹ Back", () => backTo(path.length - 2))] : []));
 }
 
-function body({ meaning, stored, recomputed, difference, dtype, agrees, changed, steps }) {
+function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps }) {
   const facts = [["Value", number(stored)], ["Recomputed", number(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
   const verdict = changed ? "A change replaced this number; its operands give what it was before."
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
-    make("p", { class: "hint" }, meaning.join(", ")),
+    make("p", { class: "hint" }, [...(words ? [words] : []), ...meaning].join(", ")),
     make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
     make("p", { class: "summary" }, verdict),
-    ...steps.flatMap(step),
+    ...steps.flatMap((each) => step(each, headWidth)),
   ];
 }
 
-function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }) {
+function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }, headWidth) {
   if (remark !== undefined) return [make("p", {}, ...linked(remark))];
-  if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0 })];
-  const sources = Object.entries(operands).map(([name, address]) => make("li", {}, `${name} = `, ...linked(address)));
+  if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0, headWidth })];
+  const source = (operand) => (operand.address ? [make("button", { type: "button", class: "opens", ...opens(operand) }, operand.address), operand.words ? `, ${operand.words}` : ""] : linked(operand));
+  const sources = Object.entries(operands).map(([name, operand]) => make("li", {}, `${name} = `, ...source(operand)));
   return [
     ...(note ? [make("p", { class: "hint" }, ...linked(note))] : []),
     make("pre", { class: "formula", tabindex: 0, role: "region", "aria-label": "Formula" }, formula.join("\n")),
@@ -133,10 +150,10 @@ function linked(text) {
   return [...parts, text.slice(end)];
 }
 
-function table({ listing, columns, operands, sums, row, leftOut }) {
+function table({ listing, columns, operands, sums, row, leftOut, headWidth }) {
   const names = Object.keys(columns), indices = columns[names[0]], length = indices.length;
   const cell = (name, i) => (typeof columns[name][i] === "number"
-    ? make("td", { class: "number", "data-address": operands[name] ? addressOf(operands[name], indices[i]) : undefined }, name === names[0] ? String(columns[name][i]) : number(columns[name][i]))
+    ? make("td", { class: "number", "data-address": operands[name] ? addressOf(operands[name], indices[i], headWidth) : undefined }, name === names[0] ? String(columns[name][i]) : number(columns[name][i]))
     : make("td", {}, columns[name][i] === "-inf" ? "−∞" : columns[name][i]));
   const holder = make("tbody");
   const fillRows = (count) => {
@@ -153,8 +170,8 @@ function table({ listing, columns, operands, sums, row, leftOut }) {
 }
 
 // The address of an operand, from the pattern of its column and the index of its row. “[:,3,:]” is a row of all heads.
-export function addressOf(pattern, index) {
-  const [address] = pattern.split(", all heads"), width = shown.data.shape.headWidth;
+export function addressOf(pattern, index, width = shown.data.shape.headWidth) {
+  const [address] = pattern.split(", all heads");
   const entries = address.split(":").length === 3 ? [Math.floor(index / width), index % width] : [index];
   return address.replace(/(\d*):\d*/g, (_, first) => String(Number(first) + entries.shift()));
 }

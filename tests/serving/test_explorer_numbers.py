@@ -1,0 +1,167 @@
+"""Every number of the live page opens into its operands, and is the number that opens, in other passes too."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import torch
+
+import foretell
+from foretell.insight.replacement import without_heads
+from tests.serving.conftest import click, settled
+
+TEXT, OTHER = "The return value of the", "The second line of the file"
+CORE = "trunk.blocks.0.attention.core"
+CHANGE = [{"value": CORE, "heads": [1], "scale": 0}]
+LAST = 4  # position of the text
+SAMPLE = 60  # numbers that are opened
+# Numbers with decimals outside of openers: what shows them, its table's heading if there is one, and the text
+UNOPENED = r"""() => {
+    const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const skipped = "script, option, textarea, [data-address], .sr, .tick";
+    while (walker.nextNode()) {
+        const { textContent, parentElement: element } = walker.currentNode;
+        if (!/\d\.\d/.test(textContent) || element.closest(skipped) || !element.checkVisibility()) continue;
+        found.push([element.closest("[class]").className, textContent.trim()]);
+    }
+    return found;
+}"""
+NUMBERS = r"""() => [...document.querySelectorAll("main .opens, #live-panels .opens")].map((element) => {
+    const { address, pass, minus } = element.closest("[data-address]").dataset;
+    return [element.textContent, address, JSON.parse(pass ?? "{}"), minus ? JSON.parse(minus) : null];
+})"""
+
+
+def link(**fields: Any) -> str:
+    values = {"text": TEXT, "change": json.dumps(CHANGE), **fields}
+    return "#" + "&".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+@pytest.fixture(scope="module")
+def server(start_server):
+    return start_server("primer", "--memory", "0.05")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return foretell.load("primer")
+
+
+@pytest.fixture(scope="module")
+def whole_page(server, browser):
+    """The live page with all its parts: a changed pass, a comparison, and a map of patches."""
+    context = browser.new_context()
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{server.address}/{link(second=OTHER, otherText=OTHER)}")
+    settled(page)
+    page.evaluate("window.print = () => {}")
+    page.locator("#export details").evaluate("details => details.open = true")
+    click(page, "Print")  # reads all parts
+    click(page, "Compute the map")
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    settled(page)
+    page.locator("#compared tbody tr").first.wait_for()
+    page.locator("#change-effect tbody tr").first.wait_for()
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def opened(page: Any, locator: Any) -> str:
+    """The words of the panel of a number, after a click on it."""
+    locator.click()
+    settled(page)
+    return page.locator("#value").inner_text()
+
+
+def value_in(page: Any) -> float:
+    return float(page.locator("#value dd").first.inner_text().replace("−", "-"))
+
+
+def test_every_number_opens_or_chooses_a_head_or_a_patch(whole_page):
+    heads = ("quiet", "reading")  # cells choose a head, whose address is next to its number
+    rest = {name: words for name, words in whole_page.evaluate(UNOPENED) if name not in ("cell", "swatch", *heads)}
+    assert {words for words in rest.values() if "Weights below 0.005" not in words} == {"8.0000"}  # the root of a size
+    assert whole_page.locator(".opens").count() > 500
+
+
+def test_a_number_is_the_one_that_opens(whole_page, server):
+    asked = {"model": "primer", "text": TEXT, "change": CHANGE}
+
+    def stored(address, words="", headWidth=0, **fields):
+        return server.ask("/explore/value", **{**asked, **fields}, address=address)["stored"]
+
+    numbers = [each for each in whole_page.evaluate(NUMBERS) if re.fullmatch(r"[+−]?\d+\.\d+", each[0])]
+    kinds = {address.partition("[")[0] for _, address, *_ in numbers}
+    assert {
+        "loss.mean",
+        "trunk.blocks.0.lens.entropy",
+        f"{CORE}.weights.terms",
+        "trunk.blocks.0.neurons.vector_norm",
+    } <= kinds
+    for text, address, fields, minus in random.Random(0).sample(numbers, SAMPLE):
+        value = stored(address, **fields) - (stored(**minus) if minus else 0)
+        digits = len(text.partition(".")[2])
+        assert float(text.replace("−", "-")) == pytest.approx(value, abs=0.501 * 10**-digits + 2e-6), address
+
+
+@torch.inference_mode()
+def test_a_difference_opens_into_both_passes(whole_page, model):
+    row = whole_page.locator("#change-effect tbody tr").first
+    address = row.locator("td").first.get_attribute("data-address")
+    token = int(address.rstrip("]").rpartition(",")[2])
+    with foretell.Trace(model, replace={CORE: without_heads(1)}):
+        after = model.log_probabilities(model(model.encode(TEXT))[0, LAST]).exp()[token]
+    before = model.log_probabilities(model(model.encode(TEXT))[0, LAST]).exp()[token]
+    assert "a − b" in opened(whole_page, row.locator(".opens").nth(2))
+    assert value_in(whole_page) == pytest.approx(float(after - before), abs=1e-6)
+    sources = whole_page.locator("#value .sources .opens")
+    assert "in the original pass" in opened(whole_page, sources.nth(1))
+    assert value_in(whole_page) == pytest.approx(float(before), rel=1e-6)
+    logit = whole_page.locator("#value tr.chosen .opens").first  # an operand is of the same pass
+    assert "in the original pass" in opened(whole_page, logit)
+    assert value_in(whole_page) == pytest.approx(float(model(model.encode(TEXT))[0, LAST, token]), rel=1e-6)
+    click(whole_page, f"{address} − the same", "#value-path")
+    opened(whole_page, sources.nth(0))
+    assert "in the original pass" not in whole_page.locator("#value-body").inner_text()
+    assert value_in(whole_page) == pytest.approx(float(after), rel=1e-6)
+
+
+@torch.inference_mode()
+def test_a_patched_number_and_one_of_another_text_open(whole_page, model):
+    patches = whole_page.locator("#patch-map details tbody tr").filter(has_text="after layer 0").last
+    with foretell.Trace(model, "trunk.blocks.0") as other:
+        model(model.encode(OTHER))
+
+    def patched(stream):
+        stream = stream.clone()
+        stream[:, LAST] = other["trunk.blocks.0"][:, LAST]
+        return stream
+
+    with foretell.Trace(model, replace={CORE: without_heads(1), "trunk.blocks.0": patched}):
+        logprobs = model.log_probabilities(model(model.encode(TEXT))[0, LAST])
+    address = patches.locator("td").nth(1).get_attribute("data-address")
+    assert "with the patch" in opened(whole_page, patches.locator(".opens").first)
+    token = int(address.rstrip("]").rpartition(",")[2])
+    assert value_in(whole_page) == pytest.approx(float(logprobs[token]), rel=1e-5)
+    there = whole_page.locator("#compared table").first.locator("tbody tr").first.locator(".opens").nth(1)
+    shown = there.inner_text()
+    assert "in the other pass, position 9 'ile'" in opened(whole_page, there)
+    assert f"{value_in(whole_page):.4f}" == shown
+
+
+def test_the_numbers_of_a_formula_open_with_the_keyboard(whole_page):
+    numbers = whole_page.locator("#formulas .card").first.locator(".opens")
+    assert numbers.count() > 20
+    assert whole_page.locator("#formulas .card").first.locator(".opens[tabindex='0']").count() == 1
+    numbers.first.focus()
+    whole_page.keyboard.press("ArrowRight")
+    whole_page.keyboard.press("Enter")
+    settled(whole_page)
+    assert whole_page.locator("#value code").inner_text() == f"{CORE}.query[0,{LAST},1]"
