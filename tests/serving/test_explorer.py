@@ -163,6 +163,24 @@ def test_a_link_opens_the_same_state(open_live):
         assert opened.locator("#token-select").input_value() == "3"
 
 
+def test_back_returns_to_the_text_before_an_edit(open_live):
+    page, complaints = open_live(f"#text={TEXT}")
+    page.evaluate("Object.defineProperty(performance, 'now', { value: () => window.time ?? 0 })")
+    for text in ("a", "ab"):  # one edit
+        edit(page, TEXT + text)
+    page.evaluate("window.time = 2000")
+    edit(page, TEXT + "abc")
+    page.locator("#text").blur()
+    edit(page, TEXT + "abcd")
+    for text in ("abc", "ab", ""):
+        page.go_back()
+        wait_for_tokens(page, len(TEXT + text))
+        assert page.locator("#text").input_value() == TEXT + text
+    page.go_forward()
+    wait_for_tokens(page, len(TEXT) + 2)
+    assert complaints == []
+
+
 def test_all_parts_are_shown_when_they_come_into_view(open_live):
     page, complaints = open_live(f"#text={TEXT}")
     for section in page.locator("main section:not([hidden])").all():

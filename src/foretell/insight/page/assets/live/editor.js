@@ -24,6 +24,7 @@ const HINTS = {
 };
 const isAlike = (a, b) => a === b || [a, b].every((reads) => ["text", "example", "source"].includes(reads)); // a text of one is a text of the other
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
+const SETTLED = 1000; // milliseconds after a key, until an edit has ended; leaving the field ends it, too
 
 // The link to an example: {title, text, layer, head, token}.
 const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({ model, ...state, ...(others && { others: JSON.stringify(others) }) })}`;
@@ -50,12 +51,12 @@ async function translated(state, signal) {
 let translating = new AbortController();
 
 // Show a state when its source is translated; an earlier translation that still runs is given up. Returns whether the
-// state was refused.
-export async function showTranslated(state) {
+// state was refused. edit: as of `session.update`.
+export async function showTranslated(state, edit = null) {
   translating.abort();
   const { signal } = translating = new AbortController();
   let ready = null, isRefused = null;
-  await busy(signal, async () => { ready = await translated(state, signal); }, () => { isRefused = session.update(ready); }, refuse);
+  await busy(signal, async () => { ready = await translated(state, signal); }, () => { isRefused = session.update(ready, edit); }, refuse);
   return isRefused ?? !signal.aborted;
 }
 
@@ -69,17 +70,19 @@ export function showEditor(served) {
   const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
   const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
   const model = make("select", { id: "model" }, ...names.map((name) => make("option", { value: name }, name)));
-  let timer = 0;
-  for (const field of [text, others]) {
+  let timer = 0, lastKey = -Infinity;
+  const edit = { isNew: false };
+  const onEdit = (field, show) => {
     field.addEventListener("input", () => {
+      if (performance.now() - lastKey > SETTLED) edit.isNew = true;
+      lastKey = performance.now();
       clearTimeout(timer);
-      timer = setTimeout(() => session.update({ text: text.value, ...(ofOthers.hidden ? {} : { others: readOthers() }), appended: [] }), PAUSE);
+      timer = setTimeout(show, PAUSE);
     });
-  }
-  source.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }), PAUSE);
-  });
+    field.addEventListener("blur", () => { lastKey = -Infinity; });
+  };
+  for (const field of [text, others]) onEdit(field, () => session.update({ text: text.value, ...(ofOthers.hidden ? {} : { others: readOthers() }), appended: [] }, edit));
+  onEdit(source, () => source.value.trim() && showTranslated({ source: source.value, model: model.value, text: "", appended: [] }, edit));
   model.addEventListener("change", async () => {
     const { source: last, text: own, model: before } = session.state, chosen = model.value, reads = readsOf(chosen), sentence = last || own;
     const kept = reads === "source" ? { source: sentence, text: "" } : { source: "", text: sentence };
@@ -95,14 +98,16 @@ export function showEditor(served) {
     make("p", { class: "hint", id: "text-hint" }),
     make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
   fill(byId("live"), card, make("div", { id: "live-panels" }));
-  session.listen((state) => {
-    if (document.activeElement !== text) text.value = state.text;
-    if (document.activeElement !== source) source.value = state.source;
+  session.listen((state, isTyped) => {
+    const put = (field, value) => { if (!isTyped || document.activeElement !== field) field.value = value; }; // typing goes on
+    if (!isTyped) { clearTimeout(timer); lastKey = -Infinity; }
+    put(text, state.text);
+    put(source, state.source);
     const reads = readsOf(state.model);
     ofSource.hidden = reads !== "source";
     ofOthers.hidden = !OTHERS[reads];
     othersLabel.textContent = OTHERS[reads] ?? "";
-    if (document.activeElement !== others) others.value = state.others.join("\n");
+    put(others, state.others.join("\n"));
     others.rows = Math.max(2, state.others.length);
     byId("text-label").textContent = WORDS[reads];
     byId("text-hint").textContent = HINTS[reads] ?? HINTS.text;

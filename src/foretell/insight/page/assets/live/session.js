@@ -23,13 +23,15 @@ export const session = {
   isShown: false, // the shown pass is of this state
   onShown: () => {}, // after a pass is shown, or the logits that come before it
   // Change the state and show its pass; what the page still asked for is cancelled. Returns whether it was refused.
-  async update(changes) {
+  // edit: of a typed text, {isNew}: an edit that begins is one more entry of the browser's history.
+  async update(changes, edit = null) {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
-    writeUrl();
+    writeUrl(edit?.isNew);
+    if (edit) edit.isNew = false;
     Object.assign(session, { nextLogits: null, isShown: false });
     if (shown.data) setAllStale();
-    for (const listener of listeners) listener(session.state);
+    for (const listener of listeners) listener(session.state, edit);
     running.abort();
     running = new AbortController();
     return showPass(running.signal);
@@ -247,12 +249,12 @@ function parsed(text) {
   }
 }
 
-function writeUrl() {
+function writeUrl(isNewEntry) {
   const values = new URLSearchParams(location.hash.slice(1));
   for (const [name, value] of Object.entries(session.state)) {
     const text = ENCODED.has(name) ? (value.length ? JSON.stringify(value) : "") : value;
     if (text) values.set(name, text);
     else values.delete(name);
   }
-  history.replaceState(null, "", `#${values}`);
+  history[isNewEntry ? "pushState" : "replaceState"](null, "", `#${values}`);
 }
