@@ -165,6 +165,23 @@ def test_colors_can_be_chosen_independently_of_the_system(page_file, open_page):
     assert opened.ask("() => getComputedStyle(document.body).backgroundColor") != light
 
 
+def test_chosen_colors_are_kept_where_the_browser_stores_them(page_file, open_page):
+    opened = open_page.file(page_file, color_scheme="light")
+    opened.page.locator("#theme").select_option("dark")
+    opened.page.reload()
+    opened.wait()
+    assert opened.page.locator("#theme").input_value() == opened.ask("() => document.documentElement.dataset.theme")
+    assert opened.page.locator("#theme").input_value() == "dark"
+    refuses = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } })"
+    opened.page.add_init_script(refuses)
+    opened.page.reload()
+    opened.wait()
+    assert opened.page.locator("#theme").input_value() == "auto"
+    opened.page.locator("#theme").select_option("dark")
+    assert opened.ask("() => document.documentElement.dataset.theme") == "dark"
+    assert opened.complaints == []
+
+
 def test_no_formula_is_cut_on_a_laptops_screen(primer_page):
     primer_page.page.set_viewport_size({"width": 1024, "height": 800})
     cut = "() => [...document.querySelectorAll('.scroll')].filter((part) => part.scrollWidth > part.clientWidth).length"

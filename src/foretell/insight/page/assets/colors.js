@@ -3,7 +3,8 @@
 // small weights would be invisible.
 import { byId, onLeave } from "./dom.js";
 
-// Light or dark: as in the system, unless chosen on the page.
+// Light or dark: as in the system, unless chosen on the page. The browser keeps the choice, if it may.
+const THEME = "foretell theme", THEMES = ["light", "dark"];
 const themeListeners = new Set();
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -20,12 +21,28 @@ export function showTheme() {
   const notify = () => themeListeners.forEach((listener) => listener());
   printInLight(notify);
   system.addEventListener("change", notify);
-  byId("theme").value = "auto"; // some browsers keep the last value when a page is reloaded
+  const choose = (theme) => {
+    if (THEMES.includes(theme)) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+  };
+  const kept = keptTheme();
+  choose(kept);
+  byId("theme").value = THEMES.includes(kept) ? kept : "auto"; // some browsers keep the last value when a page is reloaded
   byId("theme").addEventListener("change", (event) => {
-    if (event.target.value === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = event.target.value;
+    choose(event.target.value);
+    keptTheme(event.target.value);
     notify();
   });
+}
+
+// The kept theme, after it is set to a new one, if one is given; null where the browser refuses storage.
+function keptTheme(theme) {
+  try {
+    if (theme) localStorage.setItem(THEME, theme);
+    return localStorage.getItem(THEME);
+  } catch {
+    return null;
+  }
 }
 
 // Paper is white: maps are painted in light colors while the page is printed.
