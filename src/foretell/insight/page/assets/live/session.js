@@ -149,8 +149,10 @@ export async function readAll() {
 export function watchParts() {
   document.addEventListener("focusin", () => aroundFocus().forEach(mount));
   addEventListener("beforeprint", () => {
+    const before = new Set(mounted), missing = [...document.querySelectorAll("main > section")].filter(({ id, hidden }) => id in PARTS && !before.has(id) && !hidden);
     mountAll();
-    const words = "Parts that had not been in view are missing here: “Print” under “Take it along” reads them before it prints.";
+    const names = missing.map((section) => section.querySelector("h2").textContent).join(", ");
+    const words = `${names ? `Missing here, since they had not been in view: ${names}.` : "Some numbers were still being read."} “Print” under “Take it along” reads all parts before it prints.`;
     fill(byId("footer"), ...(numRunning ? [make("p", { class: "cut" }, words)] : []));
   });
   addEventListener("afterprint", () => fill(byId("footer")));
