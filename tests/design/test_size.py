@@ -97,9 +97,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        678,
-        "for a server: log-probabilities, errors of one sequence, pauses, parts of prompts; digests of logits; blocks "
-        "with numbers that are not finite are cleared",
+        685,
+        "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts; digests of "
+        "logits; blocks with numbers that are not finite are cleared",
     ),
     ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
     (

@@ -29,10 +29,15 @@ __all__ = ["decoder"]  # the fixture
 def expected(decoder: Decoder, ids: list[int], top: int) -> list[TokenLogprob | None]:
     """The log-probability of each id after the ones before it."""
     logprobs = decoder(torch.tensor([ids]))[0].double().log_softmax(-1)
-    rows = [sorted(enumerate(row), key=lambda pair: (-pair[1], pair[0]))[:top] for row in logprobs.tolist()]
+    rows = [sorted(enumerate(row), key=lambda pair: (-pair[1], pair[0])) for row in logprobs.tolist()]
     values = logprobs[:-1].gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist()
     pairs = zip(ids[1:], values, rows, strict=False)
-    return [None, *(TokenLogprob(token, value, tuple(row)) for token, value, row in pairs)]
+    ranks = [[known for known, _ in row].index(token) + 1 for token, row in zip(ids[1:], rows, strict=False)]
+    found = (
+        TokenLogprob(token, value, tuple(row[:top]), rank)
+        for (token, value, row), rank in zip(pairs, ranks, strict=True)
+    )
+    return [None, *found]
 
 
 def assert_close(found: list[TokenLogprob | None], wanted: list[TokenLogprob | None]) -> None:
@@ -42,7 +47,7 @@ def assert_close(found: list[TokenLogprob | None], wanted: list[TokenLogprob | N
             assert one is other
             continue
         assert (one.token, [token for token, _ in one.top]) == (other.token, [token for token, _ in other.top])
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-9)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-9) and one.rank == other.rank
         assert [value for _, value in one.top] == pytest.approx([value for _, value in other.top], abs=1e-9)
         assert dict(one.top).get(one.token, one.logprob) == one.logprob  # the same float
 
@@ -57,6 +62,12 @@ def logprobs_of(scheduler: Scheduler, sequences: list[Sequence]) -> dict[Sequenc
 
 def random_ids(count: int, seed: int = 1) -> list[int]:
     return torch.randint(VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def test_ranks_of_equal_logits_go_to_the_lower_id() -> None:
+    found = token_logprobs(torch.tensor([[1.0, 2.0, 2.0, 0.0]]).repeat(4, 1), [0, 1, 2, 3], [4] * 4)
+    assert [each.rank for each in found] == [3, 1, 2, 4]
+    assert [id for id, _ in found[0].top] == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize("proposer", [None, PromptLookup(4)], ids=["plain", "guesses"])

@@ -17,12 +17,13 @@ NUMBERS_AT_ONCE = 2**20  # logits of the rows whose softmax is computed together
 class TokenLogprob(NamedTuple):
     """The log-probability of a token in nats, from the logits before any filter, and the likeliest tokens there.
 
-    top: (id, log-probability), likeliest first; ties go to the lower id.
+    top: (id, log-probability), likeliest first; ties go to the lower id. rank: of the token in this order, from 1.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int
 
 
 def token_logprobs(logits: Tensor, tokens: list[int], counts: list[int]) -> list[TokenLogprob]:
@@ -35,9 +36,15 @@ def token_logprobs(logits: Tensor, tokens: list[int], counts: list[int]) -> list
         row for part in on_cpu_or_cuda(logits).split(rows_at_once) for row in log_probabilities(part).numpy(force=True)
     )
     return [
-        TokenLogprob(token, float(row[token]), tuple(top_of(row, count)))
+        TokenLogprob(token, float(row[token]), tuple(top_of(row, count)), rank_of(row, token))
         for row, token, count in zip(rows, tokens, counts, strict=True)
     ]
+
+
+def rank_of(values: Vector, token: int) -> int:
+    """The rank of a token among values (V,), from 1 for the largest; ties go to the lower id."""
+    value = values[token]
+    return 1 + int(np.count_nonzero(values > value) + np.count_nonzero(values[:token] == value))
 
 
 def top_of(values: Vector, count: int) -> list[tuple[int, float]]:

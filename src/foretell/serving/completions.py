@@ -64,14 +64,12 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
 
 
 def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
-    """The likeliest tokens and the prompt's own, by id, as vLLM has them; the rank of one not among them is null."""
-    top = enumerate(row.top, start=1)
-    ranked: list[tuple[int, float, int | None]] = [(token, value, rank) for rank, (token, value) in top]
-    if row.token not in dict(row.top):
-        ranked.append((row.token, row.logprob, None))
+    """The likeliest tokens and the prompt's own, by id, as vLLM has them."""
+    ranked = {token: (value, rank) for rank, (token, value) in enumerate(row.top, start=1)}
+    ranked |= {row.token: (row.logprob, row.rank)}
     return {
         str(token): {"logprob": value, "rank": rank, "decoded_token": key_of(token, tokenizer)}
-        for token, value, rank in ranked
+        for token, (value, rank) in ranked.items()
     }
 
 

@@ -172,7 +172,9 @@ def test_chosen_colors_are_kept_where_the_browser_stores_them(page_file, open_pa
     opened.wait()
     assert opened.page.locator("#theme").input_value() == opened.ask("() => document.documentElement.dataset.theme")
     assert opened.page.locator("#theme").input_value() == "dark"
-    refuses = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } })"
+    refuses = (
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } })"
+    )
     opened.page.add_init_script(refuses)
     opened.page.reload()
     opened.wait()
