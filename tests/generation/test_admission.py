@@ -65,9 +65,9 @@ class Clock:
         self.time, self.per_token, self.overhead = 0.0, per_token, overhead
         monkeypatch.setattr(admission, "now", lambda: self.time)
 
-    def step(self, pace: ReadingPace, growing: float = 0.0) -> float:
-        """One step; returns its seconds."""
-        started, room = self.time, pace.room(growing > 0)
+    def step(self, pace: ReadingPace, growing: float = 0.0, num_reading: int = 16) -> float:
+        """One step next to 16 sequences that grow, or none; returns its seconds."""
+        started, room = self.time, pace.room(16 if growing else 0, num_reading)
         self.time += self.overhead + room * self.per_token
         pace.note(room, started)
         middle = self.time
@@ -79,7 +79,7 @@ class Clock:
 def test_steps_take_the_given_time_after_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     for per_token in (1e-5, 1e-4, 1e-3):
         clock, pace = Clock(monkeypatch, per_token, overhead=0.01), ReadingPace(0.1, 100_000)
-        assert pace.room(False) == LEAST_TOKENS
+        assert pace.room(0, 1) == LEAST_TOKENS
         steps = [clock.step(pace) for _ in range(12)]
         assert steps[-1] == pytest.approx(0.1, rel=0.15)
 
@@ -90,19 +90,28 @@ def test_the_other_sequences_have_their_part_of_the_step(monkeypatch: pytest.Mon
     assert [clock.step(pace, growing=0.2) for _ in range(8)][-1] == pytest.approx(0.232, rel=0.05)
 
 
+@pytest.mark.parametrize(("num_reading", "seconds"), [(1, 0.075), (12, 0.075), (14, 0.0875), (16, 0.1), (160, 0.1)])
+def test_a_step_is_shorter_where_fewer_are_read_than_grow(
+    monkeypatch: pytest.MonkeyPatch, num_reading: int, seconds: float
+) -> None:
+    clock, pace = Clock(monkeypatch, 1e-4), ReadingPace(0.1, 4096)
+    steps = [clock.step(pace, growing=0.04, num_reading=num_reading) for _ in range(8)]
+    assert steps[-1] == pytest.approx(seconds, rel=0.05)
+
+
 def test_a_slow_pass_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pace = Clock(monkeypatch, 1e-3), ReadingPace(0.1, 4096)
     for _ in range(6):
         clock.step(pace)
     pace.note(100, clock.time - 5.0)  # the weights were packed
-    assert pace.room(False) == LEAST_TOKENS
+    assert pace.room(0, 1) == LEAST_TOKENS
     assert [clock.step(pace) for _ in range(16)][-1] == pytest.approx(0.1, rel=0.1)
 
 
 def test_without_a_time_the_parts_do_not_depend_on_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pace = Clock(monkeypatch, 1.0), ReadingPace(None, 512)
     for _ in range(3):
-        assert pace.room(True) == pace.room(False) == 512
+        assert pace.room(1, 1) == pace.room(0, 1) == 512
         clock.step(pace)
 
 
@@ -111,4 +120,4 @@ def test_a_step_reads_at_least_some_tokens_and_never_more_than_fits_a_pass(monke
         clock, pace = Clock(monkeypatch, per_token), ReadingPace(0.1, 64)
         for _ in range(3):
             clock.step(pace)
-        assert pace.room(False) == room
+        assert pace.room(0, 1) == room

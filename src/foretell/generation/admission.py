@@ -12,6 +12,7 @@ from foretell.generation.sequence import Sequence
 # Fewer take as long, since a pass reads all weights; also the first number, before the speed is known
 LEAST_TOKENS = 32
 LEAST_SHARE = 0.3  # of a step for reading, however long the other sequences take
+SHORT_STEP = 0.75  # of a step's time, where few prompts are read next to many texts that grow
 
 
 class WaitingSequences:
@@ -71,14 +72,17 @@ class ReadingPace:
         self._per_token: float | None = None
         self._growing = 0.0  # seconds of the last pass that read one token of each growing sequence
 
-    def room(self, is_growing: bool) -> int:
+    def room(self, num_growing: int, num_reading: int) -> int:
         """The number of tokens of prompts to read in this step, with their padding."""
         if self.seconds is None:
             return self.most_tokens
         if self._per_token is None:
             return min(LEAST_TOKENS, self.most_tokens)
-        left = self.seconds - (self._growing if is_growing else 0.0)
-        tokens = int(max(left, LEAST_SHARE * self.seconds) / self._per_token)
+        left = self.seconds
+        if num_growing:
+            left *= min(max(SHORT_STEP, num_reading / num_growing), 1)
+            left = max(left - self._growing, LEAST_SHARE * self.seconds)
+        tokens = int(left / self._per_token)
         return min(self.most_tokens, max(LEAST_TOKENS, tokens))
 
     def note(self, num_tokens: int, started: float) -> None:

@@ -134,7 +134,7 @@ class Scheduler:
         growing = [sequence for sequence in self.running if sequence.is_growing]
         reading = [sequence for sequence in self.running if not sequence.is_growing]
         started = now()
-        parts = self._next_parts(reading, self.pace.room(bool(growing)))
+        parts = self._next_parts(reading, self.pace.room(len(growing), len(reading)))
         events = self._read(parts)
         self.pace.note(len(parts) * max((len(part.tokens) for part in parts), default=0), started)
         started = now()
