@@ -97,9 +97,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        685,
-        "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts; digests of "
-        "logits; blocks with numbers that are not finite are cleared",
+        689,
+        "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
+        "digests of logits; blocks with numbers that are not finite are cleared",
     ),
     ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
     (
@@ -134,7 +134,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        820,
+        818,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "

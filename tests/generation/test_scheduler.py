@@ -90,7 +90,7 @@ def test_random_adds_and_cancels_change_no_continuation_and_leak_no_block(
     seed: int, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: 16 if is_growing else 4096)
+    monkeypatch.setattr(ReadingPace, "room", lambda pace, num_growing, _: 16 if num_growing else 4096)
     paused = count_pauses(monkeypatch)
     scheduler = Scheduler(decoder, num_blocks=9, max_rows=5)
     added: list[Sequence] = []
@@ -184,7 +184,7 @@ def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     decoder = copy.deepcopy(decoder).to(dtype)
-    monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: 10 if is_growing else 4096)
+    monkeypatch.setattr(ReadingPace, "room", lambda pace, num_growing, _: 10 if num_growing else 4096)
     scheduler = Scheduler(decoder)
     early, late = make_sequence([1, 2], max_tokens=30), make_sequence([3] * 50)
     scheduler.add(early)
@@ -228,7 +228,7 @@ def test_pauses_change_no_bit_in_strict_mode(decoder: Decoder, monkeypatch: pyte
     paused = count_pauses(monkeypatch)
 
     def logprobs(num_blocks: int | None, room: int) -> list[Any]:
-        monkeypatch.setattr(ReadingPace, "room", lambda pace, is_growing: room)
+        monkeypatch.setattr(ReadingPace, "room", lambda pace, num_growing, num_reading: room)
         scheduler = Scheduler(strict, num_blocks=num_blocks)
         sequences = [make_sequence([sample + 1] * 20, sample, max_tokens=60, top_logprobs=2) for sample in range(4)]
         found: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}
