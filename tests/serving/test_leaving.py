@@ -148,11 +148,13 @@ def test_a_hurried_stop_ends_streams_with_an_error(start_server, toy_model, grac
     def read():
         body = {"prompt": "x", "max_tokens": 120, "n": 16, "ignore_eos": True, "stream": True, "logprobs": 20}
         with server.client.stream("POST", "/v1/completions", json=body) as answer:
-            lines.extend(line for line in answer.iter_lines() if line)
+            for line in filter(None, answer.iter_lines()):
+                lines.append(line)
+                begun.set()
 
-    thread = threading.Thread(target=read)
+    thread, begun = threading.Thread(target=read), threading.Event()
     thread.start()
-    assert wait_until(lambda: server.metric("sequences_running") > 0)
+    assert begun.wait(30)  # before, the answer would be one error without a stream
     server.process.terminate()
     if grace == "30":
         server.process.terminate()
