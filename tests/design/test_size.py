@@ -97,7 +97,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        689,
+        691,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared",
     ),
@@ -105,7 +105,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         19,
-        3070,
+        3076,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "

@@ -12,7 +12,9 @@ from foretell.generation.sequence import Sequence
 # Fewer take as long, since a pass reads all weights; also the first number, before the speed is known
 LEAST_TOKENS = 32
 LEAST_SHARE = 0.3  # of a step for reading, however long the other sequences take
-SHORT_STEP = 0.75  # of a step's time, where few prompts are read next to many texts that grow
+# The share of a step's time that is used where far fewer prompts are read than texts grow. 16 clients, prompts of 256
+# tokens: 99% of the gaps are below 104 ms instead of 115, at the same tokens/s
+SHORT_STEP = 0.75
 
 
 class WaitingSequences:

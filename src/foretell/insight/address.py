@@ -79,6 +79,8 @@ def one_row(value: Value, tensor: Tensor, row: int = 0) -> Tensor:
 def resolve_index(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
     """The full index of one number, counted from 0. Raises `UsageError` if it does not fit the shape."""
     given, wanted = len(address.index), len(dimensions)
+    if given and not wanted:
+        raise UsageError(f"{address.name} is one number; give it without an index")
     if given != wanted:
         problem = f"{given} of {wanted} numbers are given" if given else "an index is missing"
         example = ",".join("0" for _ in dimensions)

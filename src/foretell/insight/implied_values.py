@@ -1,4 +1,4 @@
-"""Numbers that follow from the values of a pass: of distributions, vectors and norms, and inside a softmax."""
+"""Numbers that are computed from recorded values: norms, divisors, terms of a softmax, probabilities and losses."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, d
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import Decoder, check_logits, rows_at_once
+from foretell.model.decoder import Decoder, check_logits, logit_chunks, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
@@ -114,7 +115,11 @@ class Recording:
 
     def value(self, name: str) -> Value:
         """The description of a named value, traced or implied."""
-        return self.structure.values.get(name) or implied_values(self.structure)[name]
+        return self.structure.values.get(name) or self._implied[name]
+
+    @cached_property
+    def _implied(self) -> dict[str, Value]:
+        return implied_values(self.structure)
 
     def dimensions(self, name: str) -> Dimensions:
         """The meaning of each dimension of `stored(name)`."""
@@ -128,6 +133,17 @@ class Recording:
     def vocabulary(self) -> int:
         """The number of logits that belong to a token; a head may have more rows than the tokenizer has tokens."""
         return min(self.model.tokenizer.vocab_size, self.config.vocab_size)
+
+    @cached_property
+    def losses(self) -> list[float]:
+        """The negative log-probability of each token but the first, given those before it."""
+        targets = torch.tensor(self.ids[1:], dtype=torch.long)
+        losses: list[float] = []
+        with torch.no_grad():
+            for logits in logit_chunks(self.model.decoder, self.hidden[:-1]):
+                following = targets[len(losses) : len(losses) + len(logits), None]
+                losses += (-self.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
+        return losses
 
     def stored(self, name: str) -> Tensor:
         """The value in its own dtype, without the batch row and dimensions that always have size 1."""

@@ -116,7 +116,7 @@ def losses_of(recording: Recording) -> list[float]:
     """The loss of each token but the first. Raises `UsageError` for a text of one token."""
     if len(recording.ids) < 2:
         raise UsageError("loss.mean does not exist: the text has one token, and no token follows it")
-    return [-float(logprobs_of(recording, t)[target]) for t, target in enumerate(recording.ids[1:])]
+    return recording.losses
 
 
 def explain_entropy(recording: Recording, scalar: TracedScalar) -> Working:

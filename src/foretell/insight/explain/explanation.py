@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -161,8 +161,9 @@ def explain_value(
         return implied_explanation(parsed.name, number, torch.float32 if is_norm else torch.float64)
     if (point := point_of(structure, parsed.name)) is not None:
         return explain_in_lens(model, text, parsed, point)
-    wanted = find(parsed, structure)
-    value = structure.values.get(wanted.name) or implied_values(structure)[wanted.name]
+    values = {**implied_values(structure), **structure.values}
+    wanted = find(parsed, values)
+    value = values[wanted.name]
     check_explained(model.decoder, structure, value)
     # The logits of all positions are not recorded: one position's are computed from the hidden state
     names = [name for name in operands_of(structure, value) if name != HEAD]
@@ -182,12 +183,11 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
     return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
 
 
-def find(address: Address, structure: Structure) -> Address:
+def find(address: Address, values: Mapping[str, Value]) -> Address:
     """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
-    names = [*structure.values, *implied_values(structure)]
-    if name not in names:
-        near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
+    if name not in values:
+        near = suggest(name, [*values, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
         raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
 
@@ -361,5 +361,5 @@ def operands_of(structure: Structure, value: Value) -> Iterator[str]:
     if value.formula == "rotated heads":
         yield from (angle.name for angle in structure.with_formula(ROTATION))
     for read in reads:
-        if value.name not in structure.values or structure[read].formula in IN_CORE:  # from what it is computed from
+        if value.name not in structure.values or structure[read].formula in IN_CORE:  # also what its operand reads
             yield from operands_of(structure, structure[read])

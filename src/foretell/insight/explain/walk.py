@@ -31,7 +31,6 @@ from foretell.insight.recording import (
     weights_of,
 )
 from foretell.language_model import LanguageModel, TokenProbability
-from foretell.model.decoder import logit_chunks
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, fitting, quoted
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
@@ -171,7 +170,7 @@ def walk(model: LanguageModel, text: str) -> Walk:
     layers = tuple(walk_layer(recording, layer) for layer in range(model.decoder.config.num_layers))
     answers = answers_of(recording, recording.logits(-1), ANSWERS)
     stream = size_of(recording, recording.structure.stream[-1])
-    return Walk(recording, layers, stream, answers, tuple(token_losses(recording)))
+    return Walk(recording, layers, stream, answers, tuple(recording.losses))
 
 
 def selection(model: LanguageModel) -> list[str]:
@@ -201,17 +200,6 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
         cross_attention=cross,
         memory_sights=() if memory_weights is None else sights_of(recording.trace.last_weights(memory_weights.name)[0]),
     )
-
-
-@torch.no_grad()
-def token_losses(recording: Recording) -> list[float]:
-    """The negative log-probability of each token but the first, given those before it."""
-    targets = torch.tensor(recording.ids[1:], dtype=torch.long)
-    losses: list[float] = []
-    for logits in logit_chunks(recording.model.decoder, recording.hidden[:-1]):
-        following = targets[len(losses) : len(losses) + len(logits), None]
-        losses += (-recording.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
-    return losses
 
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:

@@ -25,21 +25,20 @@ export function showTheme() {
     if (THEMES.includes(theme)) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
   };
-  const kept = keptTheme();
+  const kept = stored(() => localStorage.getItem(THEME));
   choose(kept);
   byId("theme").value = THEMES.includes(kept) ? kept : "auto"; // some browsers keep the last value when a page is reloaded
   byId("theme").addEventListener("change", (event) => {
     choose(event.target.value);
-    keptTheme(event.target.value);
+    stored(() => localStorage.setItem(THEME, event.target.value));
     notify();
   });
 }
 
-// The kept theme, after it is set to a new one, if one is given; null where the browser refuses storage.
-function keptTheme(theme) {
+// What a use of the browser's storage returns; null where the browser refuses storage.
+function stored(use) {
   try {
-    if (theme) localStorage.setItem(THEME, theme);
-    return localStorage.getItem(THEME);
+    return use();
   } catch {
     return null;
   }

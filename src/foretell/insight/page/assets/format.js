@@ -13,7 +13,7 @@ export const probability = (value) => {
   if (value === 0 || value >= 0.001) return value.toFixed(4);
   return (value >= 0.0001 ? value.toPrecision(2) : value.toExponential(1)).replace("-", "−");
 };
-// A probability that the page stores to four decimals: 0 is shown as what it may be.
+// A probability that may be stored to four decimals: a small one is shown as what it may be.
 export const storedProbability = (value) => (value < 0.00005 ? "< 0.0001" : value.toFixed(4));
 // The address of a number of a trace, as in `foretell explain --value`.
 export const addressOf = (name, ...index) => `${name}[${index.join(",")}]`;

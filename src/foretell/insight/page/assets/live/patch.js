@@ -66,10 +66,11 @@ async function compute() {
     const [from, to] = positionsOf(data, other.length - 1);
     const positions = Array.from({ length: Math.max(0, to - from + 1) }, (_, i) => from + i);
     if (!positions.length) throw new Error("The second text has none of these positions; choose others, or a longer text.");
-    Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data, change: session.state.change });
+    const fields = passFields(); // a change that is made meanwhile is not in the map
+    Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data, change: fields.change });
     draw();
     for (let layer = -1; layer < data.shape.layers; layer++) {
-      const row = await ask("explore/patch", { ...passFields(), second, layer, positions, token: map.rows[0]?.token.id }, signal);
+      const row = await ask("explore/patch", { ...fields, second, layer, positions, token: map.rows[0]?.token.id }, signal);
       map.rows.push(row);
       draw();
     }
