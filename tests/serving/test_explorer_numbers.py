@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import torch
@@ -14,9 +12,8 @@ import torch
 import foretell
 from foretell.insight.replacement import without_heads
 from tests.serving.conftest import click, settled
+from tests.serving.test_explorer_panels import CORE, OTHER, TEXT, link
 
-TEXT, OTHER = "The return value of the", "The second line of the file"
-CORE = "trunk.blocks.0.attention.core"
 CHANGE = [{"value": CORE, "heads": [1], "scale": 0}]
 LAST = 4  # position of the text
 SAMPLE = 60  # numbers that are opened
@@ -37,11 +34,6 @@ NUMBERS = r"""() => [...document.querySelectorAll("main .opens, #live-panels .op
 })"""
 
 
-def link(**fields: Any) -> str:
-    values = {"text": TEXT, "change": json.dumps(CHANGE), **fields}
-    return "#" + "&".join(f"{name}={quote(value)}" for name, value in values.items())
-
-
 @pytest.fixture(scope="module")
 def server(start_server):
     return start_server("primer", "--memory", "0.05")
@@ -58,7 +50,7 @@ def whole_page(server, browser):
     context = browser.new_context()
     page, complaints = context.new_page(), []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{server.address}/{link(second=OTHER, otherText=OTHER)}")
+    page.goto(f"{server.address}/{link(CHANGE, second=OTHER, otherText=OTHER)}")
     settled(page)
     page.evaluate("window.print = () => {}")
     page.locator("#export details").evaluate("details => details.open = true")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
+from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
@@ -90,6 +90,23 @@ def token_id(model: LanguageModel, text: str) -> int:
     return ids[0]
 
 
+def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:
+    """The address with token texts replaced by token ids."""
+    index = [
+        token_id(model, entry) if isinstance(entry, str) and meaning == "token" else entry
+        for meaning, entry in zip(dimensions, address.index, strict=False)
+    ]
+    return Address(address.name, (*index, *address.index[len(dimensions) :]))
+
+
+@torch.no_grad()
+def token_losses(model: LanguageModel, ids: list[int], hidden: Tensor) -> Tensor:
+    """The negative log-probabilities (T-1,) of the tokens after the first, from hidden (T, D) after the last norm."""
+    next_ids = torch.tensor(ids[1:], dtype=torch.long)[:, None]
+    parts = zip(logit_chunks(model.decoder, hidden[:-1]), next_ids.split(rows_at_once(model.decoder)), strict=True)
+    return torch.cat([-model.log_probabilities(logits.cpu()).gather(1, part)[:, 0] for logits, part in parts])
+
+
 def to_array(value: Tensor) -> Array:
     """The tensor as float64 on the CPU, which is exact for all smaller floating-point types."""
     return value.detach().cpu().double().numpy()
@@ -137,13 +154,7 @@ class Recording:
     @cached_property
     def losses(self) -> list[float]:
         """The negative log-probability of each token but the first, given those before it."""
-        targets = torch.tensor(self.ids[1:], dtype=torch.long)
-        losses: list[float] = []
-        with torch.no_grad():
-            for logits in logit_chunks(self.model.decoder, self.hidden[:-1]):
-                following = targets[len(losses) : len(losses) + len(logits), None]
-                losses += (-self.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
-        return losses
+        return token_losses(self.model, self.ids, self.hidden).tolist()
 
     def stored(self, name: str) -> Tensor:
         """The value in its own dtype, without the batch row and dimensions that always have size 1."""

@@ -53,7 +53,10 @@ class Distribution:
 
 def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
     """exp(logit) over the sum of all exp(logit), with the tokens sorted by probability."""
-    token, after = scalar.index[1], Distribution(recording, scalar.index[0])
+    return probability_of(Distribution(recording, scalar.index[0]), scalar.index[1])
+
+
+def probability_of(after: Distribution, token: int) -> Working:
     equation = softmax_equation("probability", after.exponentials, token, "v")
     scale = equation.value * (2 + after.largest - float(after.logits[token]))
     return Working([after.listing(token), equation], equation.value, scale)
@@ -79,8 +82,8 @@ def explain_total(recording: Recording, scalar: TracedScalar) -> Working:
 
 def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
     """The logarithm of a probability."""
-    position, token = scalar.index
-    probability, after = explain_probability(recording, scalar), Distribution(recording, position)
+    token, after = scalar.index[1], Distribution(recording, scalar.index[0])
+    probability = probability_of(after, token)
     value = float(after.logits[token]) - after.largest - math.log(after.total)
     equation = equals(value, "logprob =", applied("log", probability.value))
     return Working([*probability.steps, equation], value, 2 + abs(value))

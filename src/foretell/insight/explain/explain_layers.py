@@ -281,10 +281,12 @@ def explain_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     working = explainer(recording, TracedScalar(spread, scalar.index))
     value = divisor_of(recording, scalar, working.value)
     inner = written(working.value, "+", recording.setting(spread, "eps"))
-    terms = Root(inner) if norm_of(recording, scalar).has_root else inner
+    has_root = norm_of(recording, scalar).has_root
     note = f"{spread.formula.replace('_', ' ')} = {address_of(spread.name, *scalar.index)}, plus epsilon"
+    equation = equals(value, "divisor =", Root(inner) if has_root else inner, note=note)
     # The root halves a relative error, and epsilon makes it smaller
-    return Working([*working.steps, equals(value, "divisor =", terms, note=note)], value, value + working.scale / value)
+    scale = value + working.scale / (value if has_root else 1)
+    return Working([*working.steps, equation], value, scale)
 
 
 def divisor_of(recording: Recording, scalar: TracedScalar, spread: float) -> float:

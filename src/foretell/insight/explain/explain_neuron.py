@@ -20,7 +20,7 @@ from foretell.insight.explain.contribution_values import LogitReadout
 from foretell.insight.explain.explain_outcome import ImpliedNumber
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
 from foretell.insight.page.block_values import Neurons, neurons_of
-from foretell.insight.recording import Array, Recording, address_of, record, to_array, token_id
+from foretell.insight.recording import Array, Recording, address_of, record, to_array, with_token_ids
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import suggest
@@ -55,15 +55,15 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
         stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
     recording = record(model, text, [*neurons.values, *(stream.names() if stream else [])])
     config = model.decoder.config
-    sizes = {"position": len(recording.ids), "neuron": neurons.down.weight.shape[1]}
+    sizes = {"position": len(recording.ids), "neuron": neurons.down.in_features}
     sizes |= {"element": config.width, "token": config.vocab_size}
-    given = [token_id(model, entry) if isinstance(entry, str) else entry for entry in wanted.index]
-    index = resolve_index(Address(wanted.name, tuple(given)), KINDS[kind], [sizes[name] for name in KINDS[kind]])
+    dimensions = KINDS[kind]
+    index = resolve_index(with_token_ids(model, wanted, dimensions), dimensions, [sizes[name] for name in dimensions])
     neuron = NeuronExplainer(recording, neurons, block, index)
     words = {"position": recording.token, "token": recording.named}
     meaning = [
         f"{name} {entry} {words[name](entry) if name in words else ''}".rstrip()
-        for name, entry in zip(KINDS[kind], index, strict=True)
+        for name, entry in zip(dimensions, index, strict=True)
     ]
     if kind == "written":
         return ImpliedNumber(index, tuple(meaning), *neuron.written(index[2]))

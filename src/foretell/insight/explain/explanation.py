@@ -10,7 +10,7 @@ import torch
 
 from foretell.device import dtype_name
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
+from foretell.insight.address import Address, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_contribution import explain_contribution, is_contribution
 from foretell.insight.explain.explain_distribution import DISTRIBUTION_EXPLAINERS, stored_in_distribution
@@ -32,7 +32,7 @@ from foretell.insight.explain.steps import (
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.implied_values import implied_values
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Recording, TracedScalar, address_of, record, token_id
+from foretell.insight.recording import Recording, TracedScalar, address_of, record, with_token_ids
 from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
@@ -250,15 +250,6 @@ def implied_explanation(name: str, number: ImpliedNumber, dtype: torch.dtype) ->
     rounding = ROUNDING * torch.finfo(dtype).eps * working.scale
     derived, steps = name not in (TASK_HEAD, TASK_WEIGHT), tuple(working.steps)
     return Explanation(name, index, meaning, steps, stored, dtype_name(dtype), derived, working.value, rounding)
-
-
-def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:
-    """The address with token texts replaced by token ids."""
-    index = [
-        token_id(model, entry) if isinstance(entry, str) and meaning == "token" else entry
-        for meaning, entry in zip(dimensions, address.index, strict=False)
-    ]
-    return Address(address.name, (*index, *address.index[len(dimensions) :]))
 
 
 def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:

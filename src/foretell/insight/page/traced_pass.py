@@ -26,12 +26,12 @@ from foretell.insight.page.block_values import (
     same_numbers,
 )
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
+from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
 from foretell.insight.replacement import Replacement
 from foretell.insight.trace import DEFAULT_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.cache import FreshKVView, KVView
-from foretell.model.decoder import Decoder, rows_at_once
+from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.text import Tokenizer
 
@@ -264,12 +264,7 @@ class TracedPass:
     @torch.inference_mode()
     def losses(self) -> np.ndarray:
         """The losses (T-1,) of the tokens of the text after the first, in nats."""
-        decoder, losses = self.page.model.decoder, []
-        for start in range(0, len(self.ids) - 1, size := rows_at_once(decoder)):
-            next_ids = torch.tensor(self.ids[start + 1 : start + 1 + size], device=self.final.device)
-            logprobs = self.page.model.log_probabilities(decoder.head(self.final[start : start + len(next_ids)]))
-            losses.append(-logprobs.gather(1, next_ids[:, None])[:, 0])
-        return array(torch.cat(losses)) if losses else np.zeros(0)
+        return array(token_losses(self.page.model, self.ids, self.final))
 
     @cached_property
     def row_ids(self) -> list[int]:

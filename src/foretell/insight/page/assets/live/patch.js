@@ -120,9 +120,10 @@ function patchTable() {
       make("td", { class: "number", ...opensDifference(after, { address, ...unpatched() }) }, signed(four, cell.logprob_difference)));
   };
   const head = make("tr", {}, ...["Patch", "Position", "Log-probability", "Change"].map((name, i) => make("th", { scope: "col", class: i > 1 ? "number" : "" }, name)));
-  return make("details", { open: isOpen, ontoggle: ({ target }) => { map.isOpen = target.open; } }, make("summary", {}, "As a table"),
-    make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Patches as a table" },
-      make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), make("thead", {}, head), make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row)))))));
+  const region = make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Patches as a table" });
+  const show = () => map.isOpen && !region.firstChild && fill(region, make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), make("thead", {}, head), make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row))))));
+  show(); // a closed table is not made: the map is drawn again with each row
+  return make("details", { open: isOpen, ontoggle: ({ target }) => { map.isOpen = target.open; show(); } }, make("summary", {}, "As a table"), region);
 }
 
 const placeOf = ({ layer }) => (layer < 0 ? "embedding" : `after layer ${layer}`);
