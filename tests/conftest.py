@@ -119,7 +119,7 @@ def _short_samples() -> Iterator[None]:
         yield
 
 
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120_000  # milliseconds until an answer is missed, on a machine with much other work
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 

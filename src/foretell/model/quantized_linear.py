@@ -49,8 +49,18 @@ class QuantizedMatrix(nn.Module):
             self.register_buffer(name, tensor)
 
     @classmethod
+    def buffers_of(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        """The buffers of a matrix; on the meta device empty ones, where rounding GPT-2 to int4 takes five seconds."""
+        return (cls.empty if weight.is_meta else cls.quantize)(weight, group)
+
+    @classmethod
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The buffers of a matrix, weights rounded to the nearest."""
+        """Weights rounded to the nearest."""
+        raise NotImplementedError
+
+    @classmethod
+    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        """The shapes and types of `quantize`."""
         raise NotImplementedError
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -98,6 +108,14 @@ class Int8Matrix(QuantizedMatrix):
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
         return quantize_int8(weight, group)
 
+    @classmethod
+    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        outputs, inputs = weight.shape
+        return {
+            "integers": weight.new_empty(outputs, inputs, dtype=torch.int8),
+            "scales": weight.new_empty(outputs, inputs // group),
+        }
+
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         exact = dtype if dtype == SCALE_DTYPE else torch.float32
         return times_scales(self.integers[index], self.scales[index], exact).to(dtype)
@@ -119,6 +137,16 @@ class Int4Matrix(QuantizedMatrix):
     @classmethod
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
         return quantize_int4(weight, group)
+
+    @classmethod
+    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        outputs, inputs = weight.shape
+        scales, minima = (weight.new_empty(outputs, inputs // group) for _ in range(2))
+        return {
+            "integers": weight.new_empty(outputs, inputs // 2, dtype=torch.uint8),
+            "scales": scales,
+            "minima": minima,
+        }
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         return dequantize_int4(self.integers[index], self.scales[index], self.minima[index]).to(dtype)
@@ -209,7 +237,7 @@ def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
 def quantized_embedding(decoder: Decoder, group: int) -> QuantizedEmbedding:
     """The token embedding of a decoder in int8."""
     weight = matrix_of(decoder.embed.token)
-    return QuantizedEmbedding(QuantizedEmbedding.quantize(weight.detach(), group))
+    return QuantizedEmbedding(QuantizedEmbedding.buffers_of(weight.detach(), group))
 
 
 def quantized_form(
@@ -224,7 +252,7 @@ def quantized_form(
         return QuantizedTiedHead(token, layer.bias)
     assert isinstance(layer, nn.Linear)
     kind = Int8Linear if is_head else LINEARS[config.to]
-    return kind(kind.quantize(layer.weight.detach(), config.group), layer.bias)
+    return kind(kind.buffers_of(layer.weight.detach(), config.group), layer.bias)
 
 
 def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
