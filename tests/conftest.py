@@ -119,6 +119,7 @@ def _short_samples() -> Iterator[None]:
         yield
 
 
+# The first has no window and takes a quarter of the processor time of the second
 CHROMIUM_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120_000  # milliseconds until an answer is missed, on a machine with much other work
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
 
 from foretell.config import ModelConfig
 from foretell.convert.export import write_huggingface
@@ -20,7 +26,7 @@ from foretell.language_model import LanguageModel, save_model
 from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.safetensors_files import read_tensor
-from foretell.safetensors_header import read_header
+from foretell.safetensors_header import DTYPE_BITS, read_header
 from foretell.text import train_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER, TEMPLATE = "config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"
@@ -156,3 +162,51 @@ def test_a_header_of_a_million_empty_tensors_is_refused_before_it_is_parsed(mode
     (tmp_path / "model" / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(CheckpointError, match="its header would have"):
         load(tmp_path / "model", "cpu")
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+ENTRIES = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from([*DTYPE_BITS, "F12", 7]),
+        "shape": st.lists(st.sampled_from([0, 1, 2, 3, 4, 16, -1, True, 2**62]), max_size=3),
+        "data_offsets": st.lists(st.sampled_from([0, 2, 3, 4, 6, 8, 16, -1, True, 2**63]), min_size=1, max_size=3),
+    }
+)
+METADATA_VALUES = [None, {"a": "b"}, {"a": 1}, [], 2]
+EXTRAS = st.sampled_from([{}, {"x": 3}, *({"__metadata__": value} for value in METADATA_VALUES)])
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
+    """Entries of tensors one after the other, of which one may be replaced by another entry; the size of the data."""
+    header, end = {}, 0
+    for name in draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=4)):
+        dtype, shape = (
+            draw(st.sampled_from(sorted(DTYPE_BITS))),
+            draw(st.lists(st.sampled_from([0, 1, 4, 8]), max_size=2)),
+        )
+        size = math.prod(shape) * DTYPE_BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    if header and draw(st.booleans()):
+        field = draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
+        draw(st.sampled_from(list(header.values())))[field] = draw(ENTRIES)[field]
+    return header | draw(EXTRAS), max(0, end + draw(st.sampled_from([0, 0, 0, 1, -1])))
+
+
+@settings(max_examples=500)
+@given(headers())
+def test_a_header_is_accepted_exactly_if_the_safetensors_library_accepts_it(tmp_path_factory, drawn) -> None:
+    header, size = drawn
+    encoded, path = json.dumps(header).encode(), tmp_path_factory.getbasetemp() / "drawn.safetensors"
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + bytes(size))
+    try:
+        with safe_open(path, "np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            expected = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
+    except SafetensorError:
+        with pytest.raises(CheckpointError, match="damaged, cut short or not a safetensors file"):
+            read_header(path)
+    else:
+        assert {name: (each.dtype, each.shape) for name, each in read_header(path).items()} == expected

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, TensorSpec, serialize
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,9 +25,8 @@ from foretell.safetensors_header import (
     FLOAT_NAMES,
     MOST_OWN_HEADER_BYTES,
     StoredTensor,
-    check_header,
-    one_line_errors,
-    open_by_library,
+    read_header,
+    refuse,
     stamp_of,
 )
 
@@ -110,9 +109,12 @@ def in_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
-    check_header(path, MOST_OWN_HEADER_BYTES)
-    with one_line_errors(path):
-        return open_by_library(path, "pt")
+    read_header(path, MOST_OWN_HEADER_BYTES)
+    try:
+        with open_regular(path) as file:  # by its descriptor, since the library takes only names in UTF-8
+            return safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
+    except (SafetensorError, OSError, RuntimeError) as error:
+        refuse(path, str(error))
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:

@@ -235,10 +235,11 @@ def test_info_lists_layers_by_number_and_the_head_last(foretell, tmp_path):
         ["tokenize", "RUN", "The"],
     ],
 )
-def test_verbs_that_run_no_model_do_not_import_torch(arguments, trained, exported):
+def test_verbs_that_run_no_model_import_neither_torch_nor_numpy(arguments, trained, exported):
     words = [{"RUN": str(trained), "HUGGINGFACE": str(exported)}.get(word, word) for word in arguments]
     code = (
-        f"import sys\nfrom foretell.cli.main import run\nassert run({words!r}) == 0\nsys.exit('torch' in sys.modules)"
+        f"import sys\nfrom foretell.cli.main import run\nassert run({words!r}) == 0\n"
+        "sys.exit(', '.join({'torch', 'numpy'} & set(sys.modules)) or None)"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
