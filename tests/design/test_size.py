@@ -104,8 +104,8 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
     (
         "insight",
-        19,
-        3078,
+        20,
+        3105,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -117,7 +117,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         5,
-        901,
+        902,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),

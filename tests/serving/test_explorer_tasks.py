@@ -194,7 +194,7 @@ def test_every_number_of_a_head_follows_from_its_operands(folders, server, name)
         ("labels", "task_head", "task_head has shape (4)"),
         ("labels", "task_head[4]", "out of range"),
         ("labels", "task_head.contributions.word[0,9]", "out of range"),
-        ("labels", "task_head['ugly']", "whole number"),
+        ("labels", "task_head['ugly']", "no output is named 'ugly'"),
         ("labels", "task_head.weights[0,0]", "no value is named 'task_head.weights'"),
         ("stars", "task_head.probabilities[0]", "no value is named"),
         ("series", "task_head[0]", "no value is named"),

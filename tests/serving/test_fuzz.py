@@ -257,6 +257,7 @@ def test_random_requests_leave_nothing_behind(fuzzed):
     check_growth(states[1:], NUM_REQUESTS >= MEMORY_CHECKED_FROM)
 
 
+@pytest.mark.long
 def test_a_soak_leaves_nothing_behind(fuzzed):
     seconds = SOAK_SECONDS / SOAK_ROUNDS
     seeds = range(SEED, SEED + NUM_SOAKING * SOAK_ROUNDS, NUM_SOAKING)

@@ -15,11 +15,11 @@ from torch import Tensor
 from foretell.errors import UsageError
 from foretell.files import check_target, format_bytes, new_files
 from foretell.insight.address import ONE_ROW
+from foretell.model.decoder import HEAD
 from foretell.model.structure import Structure, Value
 from foretell.paths import starred
 from foretell.safetensors_files import save_tensors
 
-HEAD = "head"  # the path of a decoder's last module
 LARGEST_SHOWN = 3
 FORMAT = "foretell.trace/1"
 

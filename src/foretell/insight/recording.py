@@ -18,7 +18,7 @@ from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Address, Dime
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import Decoder, check_logits, logit_chunks, rows_at_once
+from foretell.model.decoder import HEAD, Decoder, check_logits, logit_chunks, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
@@ -270,7 +270,7 @@ def record(model: LanguageModel, text: str | list[int], select: str | list[str])
     with torch.no_grad(), Trace(model, select) as trace:
         hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))  # (1, T, D)
         # Without a name of the head, the logits of all positions are not needed at once
-        if any(name.partition(".")[0] == "head" for name in trace.selected):
+        if any(name.partition(".")[0] == HEAD for name in trace.selected):
             model.decoder.head(hidden)
     return Recording(model, ids, trace, hidden[0])
 

@@ -68,6 +68,7 @@ class PositionEmbedding(nn.Embedding):
     description = Description(formula="position vector", inputs=("positions",), is_float32=True)
 
 
+HEAD = "head"  # the path of a decoder's last module
 POSITIONS = {
     "learned": lambda config: PositionEmbedding(config.context_length, config.width),
     "sinusoidal": lambda config: SinusoidalPosition(config.width),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import QuantizationConfig, Scheme
-from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
 from foretell.model.kernels.float32_matmul import fastest_dtype, linear_in_parts
 from foretell.model.quantization import (
@@ -208,7 +208,7 @@ class QuantizedTiedHead(TiedHead):
 
 
 LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
-HEAD, TOKEN = "head", "embed.token"
+TOKEN = "embed.token"
 
 
 def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from foretell.insight.trace import Trace
+from foretell.model.decoder import HEAD
 from foretell.model.structure import Value
 from foretell.paths import select
 from foretell.serving.errors import errors_of, refused
@@ -17,7 +18,6 @@ from foretell.serving.models import ExploredModel
 
 MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
 MOST_OPERATIONS = 256  # of a pass
-HEAD = "head"
 Operation = Callable[[Tensor], Tensor]
 
 

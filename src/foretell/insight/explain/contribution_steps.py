@@ -10,6 +10,7 @@ from torch import nn
 
 from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, HeadReads, Normalized, Part, Term
 from foretell.insight.explain.contribution_values import VECTOR, Contributions, LogitReadout, Output, Readout
+from foretell.insight.explain.implied_number import Explained
 from foretell.insight.explain.steps import (
     Column,
     Listing,
@@ -33,8 +34,6 @@ from foretell.typesetting.expression import Call, Expression
 
 WRITTEN = "contributions.written"
 NO_BIAS = "The task's head has no bias."
-
-Explained = tuple[float, Working]  # the stored number, and the steps to it
 
 
 def explain_part(numbers: Contributions, readout: Readout, output: Output, part: int) -> Explained:

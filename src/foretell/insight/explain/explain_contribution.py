@@ -12,16 +12,13 @@ if the head reads that. A `.difference` of them has a second output after the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, resolve_index
+from foretell.insight.address import Address
 from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, names_by_token
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
-    Explained,
     added_up,
     explain_difference,
     explain_logit,
@@ -41,27 +38,18 @@ from foretell.insight.explain.contribution_values import (
     OutcomeReadout,
     Readout,
 )
-from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, ImpliedNumber
+from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
+from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import address_of, record, token_id
+from foretell.insight.recording import address_of, record
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.paths import suggest
 
 LOGITS, DIFFERENCE = "logits", ".difference"
 
 
 def is_contribution(name: str) -> bool:
     return name.startswith((LogitReadout.name, OutcomeReadout.name, LOGITS + DIFFERENCE))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Numbers with an address: the meanings and sizes of their indices, and the steps to one of them."""
-
-    dimensions: Dimensions
-    sizes: tuple[int, ...]
-    explain: Callable[..., Explained]
 
 
 def explain_contribution(
@@ -73,13 +61,7 @@ def explain_contribution(
     is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
     names = names_by_token(stream, structure) if is_by_token else stream.names()
     explainer = ContributionExplainer(Contributions(record(model, text, names), stream), outcomes)
-    if wanted.name not in explainer.kinds:
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*explainer.kinds])}")
-    kind = explainer.kinds[wanted.name]
-    given = [*map(explainer.number_of, kind.dimensions, wanted.index), *wanted.index[len(kind.dimensions) :]]
-    index = resolve_index(Address(wanted.name, tuple(given)), kind.dimensions, kind.sizes)
-    meaning = [explainer.meaning(*entry) for entry in zip(kind.dimensions, index, strict=True)]
-    return ImpliedNumber(index, tuple(meaning), *kind.explain(index))
+    return explain_number(explainer.recording, explainer.kinds, wanted, explainer.texts)
 
 
 class ContributionExplainer:
@@ -89,39 +71,39 @@ class ContributionExplainer:
         self.numbers, self.recording = numbers, numbers.recording
         logits = LogitReadout(self.recording)
         T, D, N, P = len(self.recording.ids), self.recording.config.width, len(numbers.names), numbers.num_vectors
-        self.labels = list[str]()
+        self.texts: dict[str, Sequence[str]] = {"part": numbers.names}
         of_vector = ("position", "part", "element"), (T, P, D)
         self.kinds = {
-            VECTOR: Kind(*of_vector, partial(explain_vector, numbers)),
-            WRITTEN: Kind(*of_vector, partial(explain_written, numbers)),
+            VECTOR: NumberKind(*of_vector, partial(explain_vector, numbers)),
+            WRITTEN: NumberKind(*of_vector, partial(explain_written, numbers)),
             **self.of_outputs(logits.name, logits, explain_part, part=N),
             LOGITS + DIFFERENCE: self.of_outputs(LOGITS, logits, explain_logit)[LOGITS + DIFFERENCE],
         }
         if outcomes is None:
             return
         task = OutcomeReadout(self.recording, outcomes)
-        self.labels, owners = task.labels, outcomes.words()
+        self.texts["output"], owners = task.labels, outcomes.words()
         word = partial(explain_word, owners)
         self.kinds |= self.of_outputs(task.name, task, explain_part, part=N)
         self.kinds |= self.of_outputs(f"{task.name}.word", task, word, word=max(owners) + 1)
         self.kinds |= self.of_outputs(f"{task.name}.token", task, explain_token, part=N, source=T)
         self.kinds |= self.of_outputs(f"{task.name}.read", task, explain_read, part=P, position=T, source=T)
         if outcomes.reads_mean:
-            self.kinds[TASK_VECTOR] = Kind(("part", "element"), (P, D), partial(explain_mean_vector, numbers))
+            self.kinds[TASK_VECTOR] = NumberKind(("part", "element"), (P, D), partial(explain_mean_vector, numbers))
 
     def of_outputs(
         self, name: str, readout: Readout, explain: Callable[..., Explained], **others: int
-    ) -> dict[str, Kind]:
+    ) -> dict[str, NumberKind]:
         """The numbers of each output of a readout, and their differences. others: the sizes of further indices."""
         dimensions, sizes = (*readout.dimensions, *others), (*readout.sizes, *others.values())
         length = len(readout.sizes)
         own = partial(self.explain_output, name, readout, explain)
-        difference = Kind(
+        difference = NumberKind(
             (*dimensions[:length], *dimensions[length - 1 :]),
             (*sizes[:length], *sizes[length - 1 :]),
             partial(explain_difference, name, length, own),
         )
-        return {name: Kind(dimensions, sizes, own), name + DIFFERENCE: difference}
+        return {name: NumberKind(dimensions, sizes, own), name + DIFFERENCE: difference}
 
     def explain_output(
         self, name: str, readout: Readout, explain: Callable[..., Explained], index: tuple[int, ...]
@@ -135,20 +117,3 @@ class ContributionExplainer:
         columns = {"output": range(len(rows)), "label": readout.labels[:-1], "contribution": rows}
         working = added_up(columns, address_of(name, *output[:-1], ":", *rest), len(rows))
         return working.value, working
-
-    def number_of(self, meaning: str, entry: int | str) -> int | str:
-        """The number of a token, part or label that is given as text; anything else as it is."""
-        if isinstance(entry, int) or meaning not in ("token", "part", "output"):
-            return entry
-        if meaning == "token":
-            return token_id(self.recording.model, entry)
-        names = self.numbers.names if meaning == "part" else self.labels
-        if entry not in names:
-            raise UsageError(f"no {meaning} is named {entry!r}{suggest(entry, names)}")
-        return names.index(entry)
-
-    def meaning(self, dimension: str, entry: int) -> str:
-        names = {"part": self.numbers.names, "output": self.labels}
-        of_token = {"position": self.recording.token, "source": self.recording.token, "token": self.recording.named}
-        words = {**of_token, **{name: known.__getitem__ for name, known in names.items()}}.get(dimension)
-        return f"{dimension} {entry} {words(entry) if words else ''}".rstrip()

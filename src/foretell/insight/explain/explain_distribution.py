@@ -19,8 +19,9 @@ from foretell.insight.explain.steps import (
     softmax_equation,
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of, to_array
+from foretell.model.decoder import HEAD
 
-HEAD, PROBABILITIES, LOSS = "head", "probabilities", "loss"
+PROBABILITIES, LOSS = "probabilities", "loss"
 
 
 class Distribution:

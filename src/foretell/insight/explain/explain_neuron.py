@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, resolve_index
+from foretell.insight.address import Address, Dimensions
 from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
 from foretell.insight.explain.contribution_values import LogitReadout
-from foretell.insight.explain.explain_outcome import ImpliedNumber
+from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
 from foretell.insight.page.block_values import Neurons, neurons_of
-from foretell.insight.recording import Array, Recording, address_of, record, to_array, with_token_ids
+from foretell.insight.recording import Array, Recording, address_of, record, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import suggest
@@ -54,35 +54,28 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
     if kind in ("vector", "contributions"):
         stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
     recording = record(model, text, [*neurons.values, *(stream.names() if stream else [])])
-    config = model.decoder.config
     sizes = {"position": len(recording.ids), "neuron": neurons.down.in_features}
-    sizes |= {"element": config.width, "token": config.vocab_size}
+    sizes |= {"element": model.decoder.config.width, "token": model.decoder.config.vocab_size}
+
+    def explain(index: tuple[int, ...]) -> Explained:
+        neuron = NeuronExplainer(recording, neurons, block, index)
+        if stream is None:
+            return neuron.written(index[2]) if kind == "written" else neuron.vector_norm()
+        _, *norms = stream.trail(neurons.update)
+        source = address_of(f"{block}{NEURONS}written", *index[:2], ":")
+        element = index[2] if kind == "vector" else 0
+        steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)
+        if kind == "vector":
+            vector = torch.from_numpy(neuron.vector)[None]  # (1, D)
+            stored = float(stream.carry(neurons.update, vector, recording.trace, index[0])[0, element])
+            return stored, Working(steps, float(after[element]), 8 * float(np.abs(neuron.vector).max() + abs(stored)))
+        source = address_of(f"{block}{NEURONS}vector", *index[:2], ":")
+        working = dot_product(LogitReadout(recording), (index[0], index[2]), source, after)
+        return working.value, working
+
     dimensions = KINDS[kind]
-    index = resolve_index(with_token_ids(model, wanted, dimensions), dimensions, [sizes[name] for name in dimensions])
-    neuron = NeuronExplainer(recording, neurons, block, index)
-    words = {"position": recording.token, "token": recording.named}
-    meaning = [
-        f"{name} {entry} {words[name](entry) if name in words else ''}".rstrip()
-        for name, entry in zip(dimensions, index, strict=True)
-    ]
-    if kind == "written":
-        return ImpliedNumber(index, tuple(meaning), *neuron.written(index[2]))
-    if kind == "vector_norm":
-        return ImpliedNumber(index, tuple(meaning), *neuron.vector_norm())
-    assert stream is not None, "made above"
-    _, *norms = stream.trail(neurons.update)
-    source = address_of(f"{block}{NEURONS}written", *index[:2], ":")
-    element = index[2] if kind == "vector" else 0
-    steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)
-    if kind == "vector":
-        stored = float(
-            stream.carry(neurons.update, torch.from_numpy(neuron.vector)[None], recording.trace, index[0])[0, element]
-        )
-        working = Working(steps, float(after[element]), 8 * float(np.abs(neuron.vector).max() + abs(stored)))
-        return ImpliedNumber(index, tuple(meaning), stored, working)
-    source = address_of(f"{block}{NEURONS}vector", *index[:2], ":")
-    working = dot_product(LogitReadout(recording), (index[0], index[2]), source, after)
-    return ImpliedNumber(index, tuple(meaning), working.value, working)
+    numbers = NumberKind(dimensions, tuple(sizes[name] for name in dimensions), explain)
+    return explain_number(recording, {wanted.name: numbers}, wanted, {})
 
 
 class NeuronExplainer:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, resolve_index
+from foretell.insight.address import Address
+from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Listing,
     Remark,
@@ -21,21 +19,11 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Array, Recording, address_of, to_array
-from foretell.paths import suggest
 
 HEAD = "task_head"
 MEAN_OF_LABELS = "the mean of all labels"
 DIFFERENCE = f"{HEAD}.difference"
 PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
-
-
-class ImpliedNumber(NamedTuple):
-    """A number that has no trace name: its index and what that means, the stored number, and the steps to it."""
-
-    index: tuple[int, ...]
-    meaning: tuple[str, ...]
-    stored: float
-    working: Working
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
@@ -45,51 +33,65 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
 
     An output may be given by its name. Raises `UsageError` for an unknown name or index.
     """
-    C, D = len(outcomes.names), outcomes.weight.shape[1]
-    tokens = (len(recording.ids),) if outcomes.kind == "tags" else ()
-    num_rows = C + (len(outcomes.weight) > 1)
-    shapes = {HEAD: (*tokens, num_rows), DIFFERENCE: (*tokens, num_rows, num_rows), WEIGHT: (len(outcomes.weight), D)}
-    shapes |= {MEAN: (D,)} if outcomes.reads_mean else {}
-    shapes |= {PROBABILITIES: (*tokens, C)} if C > 1 else {}
-    if wanted.name not in shapes:
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*shapes])}")
-    dimensions: Dimensions = (*["position"] * len(tokens), "output")
-    others = {MEAN: ("element",), WEIGHT: ("output", "element"), DIFFERENCE: (*dimensions, "output")}
-    dimensions = others.get(wanted.name, dimensions)
-    given = [outcomes.names.index(entry) if entry in outcomes.names else entry for entry in wanted.index]
-    index = resolve_index(Address(wanted.name, tuple(given)), dimensions, shapes[wanted.name])
-    meaning = [f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True)]
-    if wanted.name == MEAN:
-        mean, working = recording.hidden.mean(0, keepdim=True), explain_mean(recording, index[0])
-        return ImpliedNumber(index, tuple(meaning), float(mean[0, index[0]]), working)
-    if wanted.name == WEIGHT:
-        meaning[0] += f" {outcomes.names[outcomes.first + index[0]]}"
-        value = float(outcomes.weight[index])
-        working = Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
-        return ImpliedNumber(index, tuple(meaning), value, working)
-    words = {"position": recording.token, "output": [*outcomes.names, MEAN_OF_LABELS].__getitem__}
-    meaning = [f"{line} {words[name](entry)}" for name, line, entry in zip(dimensions, meaning, index, strict=True)]
-    outputs = outcomes.read(recording.model.decoder, recording.hidden)
-    position = index[: len(tokens)]
-    if wanted.name == DIFFERENCE or index[-1] == C:
-        logits = to_array(outputs[position])
-        working = explain_combination(outcomes.names, logits, index[len(tokens) :], position)
-        return ImpliedNumber(index, tuple(meaning), working.value, working)
-    output = index[-1]
-    if wanted.name == PROBABILITIES:
-        logits = to_array(outputs[position[0]] if position else outputs)
-        working = explain_share(outcomes.names, logits, (*position, output))
-        return ImpliedNumber(index, tuple(meaning), float(outputs.double().softmax(-1)[index]), working)
-    stored = float(outputs[index])
-    if not 0 <= output - outcomes.first < len(outcomes.weight):
-        remark = f"It is w · x of the pass over this answer; the pass shown here has answer {outcomes.first}, from 0."
-        working = unchanged(remark, stored)
-        return ImpliedNumber(index, tuple(meaning), stored, working)
-    at = slice(position[0], position[0] + 1) if position else outcomes.positions(len(recording.ids))
-    own = outcomes.outputs(recording.hidden) if outcomes.kind == "orders" else outputs
-    rest = float(outputs[index].double() - own[index].double())
-    working = explain_output(recording, outcomes, output - outcomes.first, at, rest)
-    return ImpliedNumber(index, tuple(meaning), stored, working)
+    names = [*outcomes.names, MEAN_OF_LABELS]
+    texts = names[outcomes.first :] if wanted.name == WEIGHT else names
+    return explain_number(recording, OutcomeExplainer(recording, outcomes).kinds(), wanted, {"output": texts})
+
+
+class OutcomeExplainer:
+    """The steps to the numbers of a head after a pass."""
+
+    def __init__(self, recording: Recording, outcomes: Outcomes):
+        self.recording, self.outcomes = recording, outcomes
+        self.outputs = outcomes.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
+
+    def kinds(self) -> dict[str, NumberKind]:
+        """The kinds of numbers by name."""
+        *tokens, C = self.outputs.shape
+        W, D = self.outcomes.weight.shape
+        dimensions = (*["position"] * len(tokens), "output")
+        num_rows = C + (W > 1)
+        kinds = {
+            HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
+            DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
+            WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
+        }
+        kinds |= {MEAN: NumberKind(("element",), (D,), self.mean)} if self.outcomes.reads_mean else {}
+        return kinds | ({PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability)} if C > 1 else {})
+
+    def output(self, index: tuple[int, ...]) -> Explained:
+        """An output, or after the last the mean of all."""
+        outcomes, names = self.outcomes, self.outcomes.names
+        *position, output = index
+        if output == len(names):
+            working = explain_combination(names, to_array(self.outputs[index[:-1]]), (output,), index[:-1])
+            return working.value, working
+        stored = float(self.outputs[index])
+        if not 0 <= output - outcomes.first < len(outcomes.weight):
+            remark = (
+                f"It is w · x of the pass over this answer; the pass shown here has answer {outcomes.first}, from 0."
+            )
+            return stored, unchanged(remark, stored)
+        at = slice(position[0], position[0] + 1) if position else outcomes.positions(len(self.recording.ids))
+        own = outcomes.outputs(self.recording.hidden) if outcomes.kind == "orders" else self.outputs
+        rest = float(self.outputs[index].double() - own[index].double())
+        return stored, explain_output(self.recording, outcomes, output - outcomes.first, at, rest)
+
+    def difference(self, index: tuple[int, ...]) -> Explained:
+        position, outputs = index[:-2], index[-2:]
+        working = explain_combination(self.outcomes.names, to_array(self.outputs[position]), outputs, position)
+        return working.value, working
+
+    def probability(self, index: tuple[int, ...]) -> Explained:
+        working = explain_share(self.outcomes.names, to_array(self.outputs[index[:-1]]), index)
+        return float(self.outputs.double().softmax(-1)[index]), working
+
+    def weight(self, index: tuple[int, ...]) -> Explained:
+        value = float(self.outcomes.weight[index])
+        return value, Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
+
+    def mean(self, index: tuple[int, ...]) -> Explained:
+        return float(self.recording.hidden.mean(0)[index]), explain_mean(self.recording, *index)
 
 
 def explain_combination(

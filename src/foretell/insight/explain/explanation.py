@@ -19,7 +19,8 @@ from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at
 from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
 from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
 from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
-from foretell.insight.explain.explain_outcome import ImpliedNumber, explain_outcome
+from foretell.insight.explain.explain_outcome import explain_outcome
+from foretell.insight.explain.implied_number import ImpliedNumber
 from foretell.insight.explain.steps import (
     Explainer,
     Remark,
@@ -35,7 +36,7 @@ from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Recording, TracedScalar, address_of, record, with_token_ids
 from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import HEAD, Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
 from foretell.model.quantized_linear import quantized_layers
 from foretell.model.structure import Structure, Value, model_structure
@@ -46,7 +47,7 @@ from foretell.typesetting.html import Shown
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
 # configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
-HEAD, HEAD_WEIGHT = "head", "head.weight"  # the weight of a tied head is another module's
+HEAD_WEIGHT = f"{HEAD}.weight"  # the weight of a tied head is another module's
 ALIASES = {"logits": HEAD}
 
 
