@@ -28,7 +28,7 @@ ALLOWED = {
     "cli/terminal.py": ["os.open"],
     "runs/lock.py": ["os.open"],
     "model/kernels/warming.py": ["os.open"],  # a folder, to lock it
-    "safetensors_header.py": ["safe_open"],  # the descriptor of a file that open_regular opened
+    "safetensors_files.py": ["safe_open"],  # the descriptor of a file that open_regular opened
     "convert/peft.py": ["load_file"],  # reads back the adapter that the export has just written
     # data, read a piece at a time: `find_files` and the index of the store refuse anything but regular files
     "data/lines.py": [

@@ -288,7 +288,17 @@ def test_a_second_text_that_is_too_short(open_panels):
     page, _ = open_panels(link(second="a"))
     page.locator("#patch-from").fill("5")
     click(page, "Compute the map")
-    assert "second text" in page.locator("#trouble").inner_text()
+    assert "second text" in page.locator("#patch-map").inner_text()
+    for first, second, words in (
+        ("2", "A bird", "The first position is after the last"),
+        ("", "", "Enter a second text"),
+    ):
+        page.locator("#second").fill(second)
+        page.locator("#patch-from").fill(first)
+        page.locator("#patch-to").fill("0")
+        click(page, "Compute the map")
+        assert words in page.locator("#patch-map").inner_text()
+    assert page.locator("#trouble").is_hidden()
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -350,6 +360,21 @@ def test_a_contribution_opens_down_to_what_a_head_wrote(open_panels):
     assert complaints == []
 
 
+@pytest.mark.parametrize("table", ["#row-table", "#next-table"])
+def test_the_focus_returns_to_the_number_that_was_opened(open_panels, table):
+    page, _ = open_panels(link())
+    page.locator("#attention-section").scroll_into_view_if_needed()
+    settled(page)
+    page.locator(f"{table} .opens").nth(1).focus()
+    address = "document.activeElement.closest('[data-address]')?.dataset.address"
+    opened = page.evaluate(address)
+    page.keyboard.press("Enter")
+    settled(page)
+    assert opened and page.locator("#address").input_value() == opened
+    page.keyboard.press("Escape")
+    assert page.evaluate(address) == opened
+
+
 def test_a_typed_address_and_one_that_is_wrong(open_panels):
     page, _ = open_panels(link(CHANGES[:1]))
     effect(page)
@@ -362,7 +387,8 @@ def test_a_typed_address_and_one_that_is_wrong(open_panels):
     page.locator("#address").fill("<img src=x onerror=alert(1)>[0]")
     page.locator("#address").press("Enter")
     settled(page)
-    assert "is not an address" in page.locator("#trouble").inner_text()
+    assert "is not an address" in page.locator("#value-body").inner_text()
+    assert page.locator("#trouble").is_hidden()
     assert page.locator("#value img").count() == 0
 
 
@@ -530,6 +556,8 @@ def test_hostile_links_are_shown_and_never_executed(open_panels):
     code_of(page, "As Python")
     code_of(page, "As curl")
     assert page.title() == "primer · foretell" and page.locator("#live-panels img").count() == 0
+    page.evaluate("hash => { location.hash = hash; }", link().replace("%5B%5D", "[xx"))
+    page.wait_for_selector("#trouble:has-text('The link is damaged')")
     assert [line for line in complaints if "400" not in line] == []
 
 
@@ -551,4 +579,7 @@ def test_two_texts_are_compared(open_live, model):
     assert page.locator("#compared table").count() == 0
     page.get_by_text("End the comparison").click()
     page.wait_for_selector("#compared:empty", state="attached")
+    page.locator("#other-text").fill(OTHER)
+    click(page, "Compare", "#compare", exact=True)
+    assert page.locator("#other-text").input_value() == OTHER and page.locator("#compared table").count() == 2
     assert [line for line in complaints if "404" not in line] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import socket
 import threading
@@ -349,7 +350,7 @@ def test_health_answers_while_requests_are_refused(server):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"prompt": NaN}', "the body is not JSON: it has NaN, and JSON has finite numbers alone"),
+        (b'{"prompt": NaN}', "the body is not JSON: it has NaN, and JSON has only finite numbers"),
         (b'{"seed": -Infinity}', "the body is not JSON: it has -Infinity"),
         (b'{"seed": ' + b"1" * 5000 + b"}", "a whole number in the body has more than 4,300 digits"),
         (b'{"prompt": "\xff"}', "the body is not JSON: it is not UTF-8"),
@@ -358,6 +359,12 @@ def test_health_answers_while_requests_are_refused(server):
 def test_a_body_that_cannot_be_read_is_refused_with_its_reason(server, body, message):
     answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert refused(answer)["message"].startswith(message)
+
+
+def test_a_body_with_a_content_encoding_is_refused(server):
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = server.client.post("/v1/completions", content=gzip.compress(b'{"prompt": "x"}'), headers=headers)
+    assert answer.status_code == 415 and "content encoding" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", ["{bad", "[[1]", "}" * 100, '{"a": [1}'])

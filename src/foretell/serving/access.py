@@ -91,6 +91,8 @@ class Access:
             raise ApiError(503, "the server is shutting down")
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the content type must be application/json")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "the body must be sent without a content encoding")
         return client
 
     def _check_host(self, headers: Headers) -> None:

@@ -37,7 +37,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 def refuse_constant(name: str) -> NoReturn:
     """Refuse NaN and infinities, which Python reads."""
-    raise ApiError(400, f"the body is not JSON: it has {name}, and JSON has finite numbers alone")
+    raise ApiError(400, f"the body is not JSON: it has {name}, and JSON has only finite numbers")
 
 
 def reason_of(error: ValueError) -> str:

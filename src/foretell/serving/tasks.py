@@ -87,7 +87,7 @@ class TaskEndpoint(TextEndpoint[TaskRequest]):
         if name not in self.models:
             known = ", ".join(self.models) or "none"
             asked = f"no model named {name[:80]!r} answers" if name else "the request names no model for"
-            message = f"{asked} {self.path}; models for it: {known}"
+            message = f"{asked} {self.path}, which needs a model tuned for that task; served: {known}"
             raise ApiError(404, message, "model", "model_not_found")
         return self.models[name]
 

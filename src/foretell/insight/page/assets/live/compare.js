@@ -10,13 +10,13 @@ const TOKENS = 12; // of each table: those with the largest probability in one o
 
 export function makeCompare(served) {
   const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) });
-  const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", onchange: () => compareWith(model.value, text.value) });
+  const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", dir: "auto", onchange: () => compareWith(model.value, text.value) });
   const panel = addFoldedPanel("compare", "Compare with another text or model",
-    make("p", { class: "hint" }, "The other pass has no changes, so the same text compares the changed model with the original."),
+    make("p", { class: "hint" }, "The other pass has no changes. Without another text, the same text is compared: the changed model with the original."),
     make("div", { class: "editor-row" }, make("label", { for: "other-model" }, "Other model"), model),
     make("label", { for: "other-text" }, "Other text"), text,
     make("div", { class: "editor-row" },
-      button("Compare with this text", () => compareWith(model.value, session.state.text)),
+      button("Compare", () => compareWith(model.value, text.value || session.state.text)),
       button("End the comparison", () => compareWith("", ""))),
     make("div", { id: "compared", "aria-live": "polite" }));
   session.listen((state) => {

@@ -3,7 +3,7 @@ import { byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
-import { busy, readUrl, refuse, session, STATE } from "./session.js";
+import { busy, continueWith, readUrl, refuse, session, STATE } from "./session.js";
 import { makeTour } from "./tour.js";
 
 // What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
@@ -62,11 +62,11 @@ export async function showTranslated(state, edit = null) {
 
 export function showEditor(served) {
   const readsOf = (name) => served.find((each) => each.name === name)?.reads ?? "text";
-  const source = make("textarea", { id: "source", rows: 2, spellcheck: "false" });
+  const source = make("textarea", { id: "source", rows: 2, spellcheck: "false", dir: "auto" });
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
-  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", "aria-describedby": "trouble text-hint" });
-  const others = make("textarea", { id: "others", rows: 2, spellcheck: "false" }), othersLabel = make("label", { for: "others" });
+  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", dir: "auto", "aria-describedby": "trouble text-hint" });
+  const others = make("textarea", { id: "others", rows: 2, spellcheck: "false", dir: "auto" }), othersLabel = make("label", { for: "others" });
   const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
   const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
   const model = make("select", { id: "model" }, ...names.map((name) => make("option", { value: name }, name)));
@@ -136,8 +136,8 @@ function showContinuations() {
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
-        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && session.update({ appended: [...appended, best] }) }, `Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`),
-        button("Remove the last", !appended.length, () => session.update({ appended: appended.slice(0, -1) })),
+        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && continueWith([...appended, best]) }, `Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`),
+        button("Remove the last", !appended.length, () => continueWith(appended.slice(0, -1))),
         button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
   };
@@ -153,7 +153,7 @@ function branches(node, path, current) {
     const own = [...path, id];
     const isCurrent = own.length === current.length && own.every((each, i) => each === current[i]);
     const chip = make("button", { type: "button", class: "token", "aria-current": isCurrent ? "true" : false, title: quoted(textOf(id)),
-      onclick: () => session.update({ appended: own }) }, make("bdi", {}, visible(textOf(id))));
+      onclick: () => continueWith(own) }, make("bdi", {}, visible(textOf(id))));
     return make("li", {}, chip, ...(after.size ? [branches(after, own, current)] : []));
   }));
 }

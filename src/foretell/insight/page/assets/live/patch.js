@@ -3,7 +3,7 @@
 import { css, inkOnSign, onTheme, signColor } from "../colors.js";
 import { byId, caption, fill, make, onArrows } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, quoted, short } from "../format.js";
-import { showProblem, shown } from "../main.js";
+import { shown } from "../main.js";
 import { addFoldedPanel, button, signed } from "./panels.js";
 import { ask } from "./server.js";
 import { addChange, busy, fetchSections, passFields, session } from "./session.js";
@@ -16,7 +16,7 @@ const map = { key: "", rows: [], positions: [], other: [], second: "" }; // of t
 const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
 export function makePatchMap() {
-  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", onchange: () => session.update({ second: second.value }) });
+  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => session.update({ second: second.value }) });
   const number = (id, label) => [make("label", { for: id }, label), make("input", { type: "number", id, min: 0, step: 1 })];
   const panel = addFoldedPanel("patch", "Patch from a second text",
     make("p", { class: "hint" }, "Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
@@ -56,16 +56,17 @@ async function compute() {
   const { data } = shown, second = byId("second").value;
   if (!data) return;
   cancel();
-  showProblem("");
+  const fail = (reason) => { map.key = ""; fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, reason)); };
+  if (!second) return fail("Enter a second text.");
   const { signal } = running = new AbortController();
   byId("patch-cancel").disabled = false;
   await busy(signal, async () => {
-    const pass = await fetchSections([], { text: second, appended: [], change: [] }, signal);
+    const pass = await fetchSections([], { text: second, appended: [], change: [] }, signal, fail);
     if (!pass) return;
     const other = pass.tokens.map(({ text }) => text);
     const [from, to] = positionsOf(data, other.length - 1);
     const positions = Array.from({ length: Math.max(0, to - from + 1) }, (_, i) => from + i);
-    if (!positions.length) throw new Error("The second text has none of these positions; choose others, or a longer text.");
+    if (!positions.length) throw new Error(from > to && to < Math.min(data.last, other.length - 1) ? "The first position is after the last." : "The second text has none of these positions; choose others, or a longer text.");
     const fields = passFields(); // a change that is made meanwhile is not in the map
     Object.assign(map, { key: keyOf(session.state), rows: [], positions, other, second, data, change: fields.change });
     draw();
@@ -74,7 +75,7 @@ async function compute() {
       map.rows.push(row);
       draw();
     }
-  }, () => {});
+  }, () => {}, fail);
   if (running.signal === signal) cancel();
 }
 

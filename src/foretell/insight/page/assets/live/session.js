@@ -23,11 +23,11 @@ export const session = {
   isShown: false, // the shown pass is of this state
   onShown: () => {}, // after a pass is shown, or the logits that come before it
   // Change the state and show its pass; what the page still asked for is cancelled. Returns whether it was refused.
-  // edit: of a typed text, {isNew}: an edit that begins is one more entry of the browser's history.
-  async update(changes, edit = null) {
+  // edit: of a typed text, {isNew}: an edit that begins is one more entry of the browser's history, as a continuation is.
+  async update(changes, edit = null, isNewEntry = edit?.isNew) {
     Object.assign(session.state, changes);
     if (session.state.answer >= session.state.others.length) session.state.answer = 0; // the answers became fewer
-    writeUrl(edit?.isNew);
+    writeUrl(isNewEntry);
     if (edit) edit.isNew = false;
     Object.assign(session, { nextLogits: null, isShown: false });
     if (shown.data) setAllStale();
@@ -61,6 +61,7 @@ export function refuse(reason) {
   if (session.state.change.length) fill(byId("change-effect"), make("p", { class: "summary" }, reason));
 }
 
+export const continueWith = (appended) => session.update({ appended }, null, true);
 export const addChange = (change) => session.update({ change: [...session.state.change, change] });
 
 // The fields of a request about the shown pass. source: what a translation model reads; others: further texts of an example.
@@ -93,10 +94,11 @@ async function showPass(signal) {
   let data = null;
   await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
     Object.assign(session, { nextLogits: data.get("logits").whole, isShown: true });
-    data.append = (id) => session.update(continued(data, id));
+    data.append = (id) => session.update(continued(data, id), null, true);
     if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
-    showProblem("");
+    showProblem(damage);
+    damage = "";
     showParts(data);
     session.onShown();
   }, refuse);
@@ -107,7 +109,7 @@ async function showPass(signal) {
 function showEarly(logits, vocabulary, isExact) {
   session.nextLogits = logits;
   setStale("next-section", false);
-  showNextEarly(logits, vocabulary, isExact, (id) => session.update({ appended: [...session.state.appended, id] }));
+  showNextEarly(logits, vocabulary, isExact, (id) => continueWith([...session.state.appended, id]));
   session.onShown();
 }
 
@@ -232,7 +234,10 @@ export async function busy(signal, work, done, fail = showProblem) {
   }
 }
 
+let damage = ""; // of a link that was opened
+
 export function readUrl() {
+  damage = "";
   const given = new URLSearchParams(location.hash.slice(1));
   const state = {};
   for (const name of Object.keys(STATE)) {
@@ -246,7 +251,7 @@ function parsed(text) {
     const value = JSON.parse(text);
     return Array.isArray(value) ? value.filter((each) => each !== null) : [];
   } catch {
-    showProblem("The link is damaged: a part of its state cannot be read.");
+    damage = "The link is damaged: a part of its state cannot be read.";
     return [];
   }
 }

@@ -1,7 +1,7 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
 import { byId, caption, fill, make, onArrows, setOpener } from "../dom.js";
 import { opens, visible } from "../format.js";
-import { showProblem, shown } from "../main.js";
+import { shown } from "../main.js";
 import { button } from "./panels.js";
 import { ask } from "./server.js";
 import { busy, passFields, session } from "./session.js";
@@ -11,7 +11,7 @@ const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
 let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus}
 let running = new AbortController();
-let origin = null; // the element that had the focus
+let origin = { element: null, stop: "" }; // the element that had the focus, and its number
 let lastStop = ""; // the last number in a table that had the focus
 
 export function makeValuePanel() {
@@ -61,7 +61,8 @@ function makeOneStop(table) {
 }
 
 function open(number) {
-  origin = document.activeElement;
+  const element = document.activeElement;
+  origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" };
   path = [number];
   show(true);
 }
@@ -80,21 +81,23 @@ function close() {
   running.abort();
   path = [];
   byId("value").hidden = true;
-  origin?.focus();
+  // Where its table was drawn again meanwhile, the same number is another element
+  const again = () => [...document.querySelectorAll(".opens")].find((each) => stopOf(each) === origin.stop);
+  (origin.element?.isConnected ? origin.element : again())?.focus();
 }
 
 async function show(isFocused = false) {
   running.abort();
   const { signal } = running = new AbortController();
   const number = path.at(-1);
-  showProblem("");
   byId("value").hidden = false;
+  byId("address").value = number.address;
   showPath();
   if (isFocused) byId("value-title").focus();
-  let found = null;
-  await busy(signal, async () => { found = await read(number, signal); }, () => {});
+  let found = null, problem = "";
+  await busy(signal, async () => { found = await read(number, signal); }, () => {}, (reason) => { problem = reason; });
   if (signal.aborted) return;
-  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown; the reason is next to the text.`)]));
+  fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown: ${problem}`)]));
 }
 
 const nameOf = ({ address, minus }) => (minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
