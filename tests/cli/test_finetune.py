@@ -141,5 +141,10 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     assert refused.last_line == "foretell: the text is empty; give at least one character"
     assert foretell("predict", "run", "reviews.csv", "--out", "out.csv").code == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\n\nthe dog\n")))
-    assert len(foretell("predict", "run", "-", "--json").out.splitlines()) == 2
+    piped = foretell("predict", "run", "-", "--json")
+    assert len(piped.out.splitlines()) == 2 and "1 blank line left out of 3" in piped.err
+    missing = foretell("predict", "run", "missing.csv")
+    assert missing.code == 0 and "'missing.csv' is read as a text: there is no such file" in missing.err
+    (files / "book.xlsx").write_bytes(b"PK")
+    assert "a file of another kind" in foretell("predict", "run", "book.xlsx").last_line
     assert (files / "out.csv").read_text(encoding="utf-8").startswith("text,label,predicted_label,probability_no,")

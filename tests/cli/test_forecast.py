@@ -197,6 +197,7 @@ REFUSED = {
     "endless horizon": (["forecast", "d", "days.csv", "--horizon", "100000000000"], 2, "from 1 to 100,000"),
     "endless samples": (["forecast", "d", "days.csv", "--samples", "1000000000"], 2, "samples from 1 to 10,000"),
     "samples": (["forecast", "d", "days.csv", "--samples", "0"], 2, "samples from 1 to 10,000"),
+    "no season": (["forecast", "d", "days.csv", "--season", "0"], 2, "0 is less than 1"),
     "levels": (["forecast", "d", "days.csv", "--levels", "80,x"], 2, "--levels '80,x'"),
     "level": (["forecast", "d", "days.csv", "--levels", "100"], 2, "between 0 and 100"),
     "json and out": (["forecast", "d", "days.csv", "--json", "--out", "x.csv"], 2, "--json"),

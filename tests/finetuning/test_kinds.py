@@ -112,6 +112,14 @@ def test_labels_that_cannot_be_learned_are_refused(task: str, labels: list[str],
         settings_of(task, labels)
 
 
+def test_labels_that_differ_in_case_alone_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    assert settings_of("classify", ["Good", "good", "bad"] * 2).labels == ("Good", "bad", "good")
+    assert "'Good' and 'good' differ in case alone" in caplog.text
+    caplog.clear()
+    settings_of("classify", ["good", "bad"] * 2)
+    assert caplog.text == ""
+
+
 def test_a_label_that_was_never_learned_is_refused() -> None:
     with pytest.raises(DataError, match="the label 'c' is not one of a, b"):
         kind_of(settings_of("classify", ["a", "b"] * 2)).target(Example(("text",), ("c",), "row"))

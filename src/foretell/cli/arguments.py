@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import sys
 import tomllib
@@ -79,6 +80,12 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"'{tokens[0].value}' is not an integer") from None
 
 
+def at_least_one(kind: Any, value: int | None) -> None:
+    """A validator for counts."""
+    if value is not None and value < 1:
+        raise ValueError(f"{value} is less than 1")
+
+
 def whole(help: str, **options: Any) -> Parameter:
     """The parameter of an option that is an integer."""
     return Parameter(help=help, converter=whole_number, **options)
@@ -92,7 +99,7 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
         return read_named(file)
     assert argument is not None
     if argument != STANDARD_INPUT:
-        if is_file(Path(argument)):
+        if names_file(argument):
             note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
     if sys.stdin is None:
@@ -122,6 +129,10 @@ def decode_text(content: bytes, source: str) -> str:
         raise DataError(f"{source} is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
 
 
+# A text of one word that ends as the name of a file does
+LIKE_A_FILE = re.compile(r"\S+\.(csv|tsv|jsonl?|parquet|txt|xlsx?|conll|zip|gz)", re.IGNORECASE)
+
+
 def is_file(path: Path) -> bool:
     """True for an existing file; a text that cannot be a file name is not one."""
     try:
@@ -130,11 +141,23 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def names_file(text: str) -> bool:
+    """True for the name of an existing file. A text that looks like the name of another one is noted."""
+    if is_file(Path(text)):
+        return True
+    if LIKE_A_FILE.fullmatch(text):
+        note(f"'{text}' is read as a text: there is no such file")
+    return False
+
+
 def lines_of(text: str, nothing: str) -> list[str]:
     """The lines of a text that are not blank; a DataError with the message `nothing` where there are none."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    all_lines = text.splitlines()
+    lines = [line for line in all_lines if line.strip()]
     if not lines:
         raise DataError(nothing)
+    if blank := len(all_lines) - len(lines):
+        note(f"{blank:,} blank line{'s' if blank > 1 else ''} left out of {len(all_lines):,}")
     return lines
 
 

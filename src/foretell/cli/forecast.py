@@ -54,7 +54,10 @@ class FormatOptions:
 
 Format = Annotated[FormatOptions, Parameter(name="*")]
 FORMAT_DEFAULTS = FormatOptions()
-Season = Annotated[int | None, arguments.whole("Values per season; default: by the times, or found.")]
+Season = Annotated[
+    int | None,
+    arguments.whole("Values per season; default: by the times, or found.", validator=arguments.at_least_one),
+]
 
 
 def train_forecast(
@@ -210,10 +213,13 @@ def parse_minimum(text: str | None) -> float | None:
     """None for the default; minus infinity for `none`."""
     if text in (None, "none"):
         return None if text is None else -math.inf
-    least = parse_numbers("--minimum", text, float, "one number, or none")
-    if len(least) != 1 or not math.isfinite(least[0]):
-        raise UsageError(f"--minimum '{text}' is not a number, or none")
-    return least[0]
+    try:
+        least = float(text)
+    except ValueError:
+        least = math.nan
+    if not math.isfinite(least):
+        raise UsageError(f"--minimum '{text}' is not a number; write one, or none")
+    return least
 
 
 def parse_numbers(option: str, text: str, kind: Callable[[str], Number], expected: str) -> list[Number]:

@@ -38,7 +38,7 @@ def predict(
     if not text:
         raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     path = Path(text[0])
-    is_one_file = len(text) == 1 and arguments.is_file(path)
+    is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
     if out is not None and not is_one_file:
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
@@ -56,6 +56,8 @@ def predict(
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
     table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
+    if table is None and is_one_file:
+        raise UsageError(f"{path} is a file of another kind; give csv, tsv, jsonl, json, parquet or txt")
     if table is None:
         report(predict_rows(loaded, [text])[0], json)
         return

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
 
 NAME_WIDTH = 50
+OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".csv", ".json", ".txt")  # which other programs would read as such
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     from foretell.insight.recorded_values import FORMAT
     from foretell.insight.trace import Trace
 
+    if out.suffix.lower() in OTHER_FORMATS:
+        raise UsageError(f"--out {out}: the values are written as safetensors; name it {out.stem}.safetensors")
     check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:

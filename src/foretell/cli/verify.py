@@ -26,6 +26,9 @@ def verify(
 ) -> None:
     """Check receipts: compute answers again, and compare every digest.
 
+    The text of a receipt is printed. Text next to a receipt in a saved answer
+    is not read.
+
     Receipts come from `generate --strict --receipt --json`, and from a server with --strict as
     "look": {"receipt": true}. The exit code is 1 if one is rejected.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from foretell.typesetting.text import shorten
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
 SHOWN = 20  # labels of one prediction
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,13 @@ def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
             f"{MOST_LABELS:,}, with two rows each, can be learned; name the right column with --label-column, or use "
             "--task regress"
         )
-    return in_order(counts)
+    labels = in_order(counts)
+    spellings = Counter(label.casefold() for label in labels)
+    if alike := [label for label in labels if spellings[label.casefold()] > 1]:
+        logger.warning(
+            f"labels      {' and '.join(map(repr, alike[:4]))} differ in case alone and are different labels"
+        )
+    return labels
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
