@@ -25,7 +25,7 @@ from foretell.safetensors_header import (
     FLOAT_NAMES,
     MOST_OWN_HEADER_BYTES,
     StoredTensor,
-    read_header,
+    check_header,
     refuse,
     stamp_of,
 )
@@ -109,7 +109,7 @@ def in_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
-    read_header(path, MOST_OWN_HEADER_BYTES)
+    check_header(path, MOST_OWN_HEADER_BYTES)
     try:
         with open_regular(path) as file:  # by its descriptor, since the library takes only names in UTF-8
             return safe_open(f"/dev/fd/{file.fileno()}", framework="pt")

@@ -50,7 +50,7 @@ def test_the_names_can_be_listed_without_a_text(foretell, trained):
     ("arguments", "code", "words"),
     [
         (["The"], 2, ["--out"]),
-        (["The", "--out", "x.npz"], 2, ["written as safetensors; name it x.safetensors"]),
+        (["The", "--out", "x.npz"], 2, ["values are written as safetensors; name it x.safetensors"]),
         (["--out", "x.st"], 2, ["TEXT"]),
         (["The", "--select", "**.wieghts", "--out", "x.st"], 2, ["**.wieghts", "**.weights"]),
         (["--list", "--select", "haed"], 2, ["haed", "head"]),

@@ -114,7 +114,7 @@ def test_labels_that_cannot_be_learned_are_refused(task: str, labels: list[str],
 
 def test_labels_that_differ_in_case_alone_are_named(caplog: pytest.LogCaptureFixture) -> None:
     assert settings_of("classify", ["Good", "good", "bad"] * 2).labels == ("Good", "bad", "good")
-    assert "'Good' and 'good' differ in case alone" in caplog.text
+    assert "'Good' and 'good' differ only in case" in caplog.text
     caplog.clear()
     settings_of("classify", ["good", "bad"] * 2)
     assert caplog.text == ""

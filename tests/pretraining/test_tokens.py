@@ -199,7 +199,7 @@ def test_a_process_that_is_killed_is_one_line() -> None:
     def groups() -> Iterator[tuple[int, list[str]]]:
         for index in range(100):
             children = multiprocessing.active_children()
-            # Of Python 3.11, a pool that starts a process while it learns that another was killed ends with an error
+            # In Python 3.11, a pool fails if it starts a process while it learns that another was killed
             if len(children) == 2:
                 for child in children:
                     with contextlib.suppress(ProcessLookupError):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from foretell.data.table import Row
     from foretell.finetuning.kind import TaskPrediction
 
+ROWS = "rows (csv, tsv, jsonl, json, parquet or txt)"
+
 
 def predict(
     model: arguments.Model,
@@ -36,11 +38,11 @@ def predict(
     A file (csv, tsv, jsonl, json, parquet, or txt with a text per line) is read row by row; its columns are kept.
     """
     if not text:
-        raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
+        raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
     path = Path(text[0])
     is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
     if out is not None and not is_one_file:
-        raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
+        raise UsageError(f"--out is for a FILE with {ROWS}")
     loaded = open_model(model, **options.keywords())
     from foretell.finetuning.head import head_of, with_truncation
     from foretell.finetuning.predict import find_table, predict_file, predict_rows, write_predictions
@@ -56,9 +58,9 @@ def predict(
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
     table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
-    if table is None and is_one_file:
-        raise UsageError(f"{path} is a file of another kind; give csv, tsv, jsonl, json, parquet or txt")
     if table is None:
+        if is_one_file:
+            raise UsageError(f"{path} is a file of another kind; give a FILE with {ROWS}")
         report(predict_rows(loaded, [text])[0], json)
         return
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))

@@ -33,9 +33,13 @@ class TracedNames:
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None) -> None:
-        """Raise `UsageError` if a file is to be written and the text or the file's name is missing."""
+        """Raise `UsageError` if a file is to be written and the text or its name is missing, or has another ending."""
         if not self.list_ and (self.out is None or text is None):
             raise UsageError("give a TEXT and --out FILE, or --list for the names")
+        if self.out is not None and self.out.suffix.lower() in OTHER_FORMATS:
+            raise UsageError(
+                f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
+            )
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
         """Trace one pass and write its values, or list the names, derived ones marked."""
@@ -112,8 +116,6 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     from foretell.insight.recorded_values import FORMAT
     from foretell.insight.trace import Trace
 
-    if out.suffix.lower() in OTHER_FORMATS:
-        raise UsageError(f"--out {out}: the values are written as safetensors; name it {out.stem}.safetensors")
     check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:

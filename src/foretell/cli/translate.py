@@ -125,7 +125,7 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
 
 def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
-    if file is None and text is not None and text != arguments.STANDARD_INPUT and arguments.names_file(text):
+    if file is None and text is not None and text != arguments.STANDARD_INPUT and arguments.is_file(Path(text)):
         text, file = None, Path(text)
     content = arguments.read_text(text, file)
     lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]

@@ -154,9 +154,7 @@ def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
     labels = in_order(counts)
     spellings = Counter(label.casefold() for label in labels)
     if alike := [label for label in labels if spellings[label.casefold()] > 1]:
-        logger.warning(
-            f"labels      {' and '.join(map(repr, alike[:4]))} differ in case alone and are different labels"
-        )
+        logger.warning(f"labels      {' and '.join(map(repr, alike[:4]))} differ only in case and are different labels")
     return labels
 
 
