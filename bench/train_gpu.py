@@ -2,6 +2,7 @@
 
     python bench/train_gpu.py                              on a GPU: every variant, 32 rows at once; a few minutes
     python bench/train_gpu.py --optimizer muon --rows 64
+    python bench/train_gpu.py --nanogpt DIR                next to nanoGPT, compiled (a checkout of its repository)
     python bench/train_gpu.py --quick --device cpu         a tiny shape, to try the script without a GPU
 
 Each variant has one measure more than the one before it, and takes steps with `training_step` on random tokens. Before
@@ -12,8 +13,12 @@ bfloat16); the other share is of the matrix rate measured in this run.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,10 +27,11 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
+from train import load_nanogpt
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import Batch, make_batch
-from foretell.device import choose_device, memory_of
+from foretell.device import choose_device, dtype_name, memory_of, to_device
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import TiedHead
 from foretell.model.init import make_decoder
@@ -43,6 +49,7 @@ SEED = 1
 PEAK = 989e12
 TINY = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 64, "vocab_size": 300}
 WARM_UP, COMPARED_STEPS = 3, 20
+TakeStep = Callable[[int], float]
 LOSS_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 2e-2}  # largest relative difference to the CPU in float32
 
 
@@ -76,6 +83,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32, help="rows at once (default: 32)")
     parser.add_argument("--accumulate", type=int, default=1, metavar="N", help="micro-batches per step (default: 1)")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of each variant (default: 20)")
+    parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of github.com/karpathy/nanoGPT")
     parser.add_argument("--peak", type=float, default=PEAK, help="FLOP/s of the data sheet (default: 989e12)")
     arguments = parser.parse_args()
     device = choose_device(arguments.device)
@@ -93,11 +101,13 @@ def main() -> None:
     rows = [
         measure(variant, config, training, device, 3 if arguments.quick else arguments.steps) for variant in VARIANTS
     ]
+    if arguments.nanogpt:
+        rows.append(measure_nanogpt(load_nanogpt(arguments.nanogpt), config, training, device, arguments.steps))
     flops = training_flops_per_token(config)
     for row in rows:
         used = row["tokens_per_second"] * flops
         row |= {"mfu": used / arguments.peak, "share_of_measured": used / matrix_rate}
-        row |= {"loss_difference": differences[row["name"]]}
+        row |= {"loss_difference": differences.get(row["name"])}
     report = {
         **start_report("train_gpu"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -109,7 +119,7 @@ def main() -> None:
         "accumulate": parts,
         "optimizer": arguments.optimizer,
         "variants": rows,
-        "kernels": profile_kernels(VARIANTS[-1], config, training, device),
+        **profile_kernels(VARIANTS[-1], config, training, device),
     }
     print_report(report, print_tables, as_json=arguments.json)
 
@@ -163,40 +173,88 @@ def measure(
     """Speed and peak memory of a variant."""
     note(f"{variant.name}: {steps} steps")
     batches = [random_batch(config, training.batch_size, seed) for seed in range(4)]
+
+    def prepare() -> TakeStep:
+        objective, optimizer = make_trained(variant, config, training, device, batches[0])
+
+        def take(step: int) -> float:
+            result = training_step(objective, optimizer, batches[step % 4], step, training, variant.dtype)
+            return result.loss if variant.waits or step == steps - 1 else 0.0
+
+        return take
+
+    settings = {**asdict(variant), "dtype": dtype_name(variant.dtype)}
+    return settings | time_steps(prepare, training.batch_size * config.context_length, steps, device)
+
+
+def measure_nanogpt(
+    nanogpt: ModuleType, config: ModelConfig, training: TrainingConfig, device: torch.device, steps: int
+) -> dict[str, Any]:
+    """The same for nanoGPT in the best mode of its train.py: compiled, in bfloat16, and it does not wait for the loss.
+
+    Its vocabulary is 50,304, a multiple of 64.
+    """
+    note(f"nanoGPT, compiled: {steps} steps")
+    batches = [random_batch(config, training.batch_size, seed) for seed in range(4)]
+
+    def prepare() -> TakeStep:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        with contextlib.redirect_stdout(None):  # it prints parameter counts
+            model = nanogpt.GPT(nanogpt_shape(nanogpt, config)).to(device)
+            optimizer = model.configure_optimizers(1e-1, 3e-4, (0.9, 0.95), device.type)
+        compiled = torch.compile(model)
+
+        def take(step: int) -> float:
+            batch = batches[step % 4]
+            ids, targets = (to_device(each.contiguous(), device) for each in (batch.ids, batch.targets))
+            with torch.autocast(device.type, dtype=torch.bfloat16):
+                _, loss = compiled(ids, targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            return loss.item() if step == steps - 1 else 0.0
+
+        return take
+
+    return {"name": "nanoGPT, compiled"} | time_steps(
+        prepare, training.batch_size * config.context_length, steps, device
+    )
+
+
+def nanogpt_shape(nanogpt: ModuleType, config: ModelConfig) -> Any:
+    return nanogpt.GPTConfig(
+        n_layer=config.num_layers, n_head=config.num_heads, n_embd=config.width, block_size=config.context_length
+    )
+
+
+def time_steps(prepare: Callable[[], TakeStep], tokens: int, steps: int, device: torch.device) -> dict[str, Any]:
+    """Speed and peak memory of training steps, the last of which waits for the device. tokens: in one step."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     begun = time.perf_counter()
-    objective, optimizer = make_trained(variant, config, training, device, batches[0])
-
-    def take(count: int) -> None:
-        for step in range(count):
-            result = training_step(objective, optimizer, batches[step % 4], step, training, variant.dtype)
-            if variant.waits or step == count - 1:
-                _ = result.loss
-
-    take(WARM_UP)
+    take = prepare()
+    for _ in range(WARM_UP):
+        take(steps - 1)
     ready = time.perf_counter()
-    take(steps)
+    for step in range(steps):
+        take(step)
     seconds = (time.perf_counter() - ready) / steps
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    settings = {**asdict(variant), "dtype": str(variant.dtype).removeprefix("torch.")}
-    speed = training.batch_size * config.context_length / seconds
     return {
-        **settings,
-        "tokens_per_second": speed,
+        "tokens_per_second": tokens / seconds,
         "milliseconds_per_step": seconds * 1e3,
         "seconds_until_ready": ready - begun,
-        "peak_memory_bytes": peak,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
     }
 
 
 def profile_kernels(
     variant: Variant, config: ModelConfig, training: TrainingConfig, device: torch.device, count: int = 12
-) -> list[dict[str, Any]]:
-    """The kernels that take the most time of a step on a GPU, with their share; none on a CPU."""
+) -> dict[str, Any]:
+    """The time of all kernels of a step on a GPU, and the longest with their shares; nothing on a CPU."""
     if device.type != "cuda":
-        return []
+        return {"kernel_milliseconds": None, "kernels": []}
     batch = random_batch(config, training.batch_size)
     objective, optimizer = make_trained(variant, config, training, device, batch)
     for step in range(WARM_UP):
@@ -205,11 +263,12 @@ def profile_kernels(
         _ = training_step(objective, optimizer, batch, WARM_UP, training, variant.dtype).loss
     events = [event for event in profiler.key_averages() if event.self_device_time_total > 0]
     events.sort(key=lambda event: event.self_device_time_total, reverse=True)
-    total = sum(event.self_device_time_total for event in events)
-    return [
+    total = sum(event.self_device_time_total for event in events)  # microseconds
+    kernels = [
         {"kernel": event.key, "calls": event.count, "share": event.self_device_time_total / total}
         for event in events[:count]
     ]
+    return {"kernel_milliseconds": total / 1e3, "kernels": kernels}
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
@@ -222,9 +281,14 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
         memory = "-" if row["peak_memory_bytes"] is None else f"{row['peak_memory_bytes'] / 1e9:.1f}"
         shares = f"{row['mfu']:.1%}", f"{row['share_of_measured']:.1%}"
         speed = f"{row['tokens_per_second']:,.0f}"
-        table.add_row(row["name"], speed, *shares, memory, f"{row['loss_difference']:.1e}")
+        difference = "" if row["loss_difference"] is None else f"{row['loss_difference']:.1e}"
+        table.add_row(row["name"], speed, *shares, memory, difference)
     console.print(table)
     console.print("loss: largest relative difference of 20 losses of a tiny model from those on the CPU in float32")
+    if report["kernel_milliseconds"]:
+        compiled = next(row for row in report["variants"] if row["name"] == VARIANTS[-1].name)
+        step = compiled["milliseconds_per_step"]
+        console.print(f"{VARIANTS[-1].name}: kernels run for {report['kernel_milliseconds']:.1f} of {step:.1f} ms")
     for kernel in report["kernels"]:
         console.print(f"{kernel['share']:6.1%}  {kernel['calls']:4}  {kernel['kernel'][:60]}")
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretell.config import SamplingConfig
-from foretell.errors import UsageError
+from foretell.errors import CheckpointError, UsageError
 from foretell.generation import sampling
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
-from foretell.generation.sampling import Sampler, pick
+from foretell.generation.sampling import Sampler, largest, largest_on_gpu, pick
 from foretell.randomness import stream_key, uniform
 
 LARGEST_DRAW = 1 - 2**-53
@@ -188,3 +188,11 @@ def test_filters_that_leave_no_token_are_named() -> None:
     sampler = Sampler(SamplingConfig(no_repeat_ngram=1))
     with pytest.raises(UsageError, match="no-repeat-ngram leaves no token to write"):
         sampler(torch.zeros(1, 3), [after(0, 1, 2)], [0])
+
+
+@pytest.mark.parametrize("choose", [largest, largest_on_gpu])
+def test_the_largest_logit_wins_ties_go_to_the_first_and_numbers_that_are_not_finite_are_refused(choose: Any) -> None:
+    assert choose(torch.tensor([[1.0, 3.0, 3.0], [-torch.inf, -2.0, -5.0]])) == [1, 1]
+    for number in (torch.inf, torch.nan):
+        with pytest.raises(CheckpointError, match="not finite"):
+            choose(torch.tensor([[1.0, 2.0], [0.0, number]]))

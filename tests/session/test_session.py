@@ -262,14 +262,21 @@ def test_weights_that_the_task_froze_stay_frozen(sessions: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "compiled"), [(None, "cpu", 0), (True, "cpu", 1), (None, "cuda", 1), (False, "cuda", 0)]
+    ("wanted", "device", "steps", "compiled"),
+    [
+        (None, "cpu", 1000, 0),
+        (True, "cpu", 10, 1),
+        (None, "cuda", 999, 0),
+        (None, "cuda", 1000, 1),
+        (False, "cuda", 1000, 0),
+    ],
 )
-def test_on_a_gpu_training_is_compiled_unless_the_configuration_decides(
-    wanted: bool | None, device: str, compiled: int, sessions: Any, monkeypatch: pytest.MonkeyPatch
+def test_on_a_gpu_long_trainings_are_compiled_unless_the_configuration_decides(
+    wanted: bool | None, device: str, steps: int, compiled: int, sessions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
     monkeypatch.setattr("foretell.session.session.compile_units", lambda task, batch, dtype: rows.append(len(batch)))
-    session = sessions.start(compile=wanted, gradient_accumulation_steps=2)
+    session = sessions.start(compile=wanted, gradient_accumulation_steps=2, steps=steps)
     session.device = torch.device(device)
     session.compile()
     assert rows == [session.training.batch_size // 2] * compiled

@@ -114,7 +114,7 @@ class TrainingConfig(Section):
     beta2: float = Field(0.95, ge=0, lt=1, description="adamw, also for what muon leaves to it")
     epsilon: float = Field(1e-8, gt=0, description="adamw, also for what muon leaves to it")
     clip_norm: float | None = Field(1.0, gt=0, description="largest norm of the gradient; none: not clipped")
-    compile: bool | None = Field(None, description="blocks and loss by torch's compiler; none: on a GPU")
+    compile: bool | None = Field(None, description="blocks and loss by torch's compiler; none: long runs on a GPU")
     # Szegedy et al. 2016, section 7; validation losses stay plain
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target's probability given to all tokens")
     patience: int | None = Field(

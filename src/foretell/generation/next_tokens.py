@@ -87,9 +87,11 @@ def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
     sampled = iter(sampler(taken(logits, free), prefixes, samples) if free else [])
     tokens = [next(sampled) if row.given is None else row.given for row in rows]
     counts = {index: row.num_top for index, row in enumerate(rows) if row.num_top is not None}
-    wanted = taken(logits, list(counts))[:, : sampler.vocab_size] if counts else logits[:0]
-    measured = token_logprobs(wanted, [tokens[index] for index in counts], list(counts.values()))
-    logprobs = dict(zip(counts, measured, strict=True))
+    logprobs: dict[int, TokenLogprob] = {}
+    if counts:
+        wanted = taken(logits, list(counts))[:, : sampler.vocab_size]
+        measured = token_logprobs(wanted, [tokens[index] for index in counts], list(counts.values()))
+        logprobs = dict(zip(counts, measured, strict=True))
     digests = {index: logits_digest(logits[index]) for index in free if rules_of(rows[index].sequence).digests}
     return [ChosenToken(token, logprobs.get(index), digests.get(index)) for index, token in enumerate(tokens)]
 

@@ -145,14 +145,13 @@ class StaticPagedKVView(KVView):
         self.cache, self.tables, self.positions = cache, tables.long(), positions
         self.num_keys = tables.shape[1] * POSITIONS_PER_BLOCK
         self.slots = torch.arange(self.num_keys, device=positions.device)[None]  # (1, S)
+        self.places = self.tables.gather(1, positions // POSITIONS_PER_BLOCK), positions % POSITIONS_PER_BLOCK
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, G, 1, E) and return all of them, (B, G, S, E)."""
-        blocks = self.tables.gather(1, self.positions // POSITIONS_PER_BLOCK)
-        offsets = self.positions % POSITIONS_PER_BLOCK
         filled = []
         for pool, new in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
-            pool.permute(1, 2, 0, 3)[blocks, offsets] = new.transpose(1, 2)
+            pool.permute(1, 2, 0, 3)[self.places] = new.transpose(1, 2)
             filled.append(pool[:, self.tables].transpose(0, 1).flatten(2, 3))
         return filled[0], filled[1]
 
