@@ -93,6 +93,8 @@ FLOAT_BYTES = 4  # weights, gradients and moments are float32
 # Modules declare 0.4 to 1 of the bytes that a real pass keeps (tests/model/test_structure.py)
 MOST_TIMES_DECLARED = 2.5
 BYTES_PER_LOGIT = Range(6, 14)  # a bfloat16 logit and its float32 copy; uncompiled also the gradients of both
+# torch's compiler computes norms and activation functions again. Measured on an H200: 0.6 (docs/performance.md)
+COMPILED_TIMES_DECLARED, COMPILED_BYTES_PER_LOGIT = 0.5, 4
 BLOCK = "trunk.blocks.0"
 BLOCKS = ("**.blocks.*",)  # activation checkpointing of whole blocks
 MOST_GPUS = 4096
@@ -160,11 +162,16 @@ def training_memory(
     """Bytes on each process by part, for rows of a whole context: at least, and at most."""
     rows = rows_at_once(training, memory.processes)
     state = state_per_process(shapes, training, memory.processes)
+    activations = activations_per_token(config, training, memory.matmul_bytes)
+    per_logit = BYTES_PER_LOGIT
+    if memory.device != "cpu" and training.compile is not False:
+        activations = replace(activations, low=COMPILED_TIMES_DECLARED * activations.low)
+        per_logit = replace(per_logit, low=COMPILED_BYTES_PER_LOGIT)
     return {
         **{name: Range.exact(size) for name, size in state.items()},
         "bfloat16 copies": copies(shapes, training, memory),
-        "activations": activations_per_token(config, training, memory.matmul_bytes) * (rows * config.context_length),
-        "logits": logits(rows * config.context_length * config.vocab_size, memory),
+        "activations": activations * (rows * config.context_length),
+        "logits": per_logit * min(rows * config.context_length * config.vocab_size, memory.logits_at_once),
     }
 
 
@@ -192,11 +199,6 @@ def activations_per_token(config: ModelConfig, training: TrainingConfig, matmul_
     repeated = one_layer + config.num_layers * config.width * FLOAT_BYTES
     has_all = any(matches(glob, BLOCK) for glob in training.checkpoint_activations)
     return Range(min(every, repeated), MOST_TIMES_DECLARED * (repeated if has_all else every))
-
-
-def logits(count: int, memory: DeviceMemory) -> Range:
-    """The logits of a chunk of the loss; `count` is the number of all logits."""
-    return BYTES_PER_LOGIT * min(count, memory.logits_at_once)
 
 
 def total(parts: dict[str, Range]) -> Range:
@@ -228,15 +230,11 @@ def iter_ways(config: ModelConfig, shapes: Shapes, training: TrainingConfig, mem
     sharded = training.model_copy(update={"parallel": "fsdp"})
     both = checkpointed.model_copy(update={"parallel": "fsdp"})
     ways = {"--checkpoint-activations": fits(checkpointed), "--parallel fsdp": memory.processes > 1 and fits(sharded)}
-    if way := next(
-        (
-            parts
-            for parts in accumulations(training, memory)
-            if fits(training.model_copy(update={"gradient_accumulation_steps": parts}))
-        ),
-        None,
-    ):
-        yield f"fewer rows with --training.gradient-accumulation-steps {way}"
+    divided = (
+        training.model_copy(update={"gradient_accumulation_steps": count}) for count in accumulations(training, memory)
+    )
+    if way := next(filter(fits, divided), None):
+        yield f"fewer rows with --training.gradient-accumulation-steps {way.gradient_accumulation_steps}"
     yield from (way for way, is_fitting in ways.items() if is_fitting)
     if not way and not any(ways.values()):
         yield from more_gpus(both, memory.processes, fits)
