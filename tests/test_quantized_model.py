@@ -171,3 +171,8 @@ def test_a_quantised_model_is_neither_trained_nor_converted_nor_quantised_again(
         model.quantize("int8")
     with pytest.raises(UsageError, match="quantize the model that it was made from"):
         foretell.load(saved, quantize="int8")
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown scheme 'int3', did you mean 'int"):
+        foretell.load("primer").quantize("int3")  # pyrefly: ignore

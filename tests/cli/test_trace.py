@@ -54,6 +54,8 @@ def test_the_names_can_be_listed_without_a_text(foretell, trained):
         (["--out", "x.st"], 2, ["TEXT"]),
         (["The", "--select", "**.wieghts", "--out", "x.st"], 2, ["**.wieghts", "**.weights"]),
         (["--list", "--select", "haed"], 2, ["haed", "head"]),
+        (["--list", "--out", "x.st"], 2, ["--list alone"]),
+        (["The", "--list"], 2, ["--list alone"]),
         (["", "--out", "x.st"], 2, ["empty"]),
         (["x" * 33, "--out", "x.st"], 1, ["33", "32"]),
         (["The", "--out", "nowhere/x.st"], 1, ["nowhere/x.st", "folder"]),

@@ -71,6 +71,8 @@ def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> N
     assert against.logit == pytest.approx(2 * attribution.logit)  # two labels: the mean is half way
     with pytest.raises(UsageError, match="unknown label 'bat', did you mean 'bad'"):
         attribute_label(model, ["the film"], "bat")
+    with pytest.raises(UsageError, match="the text is empty"):
+        attribute_label(model, [""])
 
 
 def test_leaving_out_a_word_is_the_prediction_for_the_text_without_it(model: LanguageModel) -> None:

@@ -113,6 +113,7 @@ SYNONYMS = {
         "--lr": "--training.learning-rate",
         "--max-steps": "--steps",
         "--max-iters": "--steps",
+        "--vocab-size": "--tokenizer.vocab-size",
         "--parallel": "--training.parallel",
         "--checkpoint-activations": "--training.checkpoint-activations",
     },

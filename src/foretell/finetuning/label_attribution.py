@@ -26,7 +26,7 @@ from foretell.device import autocast
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
 from foretell.finetuning.kind import Kind, Readout, TaskPrediction
-from foretell.finetuning.predict import TaskInputModel
+from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
@@ -182,7 +182,7 @@ def attribute_label(
     an unknown label, for `against` with a number or a choice, for a model without a head and for too few passes.
     """
     head, inputs = head_of(model), input_format(model)
-    texts = head.task.given_texts(texts)
+    texts = given_texts(head.task, texts)
     (example,) = head.task.encode([texts], inputs)
     if line := inputs.check_cuts([replace(example, where="the given text")]):
         logger.warning(line)

@@ -41,6 +41,14 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
     return ShownList(predict_rows(model, [(row,) if isinstance(row, str) else tuple(row) for row in several]))
 
 
+def given_texts(kind: Kind, texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts of one example. Raises UsageError for the wrong number of texts and for an empty one."""
+    given = kind.given_texts(texts)
+    if not all(text.strip() for text in given):
+        raise UsageError("the text is empty; give at least one character")
+    return given
+
+
 def predict_rows(
     model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
 ) -> list[TaskPrediction]:
@@ -50,9 +58,7 @@ def predict_rows(
     does not fit the context where the model was not trained to cut it.
     """
     head, inputs = head_of(model), input_format(model)
-    given = [head.task.given_texts(texts) for texts in rows]
-    if not all(text.strip() for texts in given for text in texts):
-        raise UsageError("the text is empty; give at least one character")
+    given = [given_texts(head.task, texts) for texts in rows]
     places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
     encoded = [
         replace(example, where=origin, texts=texts)

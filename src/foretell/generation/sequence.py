@@ -183,8 +183,8 @@ def reason_to_end(sequence: Sequence, token: int, context_length: int) -> Finish
 def check_length(sequence: Sequence, context_length: int) -> Rules:
     """Refuse a prompt and a length that do not fit; returns the rules of the sequence."""
     limit, length, rules = context_length, len(sequence.prompt), rules_of(sequence)
-    if rules.max_tokens is not None and rules.max_tokens < 0:
-        raise UsageError(f"max-tokens must be 0 or more, not {rules.max_tokens}")
+    if rules.max_tokens is not None and not (isinstance(rules.max_tokens, int) and rules.max_tokens >= 0):
+        raise UsageError(f"max-tokens must be a whole number, 0 or more, not {rules.max_tokens}")
     if min(rules.top_logprobs or 0, rules.prompt_logprobs or 0) < 0:
         raise UsageError("top-logprobs and prompt-logprobs must be 0 or more")
     if length == 0:

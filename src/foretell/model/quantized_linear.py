@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretell.config import QuantizationConfig, Scheme
+from foretell.device import check_name
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
 from foretell.model.kernels.float32_matmul import fastest_dtype, linear_in_parts
@@ -277,6 +278,7 @@ def make_quantization(
 
     Logs a warning for int4 in groups so small that int8 takes about as much memory: it is more accurate.
     """
+    check_name("scheme", to, get_args(Scheme))
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     chosen = choose_group(to, widths) if group is None else group

@@ -161,6 +161,7 @@ def test_long_listings_are_cut_when_printed_and_complete_in_json(make_model):
     [
         ("trunk.blocks.0.attention.core.wieghts[1,3,2]", ["near it", "core.weights"]),
         ("nonsense", ["trace MODEL --list"]),
+        ("trunk.blocks.*.attention.core.weights[1,3,2]", ["several values", "without a *"]),
         ("trunk.blocks.0.attention.core.weights[1,3]", ["head 0 to 1, query 0 to 7, key 0 to 7", "2 of 3"]),
         ("trunk.blocks.0.attention.core.weights[1,3,8]", ["key 8", "key 0 to 7"]),
         ("trunk.blocks.0.attention.core.weights[2,3,1]", ["head 2", "head 0 to 1"]),

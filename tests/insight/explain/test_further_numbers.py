@@ -11,6 +11,7 @@ import foretell
 from foretell.errors import UsageError
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.explanation import explain_value
+from foretell.insight.page.write_page import page_html
 
 TEXT = "abcafig!"
 BLOCK = "trunk.blocks.0"
@@ -109,3 +110,11 @@ def test_an_invalid_address_is_refused(gpt2, address, words):
 def test_a_text_of_one_token_has_no_mean_loss(gpt2):
     with pytest.raises(UsageError, match="one token"):
         explain_value(gpt2, "a", "loss.mean")
+
+
+def test_neurons_that_the_head_does_not_read_have_no_direct_contribution(make_model):
+    model = make_model("gpt2", attention_residual=False)
+    for address in (f"{BLOCK}.neurons.vector[3,5,2]", f"{BLOCK}.neurons.contributions[3,5,4]"):
+        with pytest.raises(UsageError, match="is not part of the stream that the head reads"):
+            explain_value(model, TEXT, address)
+    assert TEXT in page_html(model, TEXT)

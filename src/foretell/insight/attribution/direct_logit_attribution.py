@@ -165,8 +165,11 @@ class Term(ABC):
         """The term that has the part `name` first, then the norms that it passes in this term; empty without it."""
 
     def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor:
-        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term."""
-        _, *norms = self.trail(name)
+        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; zeros if it is no part of it."""
+        trail = self.trail(name)
+        if not trail:
+            return torch.zeros_like(vectors)
+        _, *norms = trail
         for norm in norms:
             assert isinstance(norm, Normalized), "a part passes norms"
             vectors = norm.frozen(trace, at)(vectors)

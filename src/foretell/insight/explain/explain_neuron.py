@@ -61,7 +61,9 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
         neuron = NeuronExplainer(recording, neurons, block, index)
         if stream is None:
             return neuron.written(index[2]) if kind == "written" else neuron.vector_norm()
-        _, *norms = stream.trail(neurons.update)
+        if not (trail := stream.trail(neurons.update)):
+            raise UsageError(f"{neurons.update} is not part of the stream that the head reads")
+        _, *norms = trail
         source = address_of(f"{block}{NEURONS}written", *index[:2], ":")
         element = index[2] if kind == "vector" else 0
         steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)

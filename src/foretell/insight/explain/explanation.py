@@ -187,6 +187,8 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
 def find(address: Address, values: Mapping[str, Value]) -> Address:
     """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
+    if "*" in name:
+        raise UsageError(f"'{name}' may mean several values; one number needs the whole name, without a *")
     if name not in values:
         near = suggest(name, [*values, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
         raise UsageError(f"no value is named '{name}'{near}")
