@@ -165,7 +165,7 @@ class Term(ABC):
         """The term that has the part `name` first, then the norms that it passes in this term; empty without it."""
 
     def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor:
-        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; zeros if it is no part of it."""
+        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; zeros if it lacks the part."""
         trail = self.trail(name)
         if not trail:
             return torch.zeros_like(vectors)
