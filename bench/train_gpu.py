@@ -2,7 +2,7 @@
 
     python bench/train_gpu.py                              on a GPU: every variant, 32 rows at once; a few minutes
     python bench/train_gpu.py --optimizer muon --rows 64
-    python bench/train_gpu.py --nanogpt DIR                next to nanoGPT, compiled (a checkout of its repository)
+    python bench/train_gpu.py --nanogpt DIR                with compiled nanoGPT (a checkout of its repository)
     python bench/train_gpu.py --quick --device cpu         a tiny shape, to try the script without a GPU
 
 Each variant has one measure more than the one before it, and takes steps with `training_step` on random tokens. Before

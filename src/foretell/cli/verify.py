@@ -26,7 +26,7 @@ def verify(
 ) -> None:
     """Check receipts: compute answers again, and compare every digest.
 
-    The text of a receipt is printed. Text next to a receipt in a saved answer
+    The text of a receipt is printed. Text stored with a receipt in an answer
     is not read.
 
     Receipts come from `generate --strict --receipt --json`, and from a server with --strict as
