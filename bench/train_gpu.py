@@ -40,7 +40,7 @@ from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.speed import peak_flops
 from foretell.training.execution import compile_units
-from foretell.training.objective import LOGITS_AT_ONCE, Objective, make_objective
+from foretell.training.objective import Objective, logits_on_cpu, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import SkippingOptimizer, training_step
 from foretell.weight_shapes import count_parameters
@@ -130,7 +130,7 @@ def make_trained(
     """The objective and the optimizer of a variant, compiled where it says so."""
     objective = make_objective(make_decoder(config, SEED), device, variant.dtype)
     if not variant.is_chunked_for_gpu:
-        objective.logits_at_once = LOGITS_AT_ONCE
+        objective.logits_at_once = logits_on_cpu(config.vocab_size)
     if not variant.is_aligned and isinstance(objective.decoder.head, AlignedTiedHead):
         replace(objective.decoder, "head", lambda head: recast(head, TiedHead))
     if variant.is_compiled and not compile_units(objective, first_part(batch, training), variant.dtype):

@@ -204,7 +204,7 @@ def test_attention_weights_have_gradients(gpt2: Decoder, ids: Tensor) -> None:
     ]
 
 
-def test_chunks_recomputed_in_the_backward_are_recorded_once(gpt2: Decoder, ids: Tensor) -> None:
+def test_each_chunk_of_logits_is_recorded_once_with_its_gradient(gpt2: Decoder, ids: Tensor) -> None:
     objective, batch = Objective(gpt2, logits_at_once=11 * 11), make_batch(ids)
     with Trace(gpt2, "head", gradients=True) as trace:
         objective(batch).sum.backward()

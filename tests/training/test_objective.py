@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from foretell.data.batch import Batch
 from foretell.evaluation.perplexity import evaluate
 from foretell.model.cache import FreshKVView
-from foretell.training.objective import Objective, logits_at_once_on
+from foretell.training.objective import Objective, logits_on_cpu, logits_on_gpu
 
 MakeObjective = Callable[..., Objective]
 
@@ -51,23 +51,47 @@ def test_chunked_loss_and_gradient_equal_the_unchunked_ones(
         torch.testing.assert_close(gradient, expected[path], rtol=1e-5, atol=1e-6)
 
 
+class SummedHead(torch.nn.Module):
+    """A head whose two weights get one gradient, of which one is in no optimizer if it is frozen."""
+
+    def __init__(self, width: int, vocab_size: int):
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.randn(vocab_size, width)) for _ in range(2))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.linear(input, self.first + self.second)
+
+
+@pytest.mark.parametrize("frozen", ["", "first", "all"])
+def test_the_gradients_of_chunks_are_those_of_any_head(
+    frozen: str, make_objective: MakeObjective, batch: Batch
+) -> None:
+    objective = make_objective(14 * 7)
+    objective.decoder.head = head = SummedHead(objective.decoder.config.width, 14)
+    for name, weight in head.named_parameters():
+        weight.requires_grad = frozen not in (name, "all")
+    in_chunks = gradients(objective, batch)
+    objective.logits_at_once = 10**6
+    whole = gradients(objective, batch)
+    assert in_chunks.keys() == whole.keys()
+    for path, gradient in whole.items():
+        torch.testing.assert_close(in_chunks[path], gradient, rtol=1e-5, atol=1e-6)
+
+
 def test_chunks_stay_within_the_limit(make_objective: MakeObjective, batch: Batch) -> None:
     objective = make_objective(14 * 7)
     sizes = []
     objective.decoder.head.register_forward_hook(lambda module, inputs, logits: sizes.append(logits.numel()))
-    evaluate(objective, [batch])
-    assert max(sizes) <= 14 * 7
-    assert sum(sizes) == batch.ids.numel() * 14
+    for run in (lambda: evaluate(objective, [batch]), lambda: gradients(objective, batch)):
+        sizes.clear()
+        run()
+        assert max(sizes) <= 14 * 7
+        assert sum(sizes) == batch.count * 14  # once, and only for positions that count
 
 
-@pytest.mark.parametrize(
-    ("device", "memory", "count"), [("cpu", 10**12, 2**24), ("cuda", 64 * 10**9, 10**9), ("cuda", 10**12, 2**31 - 1)]
-)
-def test_a_gpu_takes_as_many_logits_at_once_as_suit_its_memory(
-    device: str, memory: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("foretell.training.objective.memory_of", lambda device: memory)
-    assert logits_at_once_on(torch.device(device)) == count
+def test_a_chunk_suits_the_cache_of_a_cpu_or_the_memory_of_a_gpu() -> None:
+    assert [logits_on_cpu(vocab_size) for vocab_size in (65, 2**14, 2**15)] == [2**22, 2**22, 2**23]
+    assert [logits_on_gpu(memory) for memory in (64 * 10**9, 10**12)] == [10**9, 2**31 - 1]
 
 
 def test_targets_of_weight_0_change_neither_loss_nor_gradient(make_objective: MakeObjective, batch: Batch) -> None:

@@ -173,7 +173,7 @@ class TaskObjective(nn.Module):
         parts = {"task": task.detach()}
         total = task
         if self.training and self.lm_weight > 0:
-            text = self.text_losses(batch, hidden).sum()
+            text = self.text_loss(batch, hidden)
             parts["language_modelling"] = text.detach()
             total = task + self.lm_weight * text
         return Loss(total, torch.full((), batch.count, device=total.device), parts)
@@ -186,12 +186,10 @@ class TaskObjective(nn.Module):
         rng.sequences = 1
         return self.kind.outputs(nn.Sequential(self.dropout, self.linear), hidden, batch), hidden
 
-    def text_losses(self, batch: TaskBatch, hidden: Tensor) -> Tensor:
-        """The language modelling loss of each example, (B,)."""
+    def text_loss(self, batch: TaskBatch, hidden: Tensor) -> Tensor:
+        """The sum of the language modelling losses of the examples."""
         ids, lengths = batch.ids.flatten(0, 1), batch.lengths.flatten()  # (B*K, T), (B*K,)
-        T = ids.shape[1]
-        losses = self.language_modelling.losses_from(hidden[:, :-1], ids[:, 1:])  # (B*K, T-1)
-        is_target = torch.arange(1, T, device=ids.device) < lengths[:, None]
-        means = (losses * is_target).sum(1) / (lengths - 1).clamp(min=1)  # (B*K,)
-        present = (batch.lengths > 0).sum(1)
-        return means.view_as(batch.lengths).sum(1) / present  # (B,)
+        is_target = torch.arange(1, ids.shape[1], device=ids.device) < lengths[:, None]
+        shares = (batch.lengths > 0) / ((batch.lengths - 1).clamp(min=1) * (batch.lengths > 0).sum(1, keepdim=True))
+        weights = is_target * shares.flatten()[:, None]  # (B*K, T-1)
+        return self.language_modelling.weighted_loss(hidden[:, :-1], ids[:, 1:], weights)

@@ -18,7 +18,7 @@ from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.paths import matches
-from foretell.training.objective import GPU_BYTES_PER_LOGIT, LOGITS_AT_ONCE, MOST_LOGITS
+from foretell.training.objective import logits_on_cpu, logits_on_gpu
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
 from foretell.weight_shapes import weight_shapes
 
@@ -117,10 +117,8 @@ class DeviceMemory:
     def matmul_bytes(self) -> int:
         return 2 if self.dtype is None else self.dtype.itemsize
 
-    @property
-    def logits_at_once(self) -> int:
-        """As `training.objective.logits_at_once_on`, also for a device that this machine lacks."""
-        return LOGITS_AT_ONCE if self.device == "cpu" else min(self.size // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
+    def logits_at_once(self, vocab_size: int) -> int:
+        return logits_on_cpu(vocab_size) if self.device == "cpu" else logits_on_gpu(self.size)
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
@@ -160,7 +158,7 @@ def training_memory(
     config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory
 ) -> dict[str, Range]:
     """Bytes on each process by part, for rows of a whole context: at least, and at most."""
-    rows = rows_at_once(training, memory.processes)
+    rows, V = rows_at_once(training, memory.processes), config.vocab_size
     state = state_per_process(shapes, training, memory.processes)
     activations = activations_per_token(config, training, memory.matmul_bytes)
     per_logit = BYTES_PER_LOGIT
@@ -171,7 +169,7 @@ def training_memory(
         **{name: Range.exact(size) for name, size in state.items()},
         "bfloat16 copies": copies(shapes, training, memory),
         "activations": activations * (rows * config.context_length),
-        "logits": per_logit * min(rows * config.context_length * config.vocab_size, memory.logits_at_once),
+        "logits": per_logit * min(rows * config.context_length * V, memory.logits_at_once(V)),
     }
 
 

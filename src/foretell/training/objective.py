@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from foretell.data.batch import Batch
 from foretell.device import memory_of
@@ -16,7 +17,8 @@ from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
-LOGITS_AT_ONCE = 2**24  # elements on a CPU: 64 MiB in float32
+# On a CPU: 16 MiB in float32, of which the softmax finds most in the cache, and enough rows for fast products
+LOGITS_AT_ONCE, ROWS_AT_ONCE = 2**22, 256
 # On a GPU: one logit per 64 bytes of memory, and fewer than 2^31. Uncompiled, a logit takes up to 14 bytes (bfloat16,
 # float32, and the gradients of both), so the logits of a chunk take about a fifth of the memory
 GPU_BYTES_PER_LOGIT = 64
@@ -44,8 +46,14 @@ def make_objective(
     return Objective(decoder, label_smoothing=label_smoothing).train()
 
 
-def logits_at_once_on(device: torch.device) -> int:
-    return LOGITS_AT_ONCE if device.type != "cuda" else min(memory_of(device) // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
+def logits_on_cpu(vocab_size: int) -> int:
+    """The logits of a chunk."""
+    return max(LOGITS_AT_ONCE, ROWS_AT_ONCE * vocab_size)
+
+
+def logits_on_gpu(memory: int) -> int:
+    """The logits of a chunk, for a memory in bytes."""
+    return min(memory // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
 
 class TokenLosses(nn.Module):
@@ -88,26 +96,75 @@ class Objective(nn.Module):
         self.logits_at_once = logits_at_once
 
     def forward(self, batch: Batch) -> Loss:
-        total = (self.token_losses(batch) * batch.loss_weights).sum()
+        total = self.weighted_loss(self.hidden(batch), batch.targets, batch.loss_weights)
         name = "smoothed_cross_entropy" if self.losses.smoothing else "cross_entropy"
         return Loss(total, batch.loss_weights.sum(), {name: total.detach()})
 
-    def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
-        return self.losses_from(self.decoder.hidden(batch.ids, self.make_view(batch)), batch.targets)
+    def hidden(self, batch: Batch) -> Tensor:
+        """The hidden states (B, T, D) that the head reads."""
+        return self.decoder.hidden(batch.ids, self.make_view(batch))
 
     def make_view(self, batch: Batch) -> KVView:
         """The KV view of a batch: its positions and documents."""
         return FreshKVView(batch.ids, batch.positions, batch.document_ids)
 
-    def losses_from(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """The losses (B, T) of targets (B, T) from the hidden states (B, T, D) of a pass."""
-        rows = hidden.flatten(0, 1)  # (B*T, D)
-        at_once = self.logits_at_once or logits_at_once_on(hidden.device)
-        chunks = max(1, math.ceil(len(rows) * self.decoder.config.vocab_size / at_once))
-        pairs = zip(rows.chunk(chunks), targets.flatten().chunk(chunks), strict=True)
-        if chunks == 1:
-            losses = [self.losses(*pair) for pair in pairs]
-        else:  # a chunk's logits are freed after use and recomputed for the gradient
-            losses = [checkpoint(self.losses, *pair, use_reentrant=False) for pair in pairs]
-        return torch.cat(losses).view_as(targets)  # (B, T)
+    def token_losses(self, batch: Batch) -> Tensor:
+        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
+        rows = self.hidden(batch).flatten(0, 1)  # (B*T, D)
+        losses = [self.losses(*chunk) for chunk in self.chunks(rows, batch.targets.flatten())]
+        return torch.cat(losses).view_as(batch.targets)  # (B, T)
+
+    def weighted_loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The sum of the losses of targets (B, T) from hidden states (B, T, D), times their weights (B, T)."""
+        rows, targets, weights = hidden.flatten(0, 1), targets.flatten(), weights.flatten()
+        is_compiled = self.losses._compiled_call_impl is not None  # for one shape
+        if hidden.device.type == "cpu" and not is_compiled:  # a GPU would wait for the number of rows
+            counts = weights != 0
+            rows, targets, weights = rows[counts], targets[counts], weights[counts]
+        chunks = self.chunks(rows, targets, weights)
+        if len(chunks) > 1 and torch.is_grad_enabled():
+            return self._loss_with_gradients(rows, chunks)
+        return torch.stack([self._chunk_loss(*chunk) for chunk in chunks]).sum()
+
+    def _loss_with_gradients(self, rows: Tensor, chunks: list[tuple[Tensor, ...]]) -> Tensor:
+        """The loss of the chunks of rows. The gradients of each follow at once, so that no logits are kept."""
+        used = [parameter for parameter in self.decoder.parameters() if parameter.requires_grad]
+        losses, of_rows, of_used = list[Tensor](), list[Tensor](), list[Tensor]()  # the latter two are gradients
+        for chunk, *rest in chunks:
+            loss = self._chunk_loss(chunk := chunk.detach().requires_grad_(), *rest)
+            of_chunk, *others = torch.autograd.grad(loss, [chunk, *used], allow_unused=True)
+            losses.append(loss.detach())
+            of_rows.append(of_chunk)
+            if len(losses) == 1:  # cloned: two parameters may have got one tensor
+                used = [parameter for parameter, gradient in zip(used, others, strict=True) if gradient is not None]
+                of_used = [gradient.clone() for gradient in others if gradient is not None]
+            else:
+                for total, gradient in zip(of_used, others, strict=True):
+                    total.add_(gradient)
+        gradients = [torch.cat(of_rows), *of_used]
+        return WithGradients.apply(torch.stack(losses).sum(), gradients, rows, *used)
+
+    def chunks(self, rows: Tensor, *others: Tensor) -> list[tuple[Tensor, ...]]:
+        """Rows (N, D) and further tensors (N,) in equal chunks, whose logits are within the limit."""
+        vocab_size, device = self.decoder.config.vocab_size, rows.device
+        default = logits_on_gpu(memory_of(device)) if device.type == "cuda" else logits_on_cpu(vocab_size)
+        count = max(1, math.ceil(len(rows) * vocab_size / (self.logits_at_once or default)))
+        return list(zip(*(each.chunk(count) for each in (rows, *others)), strict=True))
+
+    def _chunk_loss(self, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return (self.losses(rows, targets) * weights).sum()
+
+
+class WithGradients(torch.autograd.Function):
+    """A number, with the gradients that were computed with it for some tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, number: Tensor, gradients: list[Tensor], *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return number.clone()
+
+    @staticmethod
+    @once_differentiable  # a second derivative would treat the gradients as constant
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(gradient * grad_outputs[0] for gradient in ctx.saved_tensors)
