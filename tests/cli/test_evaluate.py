@@ -79,6 +79,8 @@ def test_endings_are_recognised_by_their_fields(foretell, trained, files):
         (["cats.txt", "--limit", "0"], 2, "--limit must be at least 1"),
         (["texts.jsonl"], 1, "texts.jsonl has the fields body; questions have the fields query, choices, gold"),
         (["texts.jsonl"], 1, "--text-field"),
+        (["choice.jsonl", "--prompt-field", "query"], 2, "give both"),
+        (["choice.jsonl", "--task", "choice", "--rows"], 2, "read as questions"),
         (["missing.txt"], 1, "missing.txt"),
         (["ending.jsonl", "--task", "text"], 1, "no field 'text'"),
     ],

@@ -29,15 +29,21 @@ def test_every_line_of_a_file_is_continued_as_it_would_be_alone(foretell, tmp_pa
 
 def test_without_out_the_lines_are_written_to_stdout(foretell, tmp_path):
     (tmp_path / "prompts.txt").write_text("The value of\nA class\n")
-    outcome = foretell("generate", "primer", "--prompt-file", "prompts.txt", *GREEDY, "--progress")
-    assert [set(json.loads(line)) for line in outcome.out.splitlines()] == [
-        {"index", "prompt", "text", "token_ids", "finish_reason"}
-    ] * 2
+    outcome = foretell("generate", "primer", "--prompt-file", "prompts.txt", *GREEDY, "--progress", "--n", "2")
+    lines = [json.loads(line) for line in outcome.out.splitlines()]
+    fields = {"index", "continuation", "prompt", "text", "token_ids", "finish_reason"}
+    assert [set(line) for line in lines] == [fields] * 4
+    assert sorted((line["index"], line["continuation"], line["prompt"]) for line in lines) == [
+        *((0, number, "The value of") for number in range(2)),
+        *((1, number, "A class") for number in range(2)),
+    ]
 
 
 def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path):
-    for _ in range(2):
-        assert foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl").code == 0
+    for count in range(2):
+        outcome = foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl")
+        assert outcome.code == 0
+        assert outcome.err.count("out.jsonl: its earlier content is replaced") == count
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
     (tmp_path / "notes.txt").write_text("mine")
     assert foretell("generate", "primer", "A class", *GREEDY, "--out", "notes.txt").code == 1

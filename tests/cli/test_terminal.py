@@ -166,6 +166,19 @@ def test_a_long_computation_announces_its_duration_after_its_first_part(monkeypa
     assert second == "origins: 6 of 100 (6%), 3:08 left"
 
 
+def test_the_time_left_is_without_the_start_and_follows_the_share_of_the_work(monkeypatch, capsys):
+    times = iter([0, 0, 60, 70, 90])
+    monkeypatch.setattr("foretell.cli.terminal.time.monotonic", lambda: next(times))
+    monkeypatch.setattr(ProgressLine, "__exit__", lambda *_: None)
+    with ProgressLine("texts") as progress:
+        progress(0, 4, 0.0)
+        progress(0, 4, 0.1)  # after a minute of compiling
+        progress(0, 4, 0.2)
+        progress(3, 4, 0.8)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["texts: 0 of 4 (20%), 1:20 left", "texts: 3 of 4 (80%), 0:09 left"]
+
+
 def test_a_short_computation_announces_nothing(capsys):
     with ProgressLine("origins") as progress:
         for done in range(1, 10):

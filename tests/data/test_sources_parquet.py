@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretell.data.sources import DocumentReader, RecordFields, read_documents
+from foretell.config import DataConfig
+from foretell.data.sources import DocumentReader, read_documents
 from foretell.errors import DataError
 
 
@@ -58,7 +59,7 @@ def test_the_column_is_chosen_as_for_json_lines(tmp_path: Path) -> None:
 
 def test_prompts_and_answers_are_two_columns(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.parquet", {"q": ["one?"], "a": ["1"]})
-    (document,) = DocumentReader([path], RecordFields("q", "a"), separator=" ").read()
+    (document,) = DocumentReader([path], DataConfig(prompt_field="q", answer_field="a", separator=" ")).read()
     assert list(document.pieces()) == ["one? ", "1"]
 
 

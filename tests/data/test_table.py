@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from foretell.config import DataConfig
 from foretell.data.lines import find_file
 from foretell.data.questions import read_questions
-from foretell.data.sources import DocumentReader, RecordFields, read_documents
+from foretell.data.sources import DocumentReader, read_documents
 from foretell.data.table import open_table
 from foretell.errors import DataError
 from foretell.finetuning.conversations import ConversationReader
@@ -88,13 +89,14 @@ def read_labels(path: Path) -> list[Any]:
     return [(example.texts, *example.labels) for example in LabelKind.read_all(table, columns)]
 
 
+ANSWERED = DataConfig(prompt_field="text", answer_field="label")
 QUESTION = {"sentence": "Ann met Bo, so _ sang.", "option1": "Ann", "option2": "Bo", "answer": "2"}
 # the rows, a reader, what it returns
 PURPOSES: dict[str, tuple[Records, Callable[[Path], Any], Any]] = {
     "texts": (CELLS, lambda path: [each.text for each in read_documents([path])], ["a, b", "café\nc"]),
     "prompts and answers": (
         CELLS,
-        lambda path: [list(each.pieces()) for each in DocumentReader([path], RecordFields("text", "label")).read()],
+        lambda path: [list(each.pieces()) for each in DocumentReader([path], ANSWERED).read()],
         [["a, b", "1"], ["café\nc", "2"]],
     ),
     "labels": (CELLS, read_labels, [(("a, b",), "1"), (("café\nc",), "2")]),

@@ -62,10 +62,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        600,
+        624,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
-        "; what served models were opened from",
+        "; what served models were opened from; evaluation of rows; time left",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 121, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
@@ -75,6 +75,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         8,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table",
     ),
+    ("evaluation", 0, 43, "rows as training reads them; questions that do not fit the context are left out, counted"),
     (
         "finetuning",
         4,
@@ -97,21 +98,26 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        701,
+        708,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
-        "digests of logits; blocks with numbers that are not finite are cleared",
+        "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early",
     ),
-    ("inference", 3, 541, "evaluate from Python; receipts of answers and their verification"),
+    (
+        "inference",
+        3,
+        558,
+        "evaluate from Python, also of rows; receipts of answers and their verification; arguments of another type",
+    ),
     (
         "insight",
         20,
-        3112,
+        3119,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included; contributions of words and to tags open, too; what a file shows first; "
         "numbers of the lens, of neurons, norms and parts of a softmax open, too; "
-        "the advice of a budget over HTTP",
+        "the advice of a budget over HTTP; arguments of another type",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -121,7 +127,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 285, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 278, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     ("runs", 1, 234, "records of time, folds and training tokens; a table of runs as a document"),
     (
@@ -134,11 +140,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        820,
+        838,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
-        "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape",
+        "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
+        "all types that a field may have",
     ),
     (
         "session",

@@ -113,7 +113,7 @@ OPTIONS = {
         "--strict",
         "--task",
         "--stride",
-        "--text-field",
+        *("--text-field", "--rows", "--prompt-field", "--answer-field", "--separator", "--allow-special"),
         "--limit",
         "--json",
         "--device",

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import evaluate_texts, iter_windows, window_batches
+from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, iter_windows, window_batches
+from foretell.inference.query import evaluate
 from foretell.language_model import LanguageModel
 from foretell.training.objective import Objective
 
@@ -54,6 +55,25 @@ def test_texts_do_not_see_each_other(model):
     together = evaluate_texts(model, objective, [TEXT, "short", "x" * 40], 5)
     assert together.loss == pytest.approx(sum(alone.loss * alone.tokens for alone in apart) / together.tokens, rel=1e-5)
     assert together.tokens == sum(alone.tokens for alone in apart)
+
+
+@pytest.mark.parametrize("name", ["model", "starting"])
+def test_rows_are_predicted_as_training_reads_them(name, request, tmp_path):
+    model, path = request.getfixturevalue(name), tmp_path / "rows.jsonl"
+    path.write_text('{"q": "1 + 2 =", "a": " 3"}\n{"q": "x", "a": "y"}\n')
+    tokenizer = model.tokenizer
+    rows = [[*tokenizer.start_ids, *tokenizer.encode(text), *tokenizer.end_ids[:1]] for text in ("1 + 2 = 3", "xy")]
+    losses = [
+        loss
+        for row, prompt in zip(rows, (7, 1), strict=True)
+        for loss in losses_by_hand(model, row, 16, 8, first=len(tokenizer.start_ids) + prompt)
+    ]
+    found = evaluate(model, path, prompt_field="q", answer_field="a")
+    whole = evaluate(model, path, rows=True, text_field="q")
+    assert isinstance(found, TextEvaluation) and isinstance(whole, TextEvaluation)
+    assert (found.loss, found.tokens) == (pytest.approx(sum(losses) / len(losses), rel=1e-5), len(losses))
+    assert found.text_bytes == 3  # of the answers
+    assert whole.tokens == 8 + len(tokenizer.start_ids) * 2 + 2 * len(tokenizer.end_ids[:1]) - 2
 
 
 @given(length=st.integers(0, 60), context=st.integers(1, 20), stride=st.integers(1, 20), first=st.integers(1, 3))

@@ -150,10 +150,10 @@ def names_file(text: str) -> bool:
     return False
 
 
-def lines_of(text: str, nothing: str) -> list[str]:
-    """The lines of a text that are not blank; a DataError with the message `nothing` where there are none."""
+def lines_of(text: str, nothing: str) -> dict[int, str]:
+    """The lines of a text that are not blank, by number; a DataError with the message `nothing` if there are none."""
     all_lines = text.splitlines()
-    lines = [line for line in all_lines if line.strip()]
+    lines = {number: line for number, line in enumerate(all_lines, start=1) if line.strip()}
     if not lines:
         raise DataError(nothing)
     if blank := len(all_lines) - len(lines):
@@ -211,6 +211,16 @@ def names_of(columns: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in columns.split(",")) if columns else ()
 
 
+@dataclass(frozen=True)
+class TextFields:
+    """The texts of records."""
+
+    text_field: TextField = None
+    rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False
+    prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None
+    answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None
+
+
 class LoadKeywords(TypedDict, total=False):
     """The options as keywords of functions that load."""
 
@@ -263,6 +273,8 @@ class ModelOptions(LoadingOptions):
         )
 
 
+Fields = Annotated[TextFields, Parameter(name="*")]
+ALL_TEXTS = TextFields()
 Loading = Annotated[LoadingOptions, Parameter(name="*")]
 LOADING_DEFAULTS = LoadingOptions()
 Options = Annotated[ModelOptions, Parameter(name="*")]

@@ -79,7 +79,7 @@ def generate(
     proposer = make_proposer(loaded, speculate, drafting)
     items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
     if out is not None or prompt_file is not None:
-        write_completions(completer, items, out, progress)
+        write_completions(completer, items, n, out, progress)
     elif json or len(texts) > 1:
         for _ in ended(completer, items, progress):
             pass
@@ -102,7 +102,7 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
     if prompt_file is None:
         return [arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])]
     text = arguments.read_named(prompt_file, "--prompt-file")
-    return arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line")
+    return [*arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line").values()]
 
 
 class Timings:
@@ -131,17 +131,27 @@ class Timings:
 
 
 def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
-    """The index of each prompt when its continuation has ended."""
-    with ProgressLine("prompts") if progress else nullcontext() as show:
-        for done, index in enumerate((index for index, _, has_ended in items if has_ended), start=1):
-            yield index
+    """The index of each continuation when it has ended."""
+    from foretell.generation.sequence import rules_of
+
+    sequences, done, tokens = completer.sequences, 0, 0
+    with ProgressLine("texts") if progress else nullcontext() as show:
+        for index, _, has_ended in items:
+            limit = rules_of(sequences[index]).max_tokens or 1
+            tokens += 1
+            if has_ended:
+                yield index
+                done, tokens = done + 1, tokens + limit - len(sequences[index].generated)
             if show is not None:
-                show(done, len(completer.sequences))
+                show(done, len(sequences), tokens / (len(sequences) * limit))
 
 
-def write_completions(completer: Completer, items: Items, out: Path | None, progress: bool) -> None:
+def write_completions(completer: Completer, items: Items, n: int, out: Path | None, progress: bool) -> None:
     """Write each completion as a line of JSON as soon as it has ended, to a file or to stdout."""
-    lines = ({"index": index, **completer.completion(index).to_json()} for index in ended(completer, items, progress))
+    lines = (
+        {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
+        for index in ended(completer, items, progress)
+    )
     if out is None:
         for line in lines:
             print_json(line)
@@ -149,6 +159,8 @@ def write_completions(completer: Completer, items: Items, out: Path | None, prog
     from foretell.files import check_target
 
     target = check_target(out, MARK)
+    if target.exists() and target.stat().st_size:
+        note(f"{out}: its earlier content is replaced")
     try:
         with target.open("w", encoding="utf-8") as file:
             for line in lines:

@@ -54,7 +54,7 @@ def predict(
         lines = arguments.lines_of(
             arguments.read_text(text[0]), "there is no text on standard input; give one per line"
         )
-        for prediction in predict_rows(loaded, [(line,) for line in lines]):
+        for prediction in predict_rows(loaded, [(line,) for line in lines.values()]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
     table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
-from foretell.errors import UsageError
+from foretell.errors import ForetellError, UsageError
 
 
 def next_verb(
@@ -40,10 +40,8 @@ def next_verb(
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
     answers = next_tokens(loaded, text, top, positions)
-    if json:
-        print_json([answer.to_json() for answer in answers] if every else answers[0].to_json())
-    else:
-        write(str(answers))
+    values = [answer.to_json() for answer in answers]
+    print_json(values if every else values[0]) if json else write(str(answers))
 
 
 def score(
@@ -88,22 +86,23 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, texts=texts)
+    loaded = options.open(model, ids, allow_special=allow_special, texts=[*texts.values()])
     from foretell.inference.query import embed as embed_text
 
-    for line in texts:
-        vector = embed_text(loaded, line, pool)
-        if json:
-            print_json({"text": line, "embedding": vector})
-        else:
-            print(" ".join(f"{value:.6g}" for value in vector))
+    for number, line in texts.items():
+        try:
+            vector = embed_text(loaded, line, pool)
+        except ForetellError as error:
+            raise type(error)(f"line {number}: {error}" if len(texts) > 1 else str(error)) from None
+        shown = " ".join(f"{value:.6g}" for value in vector)
+        print_json({"text": line, "embedding": vector}) if json else print(shown)
 
 
-def read_texts(argument: str | None, file: Path | None = None) -> list[str]:
-    """The text itself, or the non-empty lines of a file or of standard input."""
+def read_texts(argument: str | None, file: Path | None = None) -> dict[int, str]:
+    """The text itself, or the non-empty lines of a file or of standard input by their numbers."""
     text = arguments.read_text(argument, file)
-    if file is None and argument != arguments.STANDARD_INPUT and text.strip():
-        return [text]
+    if file is None and argument != arguments.STANDARD_INPUT:
+        return {1: text}
     return arguments.lines_of(text, "there is no text to embed; give at least one line that is not empty")
 
 
@@ -121,7 +120,9 @@ def evaluate(
     stride: Annotated[
         int | None, arguments.whole("Tokens from one window to the next; default: half the context.")
     ] = None,
-    text_field: arguments.TextField = None,
+    fields: arguments.Fields = arguments.ALL_TEXTS,
+    separator: Annotated[str, Parameter(help="What follows each prompt, as in its training.")] = "",
+    allow_special: arguments.AllowSpecial = False,
     limit: Annotated[int | None, arguments.whole("Evaluate only the first N texts or questions.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
@@ -131,14 +132,13 @@ def evaluate(
     Questions are JSON lines with query, choices and gold (choice), or context and continuation (ending); HellaSwag,
     WinoGrande and MMLU (CSV) as they are published.
     """
-    from foretell.data.questions import choose_task
+    from foretell.data.questions import choose_task, text_config
     from foretell.inference.query import evaluate as evaluate_file
 
     path = "-" if file == arguments.STANDARD_INPUT else file
-    chosen = choose_task(path, task, stride, text_field, limit)  # refuses before the model is loaded
-    loaded = options.open(model)
+    named: dict[str, Any] = {**vars(fields), "separator": separator}
+    chosen = choose_task(path, task, stride, text_config(**named), limit)  # refuses before the model is loaded
+    loaded = options.open(model, allow_special=allow_special)
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:
-        result = evaluate_file(
-            loaded, path, task=chosen, stride=stride, text_field=text_field, limit=limit, progress=progress
-        )
+        result = evaluate_file(loaded, path, task=chosen, stride=stride, limit=limit, progress=progress, **named)
     report(result, json)

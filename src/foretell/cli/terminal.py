@@ -225,13 +225,15 @@ class ProgressLine:
     """Progress of a long computation and the time it still takes: one line on a terminal, overwritten; in a log, a line
     now and then, and one after the first part of a computation that takes longer than that.
 
-    Call it with (done, total). The line is erased when the block ends.
+    Call it with (done, total), and the share of the work where texts end together. The time before the first call is
+    not repeated, so the estimate leaves it out. The line is erased when the block ends.
     """
 
     def __init__(self, what: str):
         self.what = what
         self.console = messages()
-        self._start = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._start, self._first = (self._last, 0.0), (0.0, 0.0)
         self._has_shown = False
         self._seconds = TERMINAL_SECONDS if self.console.is_terminal else PLAIN_SECONDS
 
@@ -242,13 +244,15 @@ class ProgressLine:
         if self.console.is_terminal:
             self.console.print(" " * WIDTH, end="\r")
 
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        left = (now - self._start) / max(1, done) * (total - done)
+    def __call__(self, done: int, total: int, share: float | None = None) -> None:
+        now, share = time.monotonic(), done / max(1, total) if share is None else share
+        self._first = self._first if self._first[1] else (now, share)
+        start, before = self._first if share > self._first[1] else self._start
+        left = (now - start) / max(share - before, 1e-9) * max(0, 1 - share)
         if now - self._last < self._seconds and (self._has_shown or left < self._seconds):
             return
         self._last, self._has_shown = now, True
-        self.show(f"{done:,} of {total:,} ({done / max(1, total):.0%}), {format_duration(left)} left")
+        self.show(f"{done:,} of {total:,} ({share:.0%}), {format_duration(left)} left")
 
     def show(self, progress: str) -> None:
         line, end = f"{self.what}: {progress}", "\r" if self.console.is_terminal else "\n"
@@ -258,7 +262,7 @@ class ProgressLine:
 class CountLine(ProgressLine):
     """Progress of a computation whose length is not known: how much is done. Call it with the count."""
 
-    def __call__(self, done: int, total: int = 0) -> None:
+    def __call__(self, done: int, total: int = 0, share: float | None = None) -> None:
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()

@@ -81,7 +81,5 @@ def train_tokenizer(
         tokenizer.save(target)
     except OSError as error:
         raise OutputError(f"could not write {target}: {error.strerror}; give another --out") from None
-    if json:
-        print_json({"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size})
-    else:
-        results().print(f"{target}: {tokenizer.vocab_size:,} tokens of kind {kind}")
+    facts = {"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size}
+    print_json(facts) if json else results().print(f"{target}: {tokenizer.vocab_size:,} tokens of kind {kind}")

@@ -50,13 +50,10 @@ def train(
         str | None, Parameter(help="Put this special token before every text; it may be the end token.")
     ] = None,
     special: arguments.Special = None,
-    rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False,
-    prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None,
-    answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None,
+    fields: arguments.Fields = arguments.ALL_TEXTS,
     loss_on: Annotated[
         Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
     ] = None,
-    text_field: arguments.TextField = None,
     workers: Annotated[
         int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
@@ -90,8 +87,17 @@ def train(
     if help_config:
         return show_config()
     if show_batch is not None:
-        others = (data, size, start_from, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
-        others += (answer_field, loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
+        others = (
+            data,
+            size,
+            start_from,
+            tokenizer,
+            kind,
+            start_token,
+            special,
+            *(each or None for each in vars(fields).values()),
+        )
+        others += (loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
         others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
         if options.is_resumed or any(other not in (None, ()) for other in others):
             raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
@@ -109,11 +115,8 @@ def train(
         {
             "tokenizer.kind": kind,
             "tokenizer.start_token": start_token,
-            "data.text_field": text_field,
+            **{f"data.{name}": value or None for name, value in vars(fields).items()},
             "data.special": tuple(special) if special else None,
-            "data.rows": rows or None,
-            "data.prompt_field": prompt_field,
-            "data.answer_field": answer_field,
             "data.loss_on": loss_on,
             "training.sample_prompts": tuple(sample_prompt) if sample_prompt else None,
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from foretell.device import to_device
+from foretell.text import Tokenizer
 
 IGNORED = 0  # the target of a position without one; its loss weight is 0
 PADDING = -1  # the document id of padding
@@ -95,6 +97,17 @@ def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
     starts = torch.where(is_first, columns, 0).cummax(dim=1).values
     lengths = (document_ids != PADDING).sum(1)
     return Batch(plain.ids, plain.targets, loss_weights, columns - starts, document_ids, lengths)
+
+
+def make_row(tokenizer: Tokenizer, texts: Iterable[list[int]]) -> tuple[list[int], int]:
+    """A row of a text, or of a prompt and its answer, given the ids of each; and the length of its first part.
+
+    A row begins with the tokenizer's start token and ends with its end token, unless the text ends with it.
+    """
+    first, *answers = texts
+    prompt = [*tokenizer.start_ids, *first]
+    row, ends = [*prompt, *chain.from_iterable(answers)], tokenizer.end_ids[:1]
+    return row + ([] if tuple(row[-1:]) == ends else [*ends]), len(prompt)
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from foretell.config import DataConfig, make_section
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
 from foretell.errors import DataError, UsageError
 
@@ -25,7 +26,8 @@ SCHEMA_FIELDS = ("context_options", "continuation", "gold")
 LETTERS = "ABCD"
 FORMATS = (
     "questions have the fields query, choices, gold, or context, continuation, or the fields of HellaSwag or "
-    "WinoGrande; texts have the field text, or the one that --text-field names"
+    "WinoGrande; texts have the field text, or the one that --text-field names; prompts with answers have the fields "
+    "that --prompt-field and --answer-field name"
 )
 
 
@@ -186,18 +188,27 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
     return value[name]
 
 
+def text_config(
+    text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str
+) -> DataConfig:
+    """How texts are read. Raises ConfigError for fields that contradict each other."""
+    fields = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
+    return make_section(DataConfig, {**fields, "separator": separator, **({"rows": True} if rows else {})}, "evaluate")
+
+
 def choose_task(
-    data: str | Path, task: EvaluationTask | None, stride: int | None, text_field: str | None, limit: int | None
+    data: str | Path, task: EvaluationTask | None, stride: int | None, config: DataConfig, limit: int | None
 ) -> EvaluationTask:
     """The task of a file; options that contradict it are a UsageError. No model is needed."""
     if limit is not None and limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
-    fields = first_fields(Path(data)) if task is None else set()
-    chosen = task or task_of(Path(data), fields)
-    if chosen == "text" and text_field is None and fields and "text" not in fields:
+    of_texts = config.rows or config.text_field is not None
+    fields = set() if task or of_texts else first_fields(Path(data))
+    chosen = task or ("text" if of_texts else task_of(Path(data), fields))
+    if chosen == "text" and fields and "text" not in fields:
         raise DataError(f"{data} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
-    if chosen != "text" and not (stride is None and text_field is None):
-        raise UsageError(f"--stride and --text-field are for texts, and {data} is read as questions (--task {chosen})")
+    if chosen != "text" and (stride is not None or of_texts):
+        raise UsageError(f"--stride, --rows and fields are for texts; {data} is read as questions (--task {chosen})")
     if chosen != "text" and str(data) == "-":
         raise UsageError("questions are read from a file; give its name")
     return chosen

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from foretell.config import DataConfig
 from foretell.data.documents import CRLF, NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
 from foretell.data.lines import Note, TextFile, content_suffix, find_files, nearest_name, reading
 from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, kind_of, list_names
@@ -45,27 +46,6 @@ class RecordField(NamedTuple):
         return self.name or TEXT
 
 
-@dataclass(frozen=True)
-class RecordFields:
-    """The texts to read from each record: the field `text`, or the only column, or the fields named.
-
-    text: another name for that field. answer: a second field; `text` is then the prompt's field. by_line: each
-    line of a file without fields is a record.
-    """
-
-    text: str | None = None
-    answer: str | None = None
-    by_line: bool = False
-
-    def each(self) -> tuple[RecordField, ...]:
-        if self.answer is None:
-            return (RecordField(self.text, "--text-field"),)
-        return RecordField(self.text, "--prompt-field"), RecordField(self.answer, "--answer-field")
-
-
-EVERY_TEXT = RecordFields()  # the field `text` of records, and files without fields as a whole
-
-
 def read_documents(
     paths: Sequence[str | Path], *, text_field: str | None = None, strict: bool = False
 ) -> Iterator[Document]:
@@ -82,29 +62,22 @@ def read_documents(
     UTF-8 or malformed, with the line. Missing paths and folders without text files are reported by the call itself,
     before the first document is requested.
     """
-    return DocumentReader(paths, RecordFields(text_field), strict=strict).read()
+    return DocumentReader(paths, DataConfig(text_field=text_field), strict=strict).read()
 
 
 class DocumentReader:
     """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again.
 
-    With an answer in `fields`, every record becomes an `AnsweredDocument`, `separator` at the end of its prompt.
+    The configuration names the fields of a record. With an answer, every record becomes an `AnsweredDocument`, the
+    separator at the end of its prompt; of rows, each line of a file without fields is a record.
     Standard input can be read only once.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str | Path],
-        fields: RecordFields = EVERY_TEXT,
-        *,
-        separator: str = "",
-        strict: bool = False,
-    ):
+    def __init__(self, paths: Sequence[str | Path], config: DataConfig | None = None, *, strict: bool = False):
         if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):
             raise UsageError(f"paths {paths!r}: give a list of at least one file, folder or '-' for standard input")
         self.paths = list(paths)
-        self.fields, self.separator = fields, separator
-        self.strict = strict
+        self.config, self.strict = config or DataConfig(), strict
         self._logged: set[str] = set()
 
     def read(self) -> Iterator[Document]:
@@ -133,7 +106,7 @@ class DocumentReader:
             raise DataError(f"{inputs[0]}: holds no text, and neither does any other file; give files with text")
 
     def _iter_documents_of(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[Document]:
-        if source.is_one_text and not self.fields.by_line and source.is_large:
+        if source.is_one_text and not self.config.rows and source.is_large:
             assert source.file.path is not None
             yield open_large(source.file.path, notes.add)
             return
@@ -141,8 +114,8 @@ class DocumentReader:
         for where, texts in self._iter_texts(source, notes):
             if any(text.strip() for text in texts):
                 any_text = True
-                yield _make_document(where, texts, self.separator, notes.add)
-            elif not source.is_one_text or self.fields.by_line:
+                yield _make_document(where, texts, self.config.separator, notes.add)
+            elif not source.is_one_text or self.config.rows:
                 notes.add("empty document skipped", where)
         if not any_text and source.in_folder:
             notes.add("file without text skipped", str(source))
@@ -151,15 +124,18 @@ class DocumentReader:
 
     def _iter_texts(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[tuple[str, Texts]]:
         """(where, texts) of every record, empty ones included; a file without fields is one record, or one per line."""
-        if source.is_one_text and self.fields.answer is not None:
+        prompt, answer = self.config.prompt_field, self.config.answer_field
+        if source.is_one_text and answer is not None:
             raise DataError(
-                f"{source}: has no fields {self.fields.text!r} and {self.fields.answer!r}; give a file that ends in "
-                f"{', '.join(FORMATS)}"
+                f"{source}: has no fields {prompt!r} and {answer!r}; give a file that ends in {', '.join(FORMATS)}"
             )
-        if source.is_one_text and not self.fields.by_line:
+        if source.is_one_text and not self.config.rows:
             yield str(source), (source.file.text(notes.add),)
             return
-        columns = _TextColumns(self.fields.each(), notes.add)
+        fields = [RecordField(prompt, "--prompt-field"), RecordField(answer, "--answer-field")]
+        if answer is None:
+            fields = [RecordField(self.config.text_field, "--text-field")]
+        columns = _TextColumns(fields, notes.add)
         for row in Table(source.file, choose=columns.choose, note=notes.add).records():
             yield row.where, columns.texts(row)
 

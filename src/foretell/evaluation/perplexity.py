@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from foretell.data.batch import Batch, make_batch, pad
+from foretell.data.batch import Batch, make_batch, make_row, pad
+from foretell.data.documents import Document
 from foretell.device import autocast
 from foretell.distributed.world import evaluating_world
 from foretell.errors import CheckpointError, DataError, UsageError
@@ -117,8 +118,20 @@ class TextEvaluation(Evaluation, Shown):
         return DocumentSection("", [Table(("", "", ""), rows)])
 
 
+class PredictedText(NamedTuple):
+    """The ids that the model reads for a text, the index of the first target, and the number of predicted bytes."""
+
+    ids: np.ndarray
+    first: int
+    bytes: int
+
+
 def evaluate_texts(
-    model: LanguageModel, objective: nn.Module, texts: list[str], stride: int | None = None, progress: Progress = silent
+    model: LanguageModel,
+    objective: nn.Module,
+    texts: Iterable[str | PredictedText],
+    stride: int | None = None,
+    progress: Progress = silent,
 ) -> TextEvaluation:
     """The loss of each text's tokens given those before them; texts do not see each other.
 
@@ -130,41 +143,42 @@ def evaluate_texts(
     stride = max(1, context_length // 2) if stride is None else stride
     if not 1 <= stride <= context_length:
         raise UsageError(f"the stride must be 1 to {context_length}, the model's context, not {stride}")
-    windows: list[Window] = []
-    text_bytes = 0
-    for text in texts:
-        ids, first, predicted_bytes = predicted_part(model.tokenizer, text)
-        windows += iter_windows(ids, context_length, stride, first)
-        text_bytes += predicted_bytes
+    predicted = [predicted_text(model.tokenizer, text) if isinstance(text, str) else text for text in texts]
+    windows = [window for text in predicted for window in iter_windows(text.ids, context_length, stride, text.first)]
+    text_bytes = sum(text.bytes for text in predicted)
     if not windows or not text_bytes:
         raise DataError("no text has a token to predict; give more text")
-    batches = _reported(window_batches(windows, context_length), sum(window.count for window in windows), progress)
-    evaluation = evaluate(objective, batches)
+    total = sum(len(window.ids) - window.first for window in windows)
+    evaluation = evaluate(objective, _reported(window_batches(windows, context_length), total, progress))
     if not math.isfinite(evaluation.loss):
         raise CheckpointError(
             f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
         )
-    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(texts), context_length, stride)
+    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride)
 
 
-def predicted_part(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, int, int]:
-    """The ids that the model reads for a text, the index of the first target, and the number of predicted bytes."""
+def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
+    """A text of any length, without an end token."""
     starts = np.array(tokenizer.start_ids, dtype=np.int32)
     ids = np.concatenate([starts, tokenizer.encode_long(text)])
     unpredicted = 0 if len(starts) else len(tokenizer.decode(ids[:1]).encode())
-    return ids, max(1, len(starts)), max(0, len(text.encode()) - unpredicted)
+    return PredictedText(ids, max(1, len(starts)), max(0, len(text.encode()) - unpredicted))
 
 
-@dataclass(frozen=True)
-class Window:
+def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
+    """A row as training reads it: up to its end token; of a prompt with an answer, the answer is predicted."""
+    texts = list(row.pieces())
+    ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
+    if len(texts) == 1:
+        return predicted_text(tokenizer, texts[0])._replace(ids=np.array(ids))
+    return PredictedText(np.array(ids), max(1, prompt_length), len(texts[1].encode()))
+
+
+class Window(NamedTuple):
     """Up to context_length + 1 tokens; the targets begin at index `first`."""
 
     ids: np.ndarray
     first: int
-
-    @property
-    def count(self) -> int:
-        return len(self.ids) - self.first
 
 
 def iter_windows(ids: np.ndarray, context_length: int, stride: int, first: int = 1) -> Iterator[Window]:

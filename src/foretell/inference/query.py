@@ -12,12 +12,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions
-from foretell.data.sources import read_documents
+from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
+from foretell.data.sources import DocumentReader
 from foretell.device import check_name
 from foretell.errors import UsageError
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
-from foretell.evaluation.perplexity import Progress, TextEvaluation, evaluate_texts, json_number, perplexity, silent
+from foretell.evaluation.perplexity import (
+    Progress,
+    TextEvaluation,
+    evaluate_texts,
+    json_number,
+    perplexity,
+    predicted_row,
+    silent,
+)
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
@@ -91,7 +99,7 @@ class Score(Shown):
 
     def total(self) -> str:
         if self.perplexity is None:
-            return "a single token has no probability: the model needs a token before it"
+            return "the only token has no probability: the model needs one before it, such as a start token"
         bits, predicted = in_bits(self.logprob), sum(token.logprob is not None for token in self.tokens)
         given = f"the start token {self.start!r}" if self.start else f"the first token {self.tokens[0].text!r}"
         rate = f"{bits / predicted:.3f} bits per token, perplexity {self.perplexity:.2f}"
@@ -187,6 +195,10 @@ def evaluate(
     task: EvaluationTask | None = None,
     stride: int | None = None,
     text_field: str | None = None,
+    rows: bool = False,
+    prompt_field: str | None = None,
+    answer_field: str | None = None,
+    separator: str = "",
     limit: int | None = None,
     progress: Progress = silent,
 ) -> TextEvaluation | ChoiceResult | EndingResult:
@@ -194,14 +206,16 @@ def evaluate(
 
     data: a file or folder of texts (`-`: standard input), or a file of questions. task: by default chosen by the file's
     fields. stride: tokens from one window to the next, half the context by default. limit: only the first texts or
-    questions. Raises UsageError, DataError or CheckpointError.
+    questions. rows, prompt_field, answer_field and separator as in `data` of a training: the loss includes the end
+    token of each row, and of a prompt with an answer only the answer. Raises UsageError, DataError or CheckpointError.
     """
     check_model(model)
-    chosen = choose_task(data, task, stride, text_field, limit)
+    config = text_config(text_field, rows, prompt_field, answer_field, separator)
+    chosen = choose_task(data, task, stride, config, limit)
     if chosen == "choice":
         return evaluate_choices(model, read_questions(Path(data))[:limit], progress)
     if chosen == "ending":
         return evaluate_endings(model, read_endings(Path(data))[:limit], progress)
-    documents = islice(read_documents([data], text_field=text_field), limit)
-    texts = [document.text for document in documents]
+    documents = islice(DocumentReader([data], config).read(), limit)
+    texts = [predicted_row(model.tokenizer, each) if config.rows else each.text for each in documents]
     return evaluate_texts(model, Objective(model.decoder), texts, stride, progress)

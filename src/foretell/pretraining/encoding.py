@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretell.config import DataConfig
+from foretell.data.batch import make_row
 from foretell.data.documents import AnsweredDocument, Document
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
@@ -140,10 +141,7 @@ class DocumentEncoder(Encoder):
 
 
 class RowEncoder(Encoder):
-    """Rows, each with the tokenizer's start token, and its end token unless the text ends with it.
-
-    Prompt and answer are encoded apart, so that a prompt alone has the same ids when the model is asked.
-    """
+    """Rows, see `make_row`; prompt and answer are encoded apart, so that a prompt alone has the same ids when asked."""
 
     def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
         super().__init__(tokenizer, config, writers)
@@ -155,12 +153,8 @@ class RowEncoder(Encoder):
 
     def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
         self.count += 1
-        first, *answers = (text_ids.tolist() for text_ids in ids)
-        prompt = [*self.tokenizer.start_ids, *first]
-        row = [*prompt, *chain.from_iterable(answers)]
-        ends = self.tokenizer.end_ids[:1]
-        row += [] if tuple(row[-1:]) == ends else ends
-        start = max(1, len(prompt)) if self.config.loss_on == "answer" else 1  # the first target
+        row, prompt_length = make_row(self.tokenizer, (text_ids.tolist() for text_ids in ids))
+        start = max(1, prompt_length) if self.config.loss_on == "answer" else 1  # the first target
         if len(row) <= start:
             raise DataError(f"{document.source}: a row of {len(row)} tokens has none to predict; remove it")
         if len(row) > self.longest[0]:

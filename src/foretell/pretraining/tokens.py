@@ -16,7 +16,7 @@ from foretell.data.documents import Document, embedded_corpus
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
-from foretell.data.sources import DocumentReader, RecordFields
+from foretell.data.sources import DocumentReader
 from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import CheckpointError, DataError
 from foretell.files import sync
@@ -51,8 +51,7 @@ def make_source(paths: Sequence[str | Path], config: DataConfig, strict: bool = 
     """The documents of the paths (none: the text inside Python), read again each time; pipes and stdin once."""
     if not paths:
         return embedded_corpus
-    fields = RecordFields(config.prompt_field or config.text_field, config.answer_field, by_line=config.rows)
-    reader = DocumentReader(paths, fields, separator=config.separator, strict=strict)
+    reader = DocumentReader(paths, config, strict=strict)
     pipes = [path for path in paths if str(path) != "-" and Path(path).is_fifo()]
     for pipe in pipes:
         logger.info(f"pipe        {pipe} is read until what writes to it ends")
