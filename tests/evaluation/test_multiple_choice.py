@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from foretell.config import DataConfig
 from foretell.data import questions
 from foretell.data.questions import (
     Ending,
@@ -20,7 +21,7 @@ from foretell.data.questions import (
     read_questions,
     task_of,
 )
-from foretell.errors import DataError
+from foretell.errors import ContextLengthError, DataError
 from foretell.evaluation.multiple_choice import (
     ContinuationRow,
     continuation_rows,
@@ -108,9 +109,18 @@ def test_a_question_that_is_too_long_loses_its_beginning_and_is_counted(model):
     assert result.answers[0].logprobs[0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_choice_longer_than_the_context_is_refused_naming_its_line(model):
-    with pytest.raises(DataError, match="line 7: a continuation of 21 tokens does not fit the context of 16"):
-        evaluate_choices(model, [Question("A", ("b" * 20, "c"), 0, "x.jsonl, line 7")])
+def test_questions_with_a_choice_longer_than_the_context_are_left_out_and_counted(model, caplog):
+    long, short = Question("A", ("b" * 20, "c"), 0, "x.jsonl, line 7"), Question("cat", ("sat", "ran"), 0, "here")
+    result = evaluate_choices(model, [long, short])
+    assert (result.left_out, len(result.answers), result.to_json()["left_out"]) == (1, 1, 1)
+    assert result.answers == evaluate_choices(model, [short]).answers
+    assert "left out           1  a continuation is longer" in str(result)
+    reason = "x.jsonl, line 7: a continuation of 21 tokens does not fit the context of 16"
+    assert f"1 of 2 are left out, the first: {reason}" in caplog.text
+    endings = [Ending("A", "b" * 20, "x"), Ending("The cat", "sat", "here")]
+    assert (evaluate_endings(model, endings).questions, evaluate_endings(model, endings).left_out) == (1, 1)
+    with pytest.raises(ContextLengthError, match=reason):
+        evaluate_choices(model, [long])
 
 
 def test_rows_read_together_score_the_same_as_alone(model):
@@ -136,7 +146,7 @@ def test_progress_counts_rows(model):
     rows = continuation_rows(model, "A", ["b", "c" * 9, "d" * 4], "here")
     told = list[tuple[int, int]]()
     score_rows(model, rows, lambda done, total: told.append((done, total)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(1, 3), (3, 3)]  # once per step in which rows end
     assert score_rows(model, []) == []
 
 
@@ -178,7 +188,7 @@ def test_the_fields_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
     read = []
     monkeypatch.setattr(questions, "first_fields", lambda path: read.append(path) or first_fields(path))
-    assert choose_task(tmp_path / "x.jsonl", None, None, None, None) == "text"
+    assert choose_task(tmp_path / "x.jsonl", None, None, DataConfig(), None) == "text"
     assert read == [tmp_path / "x.jsonl"]
 
 

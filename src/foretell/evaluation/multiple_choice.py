@@ -13,11 +13,11 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from foretell.config import SamplingConfig
 from foretell.data.questions import Ending, Question
-from foretell.errors import DataError
+from foretell.errors import ContextLengthError, DataError
 from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
 from foretell.generation.block_table import blocks_for
 from foretell.generation.sampling import Sampler
@@ -29,6 +29,7 @@ from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
+Item = TypeVar("Item", Question, Ending)
 logger = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together
@@ -45,7 +46,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class ChoiceResult(Shown):
-    """The share of right answers with its standard error. cut: number of questions too long for the context."""
+    """The share of right answers with its standard error.
+
+    cut: number of questions that lost their beginning. left_out: number of those with a choice longer than the context.
+    """
 
     answers: list[Answer]
     accuracy: float
@@ -53,9 +57,10 @@ class ChoiceResult(Shown):
     accuracy_norm: float
     accuracy_norm_stderr: float
     cut: int
+    left_out: int
 
     def to_json(self) -> dict[str, Any]:
-        names = ("accuracy", "accuracy_stderr", "accuracy_norm", "accuracy_norm_stderr")
+        names = ("accuracy", "accuracy_stderr", "accuracy_norm", "accuracy_norm_stderr", "left_out")
         return {"task": "choice", "questions": len(self.answers), **{name: getattr(self, name) for name in names}}
 
     def document(self) -> DocumentSection:
@@ -65,7 +70,7 @@ class ChoiceResult(Shown):
             ("accuracy_norm", f"{self.accuracy_norm:.2%}", f"± {self.accuracy_norm_stderr:.2%}, per byte"),
             ("questions", f"{len(self.answers):,}", f"guessing would get {guessed:.2%}"),
         ]
-        return DocumentSection("", [Table(("", "", ""), rows)])
+        return document_of(rows, self.left_out)
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,10 @@ class EndingResult(Shown):
     accuracy_stderr: float
     perplexity: float
     cut: int
+    left_out: int
 
     def to_json(self) -> dict[str, Any]:
-        names = ("questions", "accuracy", "accuracy_stderr", "perplexity")
+        names = ("questions", "accuracy", "accuracy_stderr", "perplexity", "left_out")
         values = {name: getattr(self, name) for name in names}
         return {"task": "ending", **values, "perplexity": json_number(self.perplexity)}
 
@@ -89,23 +95,29 @@ class EndingResult(Shown):
             ("perplexity", f"{self.perplexity:,.2f}", "per token of an ending"),
             ("endings", f"{self.questions:,}", ""),
         ]
-        return DocumentSection("", [Table(("", "", ""), rows)])
+        return document_of(rows, self.left_out)
+
+
+def document_of(rows: list[tuple[str, str, str]], left_out: int) -> DocumentSection:
+    missing = [("left out", f"{left_out:,}", "a continuation is longer than the context")] if left_out else []
+    return DocumentSection("", [Table(("", "", ""), [*rows, *missing])])
 
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
-    """Answer every question. Raises DataError for a choice that does not fit the context."""
-    groups = [question_rows(model, question) for question in questions]
-    scored = iter(score_rows(model, [row for group in groups for row in group], progress))
-    answers = [_answer(question, [next(scored).logprob for _ in question.choices]) for question in questions]
-    pairs = list(zip(answers, questions, strict=True))
-    plain = share([answer.plain == question.gold for answer, question in pairs])
-    normalised = share([answer.normalised == question.gold for answer, question in pairs])
-    cut = count_cut([any(row.cut for row in group) for group in groups], model)
-    return ChoiceResult(answers, *plain, *normalised, cut)
+    """Answer every question, except those with a choice that does not fit the context."""
+    fitting, cut, left_out = fitting_rows(model, questions)
+    scored = iter(score_rows(model, [row for _, rows in fitting for row in rows], progress))
+    answers = [_answer(question, [next(scored).logprob for _ in rows]) for question, rows in fitting]
+    golds = [question.gold for question, _ in fitting]
+    plain = share([answer.plain == gold for answer, gold in zip(answers, golds, strict=True)])
+    normalised = share([answer.normalised == gold for answer, gold in zip(answers, golds, strict=True)])
+    return ChoiceResult(answers, *plain, *normalised, cut, left_out)
 
 
-def question_rows(model: LanguageModel, question: Question) -> list[ContinuationRow]:
+def question_rows(model: LanguageModel, question: Question | Ending) -> list[ContinuationRow]:
     """One row for each choice: the choice after the question, or the ending after question and choice."""
+    if isinstance(question, Ending):
+        return continuation_rows(model, question.context, [question.ending], question.where)
     if question.ending is None:
         return continuation_rows(model, question.query, question.choices, question.where)
     contexts = [question.query + choice for choice in question.choices]
@@ -120,21 +132,35 @@ def _answer(question: Question, logprobs: list[float]) -> Answer:
 
 def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Progress = silent) -> EndingResult:
     """The share of endings whose tokens are all the most likely ones (LAMBADA, Paperno et al. 2016)."""
-    rows = [continuation_rows(model, item.context, [item.ending], item.where)[0] for item in endings]
-    scored = score_rows(model, rows, progress)
+    fitting, cut, left_out = fitting_rows(model, endings)
+    scored = score_rows(model, [row for _, (row,) in fitting], progress)
     accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
     loss = -sum(likelihood.logprob for likelihood in scored) / sum(likelihood.tokens for likelihood in scored)
-    return EndingResult(len(rows), accuracy, stderr, perplexity(loss), count_cut([row.cut > 0 for row in rows], model))
+    return EndingResult(len(fitting), accuracy, stderr, perplexity(loss), cut, left_out)
 
 
-def count_cut(are_cut: Sequence[bool], model: LanguageModel) -> int:
-    """The number of questions that do not fit the context; logged if there are any."""
-    if any(are_cut):
+def fitting_rows(model: LanguageModel, items: list[Item]) -> tuple[list[tuple[Item, list[ContinuationRow]]], int, int]:
+    """The questions with their rows; how many lost their beginning; and how many are left out, both logged.
+
+    A question is left out if a continuation alone does not fit the context: cut, it would be another answer. Raises
+    ContextLengthError if none is left.
+    """
+    fitting, refusals = [], []
+    for item in items:
+        try:
+            fitting.append((item, question_rows(model, item)))
+        except ContextLengthError as error:
+            refusals.append(error)
+    if not fitting:
+        raise refusals[0]
+    if refusals:
+        logger.warning(f"{len(refusals):,} of {len(items):,} are left out, the first: {refusals[0]}")
+    if cut := sum(any(row.cut for row in rows) for _, rows in fitting):
         logger.info(
-            f"{sum(are_cut):,} of {len(are_cut):,} are longer than the context of {model.config.context_length}: their "
+            f"{cut:,} of {len(items):,} are longer than the context of {model.config.context_length}: their "
             "beginning is left out"
         )
-    return sum(are_cut)
+    return fitting, cut, len(refusals)
 
 
 def continuation_rows(
@@ -153,7 +179,9 @@ def continuation_rows(
     first = len(prefix) + common_length(encoded)
     rows = [prefix + ids for ids in encoded[1:]]
     if longest := next((ids for ids in rows if len(ids) - first > limit), None):
-        raise DataError(f"{where}: a continuation of {len(longest) - first} tokens does not fit the context of {limit}")
+        raise ContextLengthError(
+            f"{where}: a continuation of {len(longest) - first} tokens does not fit the context of {limit}"
+        )
     if first == 0:
         raise DataError(f"{where}: nothing comes before the continuations' first token, so it cannot be predicted")
     if any(len(ids) == first for ids in rows):
@@ -228,6 +256,7 @@ def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Prog
             scheduler.step()
             for sequence in scheduler.ended:
                 likelihoods[sequence.sample] = likelihood(sequence)
+            if scheduler.ended:
                 progress(len(likelihoods), len(rows))
     return [likelihoods[index] for index in range(len(rows))]
 
