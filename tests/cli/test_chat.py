@@ -6,11 +6,13 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from foretell.cli.chat import HELP
-from foretell.inference.chat import Chat
+from foretell.cli.chat import HELP, answer
+from foretell.inference.chat import Answer, Chat
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.text.chat_template import BUILT_IN
@@ -44,6 +46,15 @@ def test_each_line_is_a_message_and_each_answer_a_line(chat):
     assert [answer["message"] for answer in answers] == ["what is 3?", "what is 4?"]
     assert [answer["text"] for answer in answers] == [line.strip() for line in outcome.out.splitlines()]
     assert set(answers[0]) == {"message", "text", "token_ids", "finish_reason", "dropped"}
+
+
+def test_line_feeds_in_a_piped_answer_are_escaped(monkeypatch, capsys):
+    said = SimpleNamespace(
+        answer=Answer("one\ntwo", [1], "end", 0), stream=lambda text: (piece for piece in ("one\n", "two"))
+    )
+    monkeypatch.setattr("foretell.cli.chat.is_interactive", lambda: False)
+    answer(cast(Any, said), "count", json=False)
+    assert capsys.readouterr().out == "one\\ntwo\n"
 
 
 def test_the_commands(chat, tmp_path):

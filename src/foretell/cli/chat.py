@@ -55,7 +55,7 @@ def chat(
 
     Each line is a message; the answer is streamed. /help lists the commands.
 
-    Piped, each line of standard input is a message, and each answer a line.
+    Piped, each line of standard input is a message, and each answer a line, with its line feeds as \\n.
     """
     sampling.check()
     loaded = options.open(model)
@@ -149,20 +149,19 @@ def shortened(text: str) -> str:
 
 
 def answer(conversation: Chat, text: str, json: bool) -> None:
-    """Send a message; the answer appears while it is generated. Ctrl-C stops it."""
+    """Send a message; the answer appears while it is generated, in a pipe as a line. Ctrl-C stops it."""
+    is_streamed = is_interactive() and not json
     with notes_after(), closing(conversation.stream(text)) as pieces:
         try:
             for piece in pieces:
-                if not json:
+                if is_streamed:
                     write(piece, end="")
         except KeyboardInterrupt:
             pieces.close()
     result = conversation.answer
     assert result is not None, "a stream that ended has an answer"
-    if json:
-        print_json({"message": text, **result.to_json()})
-    else:
-        write("")
+    line = "" if is_streamed else result.text.replace("\n", "\\n")
+    print_json({"message": text, **result.to_json()}) if json else write(line)
     if result.finish_reason in ENDINGS:
         note(ENDINGS[result.finish_reason])
 

@@ -101,8 +101,8 @@ class Chat:
         The question and the answer, also one that is interrupted or not read to its end, are then in the history.
         Raises UsageError for an empty text, ContextLengthError for one that leaves no room for an answer.
         """
-        if not text.strip():
-            raise UsageError("the message is empty; write something")
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError("the message must be a text that is not empty; write something")
         asked = [*self.messages, Message("user", text)]
         prompt, dropped = self._fitting_prompt(asked)
         limit = self.model.config.context_length + 1 - len(prompt)  # the last token is predicted, and not read
