@@ -85,6 +85,12 @@ def test_a_text_that_may_end_ends_with_the_end_token_alone(model: LanguageModel)
     assert (completion.text, completion.finish_reason) == ("1", "end")
 
 
+def test_a_text_that_is_complete_before_min_tokens_is_an_error(model: LanguageModel) -> None:
+    assert generate(model, "The", 9, regex="1{3}", min_tokens=3).text == "111"
+    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete after 3 tokens; min-tokens is 4"):
+        generate(model, "The", 9, regex="1{3}", min_tokens=4)
+
+
 @given(text=st.text("01", max_size=6))
 def test_the_allowed_tokens_are_those_with_which_a_match_remains_possible(text: str) -> None:
     sampler = Sampler(SamplingConfig(regex="0?1{2}0*", temperature=1), None, lambda: (b"0", b"1", b"11", b"10", b""))

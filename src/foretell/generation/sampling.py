@@ -97,8 +97,15 @@ class Sampler:
             yield name, logits
 
     def completes(self, generated: list[int]) -> bool:
-        """True if nothing can follow the ids after the prompt: they complete the regex or the JSON."""
-        return self.constraint is not None and self.constraint.is_complete(generated)
+        """True if nothing can follow the ids after the prompt: they complete the regex or the JSON.
+
+        Raises UsageError if they do so before min_tokens.
+        """
+        if self.constraint is None or not self.constraint.is_complete(generated):
+            return False
+        if (count := len(generated)) < (least := self.config.min_tokens):
+            raise UsageError(f"{self.constraint.shown} is complete after {count} tokens; min-tokens is {least}")
+        return True
 
     def draw(self, sample: int, position: int) -> float:
         """The random number in [0, 1) for one token."""
