@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig, make_section
-from foretell.errors import ConfigError, UsageError
+from foretell.errors import DataError, UsageError
 from foretell.inference import verification
 from foretell.inference.answer_receipt import AnswerReceipt, json_digest, with_digest
 from foretell.inference.completion import Completion, generate, make_completer, make_proposer, make_sampling
@@ -223,6 +223,6 @@ def test_malformed_receipts_are_errors_of_one_line(receipt):
         ({"root": "xyz"}, "receipt.root"),
         ({"cheese": 1}, "unknown key 'receipt.cheese'"),
     ]:
-        with pytest.raises((ConfigError, UsageError), match=words) as failure:
+        with pytest.raises((DataError, UsageError), match=words) as failure:
             AnswerReceipt.from_json({**values, **change})
         assert "\n" not in str(failure.value)

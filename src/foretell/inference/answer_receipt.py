@@ -18,7 +18,7 @@ from pydantic import Field
 
 from foretell.config import SamplingConfig, Section, make_section
 from foretell.device import DtypeName, dtype_name
-from foretell.errors import UsageError
+from foretell.errors import ConfigError, DataError, UsageError
 from foretell.generation.logit_digests import merkle_root
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import rules_of
@@ -100,13 +100,16 @@ class AnswerReceipt(Section):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AnswerReceipt:
-        """Read a receipt. Raises ConfigError for one that is malformed; `verify` tests if it is true."""
+        """Read a receipt. Raises DataError for one that is malformed; `verify` tests if it is true."""
         if str(values.get("format")) in ("foretell.receipt/1", "foretell.receipt/2"):
             raise UsageError(
                 "this receipt is of one token and has its logits, not digests; for one of a whole answer, generate "
                 "with --strict --receipt --json"
             )
-        return make_section(cls, values, where="receipt")
+        try:
+            return make_section(cls, values, where="receipt")
+        except ConfigError as error:
+            raise DataError(f"rejected: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
