@@ -12,6 +12,8 @@ import time
 import httpx
 import pytest
 
+from foretell.serving.errors import ApiError
+from foretell.serving.requests import ChatRequest, CompletionRequest, parse
 from tests.serving.conftest import LEAKS
 
 DEEP = "[" * 100_000
@@ -95,6 +97,26 @@ def test_a_field_out_of_bounds(server, field, value):
 def test_a_message_has_the_path_of_the_value(server, fields, message):
     [field, *_] = fields
     assert refused(server.post("/v1/completions", **{"prompt": "x"} | fields), param=field)["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (CompletionRequest, {"prompt": [True]}, "prompt[0]: input should be a valid string or a valid integer or a"),
+        (ChatRequest, {"messages": [{"role": "user", "content": 5}]}, "content: input should be a valid string or a"),
+        (ChatRequest, {"messages": [{"role": "user"}]}, "messages[0].content: field required"),
+    ],
+)
+def test_a_wrong_type_is_answered_with_all_types_of_the_field(kind, fields, message):
+    with pytest.raises(ApiError) as error:
+        parse(kind, fields)
+    assert message in error.value.message
+
+
+def test_a_changed_position_after_the_last_token_is_refused(server):
+    change = [{"value": "embed", "positions": [90], "scale": 0}]
+    refused(server.post("/v1/completions", prompt="x", max_tokens=3, change=change), param="change")
+    refused(server.post("/explore", text="some text", change=change), param="change")
 
 
 def test_fields_without_an_effect_are_refused(server):
@@ -222,6 +244,7 @@ def test_a_page_of_another_site(server, origin):
 def test_routes_and_methods_that_are_not_served(server):
     refused(server.client.get("/v1/rerank"), 404)
     refused(server.client.get("/v1/completions"), 405)
+    refused(server.client.post("/v1/rerank", content=b"x"), 404)  # of any content type
     answer = server.client.post("/v1/models", json={})
     refused(answer, 405)
     assert answer.headers["allow"] == "GET, HEAD"

@@ -157,6 +157,7 @@ def test_values_too_large_to_compute_with(server, series):
     ("path", "body"),
     [
         ("/v1/translate", {"model": "t", "input": []}),
+        ("/v1/translate", {"model": "t", "input": " "}),
         ("/v1/translate", {"model": "t", "input": "x", "beam": 1000}),
         ("/v1/forecast", {"model": "f", "series": [[]]}),
         ("/v1/forecast", {"model": "f", "series": [[None]]}),

@@ -59,7 +59,7 @@ class Access:
         try:
             if size_of_head(scope) > MOST_HEADER_BYTES:  # h11 checks this only while it waits for more
                 raise large_headers()
-            scope[CLIENT] = self._check(scope["path"], scope["method"], Headers(scope=scope))
+            scope[CLIENT] = self._check(scope, Headers(scope=scope))
             scope["app"] = self  # so that the router raises where a route or a method is missing
             await self.app(scope, receive, guarded)
         except ClientDisconnect:  # while it sent the body
@@ -81,15 +81,16 @@ class Access:
         routes = [each for each in self.app.routes if isinstance(each, Route) and each.matches(scope)[0] != Match.NONE]
         return ", ".join(sorted({name for route in routes for name in route.methods or ()}))
 
-    def _check(self, path: str, method: str, headers: Headers) -> str:
+    def _check(self, scope: Scope, headers: Headers) -> str:
         """The name of the key that was given; empty where none is asked for. Raises ApiError for a refusal."""
+        path, kind = scope["path"], headers.get("content-type", "").partition(";")[0].strip().lower()
         self._check_host(headers)
         if path in PUBLIC or path.startswith(PAGE_FILES):
             return ""
         client = self._check_key(headers)
         if self.server.is_draining:
             raise ApiError(503, "the server is shutting down")
-        if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        if scope["method"] == "POST" and kind != "application/json" and self._methods(scope):  # else 404
             raise ApiError(415, "the content type must be application/json")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "the body must be sent without a content encoding")

@@ -50,12 +50,9 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
         raise ApiError(400, f"look.{what} the unchanged model; ask without change", "look")
     if look.receipt and not served.model.is_strict:
         raise ApiError(400, "look.receipt needs a server that was started with --strict", "look")
-    asked = [("look", look.positions)]
-    asked += [("change", change.positions) for change in request.change]
-    for field, positions in asked:
-        if positions and max(positions) >= served.context_length:
-            where = f"the context of {served.context_length:,}, counted from 0"
-            raise refused(field, f"position {max(positions)} is outside {where}")
+    if look.positions and max(look.positions) >= served.context_length:
+        where = f"the context of {served.context_length:,}, counted from 0"
+        raise refused("look", f"position {max(look.positions)} is outside {where}")
 
 
 def make_recorder(

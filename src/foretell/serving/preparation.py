@@ -16,6 +16,7 @@ from foretell.serving.changes import Patches
 from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.look import Watch, check_look
+from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ExploredModel, ServedModel, task_path_of
 from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
 from foretell.text import StopStrings, Tokenizer
@@ -69,12 +70,14 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
     end_ids = frozenset([*ends, *request.stop_token_ids, *wanted.stop_ids])
     stops = [*request.stop_texts(), *wanted.stop_texts]
     check_look(request, served, num_choices)
+    lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
+    check_positions(request.change, max(lengths))
     patches, choices = Patches(served, request.change), []
     has_receipt = request.look is not None and request.look.receipt
     if has_receipt:
         _ = served.identity  # reads all weights, here in a worker thread
-    for prompt in wanted.prompts:
-        limit = checked_length(served, prompt, wanted, request.min_tokens)
+    for prompt, length in zip(wanted.prompts, lengths, strict=True):
+        limit = length - len(prompt)
         rules = Rules(
             sampler,
             limit,
@@ -146,7 +149,15 @@ def pass_ids(served: ExploredModel, request: PassRequest) -> list[int]:
     with errors_of("text"):
         ids = [*served.model.encode_fitting(request.text), *request.appended]
         served.model.decoder.check_length(len(ids))
+    check_positions(request.change, len(ids))
     return ids
+
+
+def check_positions(changes: list[ChangeRequest], length: int) -> None:
+    """Raise ApiError for a position that is changed after the last token that is read."""
+    last = max((position for change in changes for position in change.positions or ()), default=0)
+    if last >= length:
+        raise refused("change", f"position {last} is outside the text, of which {length:,} tokens are read at most")
 
 
 def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:

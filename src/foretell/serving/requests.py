@@ -212,7 +212,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     role: str
-    content: str | list[ContentPart] = ""
+    content: str | list[ContentPart]
 
 
 class ChatRequest(GenerationRequest):
@@ -283,8 +283,15 @@ def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
         # types the innermost
         innermost = max(errors, key=lambda each: len(each["loc"]))
         first = next((each for each in errors if not each["type"].endswith("_type")), innermost)
-        field = str(first["loc"][0]) if first["loc"] else None
-        raise ApiError(400, f"{path_of(first['loc']) or 'the body'}: {one_line(first)}", field) from None
+        field, path = str(first["loc"][0]) if first["loc"] else None, path_of(first["loc"])
+        raise ApiError(400, f"{path or 'the body'}: {alternatives(first, errors)}", field) from None
+
+
+def alternatives(first: Any, errors: list[Any]) -> str:
+    """An error of pydantic; of a wrong type, with all types that its place may have."""
+    same = [each for each in errors if path_of(each["loc"]) == path_of(first["loc"])]
+    lines = dict.fromkeys(map(one_line, same if first["type"].endswith("_type") else [first]))
+    return " or ".join(lines).replace(" or input should be", " or")
 
 
 def path_of(location: tuple[int | str, ...]) -> str:

@@ -97,6 +97,8 @@ def translation_task(name: str, translator: Translator, look_bytes: int) -> Serv
     from foretell.translation.translate import Decoding, translate
 
     def answer(request: TranslateRequest, sentence: str) -> dict[str, Any]:
+        if not sentence.strip():
+            raise UsageError("the sentence is empty; give at least one word")
         return translate(translator, [sentence], Decoding(request.beam, request.length_penalty))[0].to_json()
 
     target = LanguageModel(translator.model, translator.vocabulary.target, name)
