@@ -71,12 +71,12 @@ IN_BLOCK = {
 }
 
 
-def select(globs: str | Iterable[str], names: Sequence[str]) -> list[str]:
+def select(globs: str | Iterable[str], names: Sequence[str], otherwise: str = "") -> list[str]:
     """The names that any glob matches, in the order of `names`; raises `UsageError` for a glob without a match."""
     patterns = [globs] if isinstance(globs, str) else list(globs)
     for glob in patterns:
         if not any(matches(glob, name) for name in names):
-            raise UsageError(f"nothing here is named '{glob}'{suggest(glob, names)}")
+            raise UsageError(f"nothing here is named '{glob}'{suggest(glob, names) or otherwise}")
     return [name for name in names if any(matches(glob, name) for glob in patterns)]
 
 

@@ -110,6 +110,8 @@ TABLE = [
     (["train", "RUN/tokens", "--rows", "--steps", "1", "--out", "unmade"], 1, ["joined", "from the texts"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--special", "a", "--out", "t"], 1, ["'a'", "ordinary"]),
     (["score", "RUN", "The", "--start-token", "<s>"], 1, ["<s>", "<|endoftext|>"]),
+    (["next", "RUN", "84 999", "--ids"], 1, ["'999' is not a token id; the ids are 0 to 256"]),
+    (["trace", "RUN", "The", "--select", "zzz", "--out", "t.safetensors"], 2, ["'zzz'", "--list` shows all names"]),
     (["score", "RUN", "84 104", "--ids", "--allow-special"], 2, ["--ids", "special"]),
     # tokenizers
     (["train", "CORPUS", "--tokenizer", "missing.json"], 1, ["missing.json"]),
@@ -207,7 +209,8 @@ TABLE = [
     (["score", "RUN", ""], 2, ["empty"]),
     (["score", "RUN", "The", "cat"], 2, ["too many arguments: 'cat'", "score --help"]),
     (["score", "RUN", "x" * 33], 1, ["33", "32"]),
-    (["embed", "RUN", ""], 1, ["text"]),
+    (["embed", "RUN", ""], 2, ["empty"]),
+    (["embed", "RUN", "--file", "longline.txt"], 1, ["line 1: 40 tokens", "32"]),
     (["next", "RUN", "The", "--file", "latin1.txt"], 2, ["TEXT", "--file", "exclude"]),
     (["generate", "RUN", "The", "--file", "latin1.txt"], 2, ["PROMPT", "--file", "exclude"]),
     (["score", "RUN", "--file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
@@ -238,10 +241,11 @@ TABLE = [
     (["generate", "RUN", "The", "--repetition-penalty", "0"], 2, ["repetition_penalty", "0"]),
     (["generate", "RUN", "The", "--seed", "-1"], 2, ["seed", "-1"]),
     (["generate", "RUN", "The", "--stop", ""], 2, ["stop"]),
-    (["generate", "RUN", "The", "--n", "0"], 2, ["n must be 1 or more", "0"]),
+    (["generate", "RUN", "The", "--n", "0"], 2, ["n must be a whole number", "0"]),
     (["generate", "RUN", "The", "--n", "two"], 2, ["--n", "two"]),
     (["generate", "RUN", "The", "--n", "1000000"], 2, ["n must be 10,000 or less, not 1,000,000"]),
     (["generate", "RUN", "The", "--logit-bias", "the"], 2, ["--logit-bias", "TOKEN=NUMBER", "'the'"]),
+    (["generate", "RUN", "The", "--logit-bias", "5"], 2, ["TOKEN=NUMBER", "not '5'"]),
     (["generate", "RUN", "The", "--logit-bias", "e=much"], 2, ["--logit-bias", "e=much"]),
     (["generate", "RUN", "The", "--logit-bias", "e=nan"], 2, ["logit_bias", "nan"]),
     (["generate", "RUN", "The", "--logit-bias", "the=1"], 2, ["'the' is 3", "'t', 'h', 'e'", "ban the word"]),
@@ -333,6 +337,7 @@ def made_files(tmp_path, trained):
     """Files and models with something wrong in each."""
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "repeated.txt").write_text("a" * 5000)
+    (tmp_path / "longline.txt").write_text(f"{'a' * 40}\nfine\n")
     (tmp_path / "blank.txt").write_text(" \n\n")
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 20)
     (tmp_path / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1") * 50)

@@ -11,6 +11,8 @@ from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, generate, stream
 from foretell.inference.query import next_tokens
+from foretell.insight.explain.explanation import explain
+from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
@@ -41,7 +43,7 @@ def test_pieces_of_a_stream_add_up_to_the_completion(model):
 
 
 def test_without_max_tokens_the_rest_of_the_context_is_written(model):
-    assert len(generate(model, "some", stop="never written").token_ids) == model.config.context_length - 4
+    assert len(generate(model, "some", stop="never written").token_ids) == model.config.context_length - 3
     assert generate(model, "some").finish_reason == "length"
 
 
@@ -69,6 +71,27 @@ def test_wrong_arguments_are_refused_at_once(model, ask, arguments, options, err
         ask(model, *arguments, **options)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: stream(model, ["x"]), "stream continues one prompt, a string, not list"),  # type: ignore
+        (lambda model: generate(model, [["x"]]), "a list of strings"),  # type: ignore
+        (lambda model: generate(model, "x", stop=3), "stop strings must be a list of strings"),  # type: ignore
+        (lambda model: generate(model, "x", "9"), "max-tokens must be a whole number"),  # type: ignore
+        (lambda model: generate(model, "x", n="9"), "n must be a whole number"),  # type: ignore
+        (lambda model: generate(model, "x", ban=[3]), "ban takes a list of words"),  # type: ignore
+        (lambda model: generate(model, "x", logit_bias=5), "logit_bias maps tokens to numbers"),  # type: ignore
+        (lambda model: Trace(model, replace=3.0), "replace maps names"),  # type: ignore
+        (lambda model: Trace(model, replace={"embed": 3.0}), "replace maps names"),  # type: ignore
+        (lambda model: explain(model, "x", 3), "'3' is not an address"),  # type: ignore
+        (lambda model: explain(model, 3), "a text must be a string"),  # type: ignore
+    ],
+)
+def test_values_of_another_type_are_refused_in_one_line(model, call, message):
+    with pytest.raises(UsageError, match=message):
+        call(model)
+
+
 def test_a_completion_prints_as_text_and_shows_as_html():
     completion = Completion("a <b", " c\n& d", [1, 2], "length")
     assert str(completion) == "a <b c\n& d"
@@ -85,8 +108,7 @@ def test_a_full_context_predicts_one_token(model):
     assert generate(model, prompt[:-1], 2, temperature=0).finish_reason == "length"
     with pytest.raises(ContextLengthError, match="at most max_tokens 1"):
         generate(model, prompt, 2)
-    with pytest.raises(ContextLengthError, match="at most max_tokens 1"):
-        generate(model, prompt)
+    assert generate(model, prompt, temperature=0) == completion  # by default, what fits
 
 
 def test_a_model_is_copied_while_it_generates(model):

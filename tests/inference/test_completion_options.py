@@ -81,7 +81,7 @@ def test_n_continuations_are_the_samples_of_one_prompt(primer):
 
 
 def test_fewer_than_one_continuation_is_refused(primer):
-    with pytest.raises(UsageError, match="n must be 1 or more, not 0"):
+    with pytest.raises(UsageError, match="n must be a whole number, 1 or more, not 0"):
         generate(primer, "The", n=0)
 
 

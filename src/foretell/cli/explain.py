@@ -255,9 +255,7 @@ def explain_translation(
     target: Target = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,
-    device: arguments.Device = "auto",
-    dtype: arguments.Dtype = "auto",
-    verify: arguments.Verify = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """A pass over a sentence and its translation, layer by layer; and any number of it.
 
@@ -265,7 +263,7 @@ def explain_translation(
     encoder-decoder attention contain cross_attention.
     """
     question, details = questions.chosen()
-    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
+    translator = open_translator(model, **options.keywords())
     question.show(*given_source(translator, text, target), details, json)
 
 

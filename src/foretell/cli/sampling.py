@@ -86,6 +86,8 @@ def parse_bias(text: str) -> tuple[str, float]:
     """`TOKEN=NUMBER` as both; the token may contain `=`."""
     token, _, number = text.rpartition("=")
     try:
+        if not token:
+            raise ValueError
         return token, float(number)
     except ValueError:
         raise UsageError(f"--logit-bias takes TOKEN=NUMBER, such as ' the=-5' or '#262=3', not '{text}'") from None

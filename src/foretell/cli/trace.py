@@ -52,10 +52,8 @@ class TracedNames:
         structure = model_structure(loaded.decoder)
         names = select_names(self.select or ["**"], structure.names)
         derived = [name for name in names if structure[name].is_derived]
-        if json:
-            print_json({"names": names, "derived": derived})
-        else:
-            print("\n".join(f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names))
+        lines = [f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names]
+        print_json({"names": names, "derived": derived}) if json else print("\n".join(lines))
 
 
 Names = Annotated[TracedNames, Parameter(name="*")]
@@ -96,13 +94,11 @@ def trace_translation(
     target: Target = None,
     names: Names = ALL_NAMES,
     json: arguments.Json = False,
-    device: arguments.Device = "auto",
-    dtype: arguments.Dtype = "auto",
-    verify: arguments.Verify = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Any value of a pass over a sentence and its translation, by name."""
     names.check(text)
-    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
+    translator = open_translator(model, **options.keywords())
     loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
     names.show(loaded, translation, json)
 

@@ -15,7 +15,7 @@ from foretell.errors import UsageError
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
-from foretell.generation.sequence import FinishReason, NoRoomError, Rules, Sequence, check_length
+from foretell.generation.sequence import FinishReason, Rules, Sequence, check_length
 from foretell.generation.speculation import DraftModel, PromptLookup, Proposer
 from foretell.inference.answer_receipt import AnswerReceipt, ModelIdentity, identity_of, make_receipt
 from foretell.inference.continuation import Continuation
@@ -35,9 +35,11 @@ def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingC
     """The configuration of options, with texts as ids. Raises UsageError, ConfigError or TokenizerError."""
     values = dict(options)
     if "logit_bias" in values:
+        if not isinstance(values["logit_bias"], Mapping):
+            raise UsageError("logit_bias maps tokens to numbers, such as logit_bias={' the': -3}")
         values["logit_bias"] = {token_id(token, tokenizer): bias for token, bias in values["logit_bias"].items()}
     if "ban" in values:
-        if isinstance(values["ban"], str):
+        if not isinstance(values["ban"], list | tuple) or any(isinstance(word, int) for word in values["ban"]):
             raise UsageError("ban takes a list of words, such as ban=['word']")
         values["ban"] = list(dict.fromkeys(ids for word in values["ban"] for ids in spellings(word, tokenizer)))
     return SamplingConfig(**values)
@@ -208,6 +210,8 @@ def stream(
 ) -> Iterator[str]:
     """Pieces of the continuation of one prompt, as they are generated. Arguments and errors as in `generate`."""
     check_model(model)
+    if not isinstance(prompt, str):
+        raise UsageError(f"stream continues one prompt, a string, not {type(prompt).__name__}; generate takes a list")
     completer = make_completer(model, [prompt], make_sampling(sampling, model.tokenizer), stop)
     return (piece for _, piece in completer.stream(max_tokens, slide=slide))
 
@@ -264,12 +268,12 @@ class Completer:
         has the next tokens guessed by a proposer, if there is one.
         """
         limit = self._default_length(slide) if max_tokens is None else max_tokens
-        if self.min_tokens > max(limit, 0):
-            raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
         rules = Rules(self.sampler, limit, self.stop_ids, slide, digests=self.keeps_digests)
         for sequence in self.sequences:
             sequence.rules = rules
             check_length(sequence, self.model.config.context_length)
+        if self.min_tokens > limit:
+            raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
         return self._read(scheduler or make_scheduler(self.model.decoder, self.sequences, proposer))
 
     def completions(self) -> ShownList[Completion]:
@@ -299,10 +303,8 @@ class Completer:
         if slide:
             return DEFAULT_TOKENS
         longest = max((len(sequence.prompt) for sequence in self.sequences), default=0)
-        context_length = self.model.config.context_length
-        if longest == context_length:
-            raise NoRoomError(longest, DEFAULT_TOKENS, context_length)
-        return min(DEFAULT_TOKENS, max(1, context_length - longest))  # of a longer prompt, `check_length` names both
+        room = self.model.config.context_length + 1 - longest  # the last token is predicted, and not read
+        return min(DEFAULT_TOKENS, max(1, room))  # `check_length` refuses a longer prompt
 
     def _read(self, scheduler: Scheduler) -> Iterator[tuple[int, str, bool]]:
         sequences = self.sequences
@@ -326,11 +328,11 @@ def number_copies(prompts: list[Prompt]) -> list[int]:
 
 def repeated(prompts: list[str], n: int | None) -> list[str]:
     """Each prompt n times in a row."""
-    if n is not None and n < 1:
-        raise UsageError(f"n must be 1 or more, not {n}")
+    if n is not None and not (isinstance(n, int) and n >= 1):
+        raise UsageError(f"n must be a whole number, 1 or more, not {n}")
     if n is not None and n > MOST_CONTINUATIONS:
         raise UsageError(f"n must be {MOST_CONTINUATIONS:,} or less, not {n:,}; for more, use other seeds")
-    if not isinstance(prompts, list | tuple):
+    if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str) for prompt in prompts):
         raise UsageError("prompts must be a string or a list of strings")
     return [prompt for prompt in prompts for _ in range(n or 1)]
 
@@ -368,8 +370,6 @@ def make_completer(
     stop_ids: Collection[int] = (),
 ) -> Completer:
     """A completer, one that keeps receipts where they are asked for."""
-    check_model(model)
-    if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str | list) for prompt in prompts):
-        raise UsageError("prompts must be a string or a list of strings")
     completer = RecordingCompleter if receipts else Completer
-    return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [], stop_ids=stop_ids)
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    return completer(model, prompts, sampling, stops, stop_ids=stop_ids)

@@ -41,7 +41,7 @@ class Address:
 
 def parse_address(text: str) -> Address:
     """Parse `name[1,-1,'!']`. Raises `UsageError` for any other form."""
-    match = ADDRESS.fullmatch(text.strip())
+    match = ADDRESS.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise UsageError(f"'{text}' is not an address; write a name and an index, such as head[0,3]")
     if match["index"] is None:

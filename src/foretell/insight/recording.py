@@ -39,7 +39,7 @@ def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
             raise UsageError(
                 f"the model is in training mode, where {path} drops values at random; call eval() on the decoder"
             )
-    if isinstance(text, str):
+    if not isinstance(text, list):
         return model.encode_fitting(text)
     model.decoder.check_length(len(text))
     return text

@@ -34,6 +34,7 @@ from foretell.typesetting.html import Shown
 DEFAULT_BYTES = 2 << 30
 LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
+LISTED = "; `foretell trace MODEL --list` shows all names"
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +82,16 @@ class Trace(Shown):
         self.gradients, self.budget_bytes = gradients, budget_bytes
         self._known_structure = structure
         self.structure = structure or model_structure(self.decoder)
-        self.selected = select_names(select, self.structure.names)
+        self.selected = select_names(select, self.structure.names, LISTED)
+        given = replace or {}
+        if not isinstance(given, Mapping) or not all(
+            isinstance(new, Tensor) or callable(new) for new in given.values()
+        ):
+            raise UsageError("replace maps names of values to tensors, or to functions of the old value")
         self.replacements = {
             name: replacement
-            for glob, replacement in (replace or {}).items()
-            for name in select_names(glob, self.structure.names)
+            for glob, replacement in given.items()
+            for name in select_names(glob, self.structure.names, LISTED)
         }
         self._begin()
 

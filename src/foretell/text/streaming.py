@@ -225,7 +225,7 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]):
         """Raises UsageError for an empty stop string, which would end every text before it begins."""
-        if isinstance(stops, str):
+        if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
             raise UsageError("stop strings must be a list of strings")
         if "" in stops:
             raise UsageError("a stop string is empty; give at least one character")

@@ -279,14 +279,14 @@ def refuse_unknown_characters(backend: tokenizers.Tokenizer, text: str) -> None:
 
 def refuse_unknown_words(backend: tokenizers.Tokenizer, text: str) -> None:
     """Raise TokenizerError for the first word of `text` that is not in the vocabulary."""
-    vocabulary = backend.get_vocab()
+    vocabulary, size = backend.get_vocab(), backend.get_vocab_size()
     for part in _without_added(backend, text):
         for word in _words(backend, part):
             if word not in vocabulary:
+                if all(vocabulary.get(str(token_id)) == token_id for token_id in range(size)):
+                    raise TokenizerError(f"{word[:60]!r} is not a token id; the ids are 0 to {size - 1}")
                 near = did_you_mean(word, vocabulary)
-                raise TokenizerError(
-                    f"the word {word[:60]!r} is not in the vocabulary of {len(vocabulary)} tokens{near}"
-                )
+                raise TokenizerError(f"the word {word[:60]!r} is not in the vocabulary of {size} tokens{near}")
 
 
 def _unknown_character(text: str, index: int, size: int) -> str:

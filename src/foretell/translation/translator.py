@@ -203,7 +203,7 @@ def load_saved(
     parts = load_parts(directory, device, dtype, for_training=for_training)
     model, target, source = parts.get(MODEL), parts.get(TARGET), parts.get(SOURCE, parts.get(TARGET))
     if not isinstance(model, EncoderDecoderPart):
-        raise CheckpointError(f"{directory} is not a translation model: its parts are {', '.join(parts)}")
+        raise CheckpointError(f"{name} is not a translation model: its parts are {', '.join(parts)}")
     if not isinstance(target, TokenizerPart) or not isinstance(source, TokenizerPart):
         raise CheckpointError(f"{directory} has no tokenizer; it is damaged")
     vocabulary = make_vocabulary(source.tokenizer, target.tokenizer)

@@ -116,10 +116,10 @@ def test_several_numbers_at_once_have_the_values_of_each() -> None:
 
 def test_a_budget_that_is_too_small_is_refused_with_the_least() -> None:
     game = additive(np.ones(50))
-    with pytest.raises(UsageError, match="50 players need at least 198 passes, not 197"):
+    with pytest.raises(UsageError, match="50 parts need at least 198 passes, not 197"):
         shapley_values(game, 50, 197)
     assert shapley_values(game, 50, 198).evaluations == 198
-    with pytest.raises(UsageError, match="at least one player"):
+    with pytest.raises(UsageError, match="at least one part"):
         shapley_values(game, 0, 10)
 
 

@@ -58,10 +58,10 @@ def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 
     memory demands. Sampled orders are a function of `seed`. Raises UsageError for a budget below `least_budget`.
     """
     if players < 1:
-        raise UsageError("Shapley values need at least one player")
+        raise UsageError("Shapley values need at least one part")
     if budget < least_budget(players):
         raise UsageError(
-            f"Shapley values of {players:,} players need at least {least_budget(players):,} passes, not {budget:,}"
+            f"Shapley values of {players:,} parts need at least {least_budget(players):,} passes, not {budget:,}"
         )
     if 2**players <= budget:
         return enumerated(value, players)

@@ -35,6 +35,7 @@ from foretell.insight.implied_values import implied_values
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Recording, TracedScalar, address_of, record, with_token_ids
 from foretell.insight.replacement import STAGES
+from foretell.insight.trace import LISTED
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import HEAD, Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
@@ -190,7 +191,7 @@ def find(address: Address, values: Mapping[str, Value]) -> Address:
     if "*" in name:
         raise UsageError(f"'{name}' may mean several values; one number needs the whole name, without a *")
     if name not in values:
-        near = suggest(name, [*values, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
+        near = suggest(name, [*values, *ALIASES]) or LISTED
         raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
 
@@ -290,7 +291,7 @@ def implied_shape(recording: Recording, value: Value) -> tuple[int, ...]:
 def check_loss_position(position: int, length: int) -> None:
     """Raise `UsageError` for the loss of the last token: no token follows it."""
     if position == length - 1:
-        others = f"; give 0 to {length - 2}" if length > 1 else ""
+        others = "" if length < 2 else "; give 0" if length == 2 else f"; give 0 to {length - 2}"
         raise UsageError(f"loss[{position}] does not exist: token {position} is the last of the text{others}")
 
 
