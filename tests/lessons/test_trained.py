@@ -22,6 +22,7 @@ def test_a_model_without_induction_heads_fails(failures):
     assert "share of letters right" in failed and "loss of accuracy without this head" in failed
 
 
+@pytest.mark.long
 def test_a_head_without_an_effect_fails(lessons, altered, failures):
     lesson = lessons["induction"]
     name, *_ = lesson.test.without
@@ -30,7 +31,7 @@ def test_a_head_without_an_effect_fails(lessons, altered, failures):
     assert failures(altered(lesson, test=test).checks()) == ["loss of accuracy without this head"]
 
 
-@pytest.mark.parametrize("name", ["sort", "induction"])
+@pytest.mark.parametrize("name", ["sort", pytest.param("induction", marks=pytest.mark.long)])
 def test_the_model_is_saved_with_examples(lessons, name, tmp_path):
     lesson = lessons[name]
     assert isinstance(lesson, TrainedLesson)
@@ -43,6 +44,7 @@ def test_the_model_is_saved_with_examples(lessons, name, tmp_path):
         assert example.layer < model.config.num_layers and example.head < model.config.num_heads
 
 
+@pytest.mark.long
 def test_the_saved_model_goes_on_with_the_text(lessons, tmp_path):
     lessons["induction"].save(tmp_path / "induction")
     model = foretell.load(tmp_path / "induction")
