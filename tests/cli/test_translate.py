@@ -123,6 +123,18 @@ def test_an_evaluation_has_bleu_and_chrf(here, capfd):
     assert "all references" not in shown  # every sentence has one
 
 
+def test_info_counts_both_stacks(here, capfd):
+    assert run(["info", "pairs", "--names", "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["parameters"] == sum(weight["parameters"] for weight in facts["weights"])
+    assert facts["training_flops_per_token"] == 3 * facts["parameters"]
+    paths = {weight["path"].partition(".")[0] for weight in facts["weights"]}
+    assert paths == {"embed", "trunk", "encoder"}
+    assert "encoder.trunk.blocks.0" in facts["modules"]
+    assert run(["info", "pairs"]) == 0
+    assert "in 2 + 2 layers" in capfd.readouterr().out
+
+
 def test_runs_lists_it_and_generate_refuses_it(here, capfd):
     assert run(["runs"]) == 0
     assert "pairs" in capfd.readouterr().out

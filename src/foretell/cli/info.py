@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli import arguments
+from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import messages, note, open_model, print_json, write
 from foretell.errors import UsageError
 from foretell.installation import describe_installation, installation_text
@@ -141,7 +142,12 @@ def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, An
 
 def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> dict[str, Any]:
     """The facts about a model that can be loaded, with its names and kernels if asked for."""
-    model = open_model(argument, "cpu", "auto", verify=verify)
+    if {*TRANSLATION} & {*part_kinds(argument)}:
+        from foretell.cli.translate import open_translator
+
+        model = open_translator(argument, device="cpu", verify=verify).given("")
+    else:
+        model = open_model(argument, "cpu", "auto", verify=verify)
     facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model.decoder))
     listed = describe_names(model.decoder) if names else {}
     chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
@@ -197,17 +203,16 @@ def describe(
     name: str, config: ModelConfig, tokenizer: Tokenizer | None, weights: Iterable[StoredWeight]
 ) -> dict[str, Any]:
     """Configuration, tokenizer, cost and all weights, as plain values."""
-    from foretell.weight_shapes import count_parameters
-
     listed = [asdict(weight) for weight in weights]
+    parameters = sum(weight["parameters"] for weight in listed)
     return {
         "name": name,
         "config": config.model_dump(mode="json"),
         "tokenizer": tokenizer
         and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
-        "parameters": sum(weight["parameters"] for weight in listed),
+        "parameters": parameters,
         "weight_bytes": sum(weight["bytes"] for weight in listed),
-        "training_flops_per_token": config.training_flops_per_token(count_parameters(config)),
+        "training_flops_per_token": config.training_flops_per_token(parameters),
         "cache_bytes_per_token": config.cache_bytes_per_token(element_bytes=4),
         "weights": listed,
     }
@@ -271,7 +276,9 @@ def document(facts: dict[str, Any]) -> DocumentSection:
 def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Shape, tokenizer and cost, a row for each."""
     config, tokenizer = facts["config"], facts["tokenizer"]
-    layers, heads = config["num_layers"], f"{config['num_heads']} heads of {config['head_width']}"
+    layers, heads = str(config["num_layers"]), f"{config['num_heads']} heads of {config['head_width']}"
+    if "encoder_layers" in config:
+        layers = f"{config['encoder_layers'] or layers} + {layers}"
     flops, cache = facts["training_flops_per_token"] / 1e6, facts["cache_bytes_per_token"]
     rows = [
         ("parameters", f"{facts['parameters']:,} in {layers} layers, {heads}, width {config['width']}"),

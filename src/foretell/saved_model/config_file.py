@@ -111,7 +111,7 @@ def read_stored_model(directory: Path) -> StoredModel | None:
         if name not in shapes and name.partition(".")[0] not in outside and name.rpartition(".")[2] not in in_matrices:
             raise CheckpointError(f"{path} has a weight '{name}' that the model does not")
     tokenizer = load_tokenizer(directory / TOKENIZER_FILE) if TOKENIZER in kinds else id_tokenizer(config.vocab_size)
-    notes = () if TOKENIZER in kinds else (f"{directory}: {NO_TOKENIZER}",)
+    notes = () if TOKENIZER in kinds or command_of("", kinds.values()) else (f"{directory}: {NO_TOKENIZER}",)
     check_vocabulary(tokenizer, config, directory)
     return StoredModel(config, tokenizer, tensors, quantization, notes)
 

@@ -42,6 +42,10 @@ class EncoderDecoderConfig(ModelConfig):
         layers, size = self.encoder_layers or self.num_layers, self.source_vocab_size or self.vocab_size
         return make_section(ModelConfig, {**own, "num_layers": layers, "vocab_size": size, "window": None})
 
+    def training_flops_per_token(self, parameters: int) -> int:
+        """3N: a token passes the half of the parameters that its language has."""
+        return 3 * parameters
+
     def replaced(self, **changes: Any) -> EncoderDecoderConfig:
         return EncoderDecoderConfig(**{**self.model_dump(), **changes})
 

@@ -140,7 +140,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
         loader, weights = self.loader(data, config), weight_shapes(config.model)
-        flops = 3 * sum(map(math.prod, weights.values()))  # a token passes half of the parameters, in its language
+        flops = config.model.training_flops_per_token(sum(map(math.prod, weights.values())))
         return SizeCost.of(weights, config.training, int(loader.lengths.sum()) / loader.batches_per_epoch, flops)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
