@@ -29,7 +29,7 @@ from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
-from foretell.training.execution import Recomputing, compile_units
+from foretell.training.execution import Recomputing, compile_units, is_compiled
 from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
 from foretell.training.step import iter_micro_batches, own_rows
@@ -37,7 +37,6 @@ from foretell.training.step import iter_micro_batches, own_rows
 OWN_STATE = {  # entries of training.json
     *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress")
 }
-COMPILED_STEPS = 1_000  # compiling takes 13 to 30 s on an H200, and saves 10 to 30 ms per step (docs/performance.md)
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -197,9 +196,7 @@ class Session(Generic[AnyTask]):
 
     def compile(self) -> None:
         """Compile for the batches of this run where the configuration wants it; by default for long runs on a GPU."""
-        is_long = self.device.type == "cuda" and self.training.steps >= COMPILED_STEPS
-        is_wanted = is_long if self.training.compile is None else self.training.compile
-        if is_wanted:
+        if is_compiled(self.training, self.device.type):
             batch = own_rows(self.task.batch(self.progress.step), self.world)
             _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
             compile_units(self.task.objective, rows, self.dtype)
