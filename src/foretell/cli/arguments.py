@@ -194,8 +194,14 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise UsageError(f"--{path} and --{path.rpartition('.')[0]} contradict each other")
-        section[key] = parse_value(text)
+        set_once(section, key, parse_value(text), path)
     return sections
+
+
+def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
+    """Set a value; another value for the same key is a `UsageError`."""
+    if (first := section.setdefault(key, value)) != value:
+        raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
 
 
 def parse_value(text: str) -> Any:
