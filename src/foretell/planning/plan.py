@@ -55,6 +55,11 @@ def find_devices(name: str, count: int) -> Devices:
     if name != speed.THIS:
         return Devices(speed.find_accelerator(name), count)
     device = choose_device("auto")
+    here = torch.cuda.device_count() if device.type == "cuda" else 1
+    if count > here:
+        raise UsageError(
+            f"--gpus {count}: this machine has {here} of its {device.type}; name another device with --gpu"
+        )
     size = estimate.device_memory(device).size
     rate = speed.peak_flops(device, choose_inference_dtype("auto", device))
     here = speed.Accelerator(f"this {device.type}", size, speed.read_bandwidth(device), rate, "measured now")
