@@ -27,6 +27,7 @@ from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
+WITHOUT_BITS = "not of words, among which rare ones are one token"
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -55,6 +56,11 @@ def perplexity(loss: float) -> float:
 def json_number(value: float) -> float | None:
     """The value; None if it is not finite, which JSON cannot write."""
     return value if math.isfinite(value) else None
+
+
+def has_bits_per_byte(tokenizer: Tokenizer) -> bool:
+    """False for words: rare ones are one token, and white space is lost, so tokens do not stand for all bytes."""
+    return tokenizer.kind != "words"
 
 
 def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
@@ -90,16 +96,17 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
 
 @dataclass(frozen=True)
 class TextEvaluation(Evaluation, Shown):
-    """The loss of `documents` texts with `text_bytes` bytes of UTF-8."""
+    """The loss of `documents` texts with `text_bytes` bytes of UTF-8. has_bits: see `has_bits_per_byte`."""
 
     text_bytes: int
     documents: int
     context_length: int
     stride: int
+    has_bits: bool = True
 
     @property
-    def bits_per_byte(self) -> float:
-        return bits_per_byte(self.loss, self.tokens, self.text_bytes)
+    def bits_per_byte(self) -> float | None:
+        return bits_per_byte(self.loss, self.tokens, self.text_bytes) if self.has_bits else None
 
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
@@ -107,11 +114,12 @@ class TextEvaluation(Evaluation, Shown):
 
     def document(self) -> DocumentSection:
         texts = "text" if self.documents == 1 else "texts"
-        least = self.context_length - self.stride
+        least, bits = self.context_length - self.stride, self.bits_per_byte
+        size = f"{self.text_bytes / self.tokens:.2f} bytes per token"
         rows = [
             ("loss", f"{self.loss:.4f}", "nats per token"),
             ("perplexity", f"{self.perplexity:,.2f}", "per token"),
-            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.text_bytes / self.tokens:.2f} bytes per token"),
+            ("bits per byte", *(("-", WITHOUT_BITS) if bits is None else (f"{bits:.4f}", size))),
             ("tokens", f"{self.tokens:,}", f"predicted, {self.text_bytes:,} bytes of {self.documents:,} {texts}"),
             ("context", f"{self.context_length:,}", f"stride {self.stride:,}: each from {least:,} tokens or more"),
         ]
@@ -154,7 +162,8 @@ def evaluate_texts(
         raise CheckpointError(
             f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
         )
-    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride)
+    has_bits, count = has_bits_per_byte(model.tokenizer), len(predicted)
+    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, count, context_length, stride, has_bits)
 
 
 def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:

@@ -14,7 +14,7 @@ from foretell.data.batch import Batch
 from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import bits_per_byte
+from foretell.evaluation.perplexity import WITHOUT_BITS, bits_per_byte
 from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import TokenizedText, open_tokens
 from foretell.runs.record import RUN
@@ -64,7 +64,7 @@ class WindowData(TrainingData):
 
     def __init__(self, store: TokenStore, config: Config):
         self.window_length, self.batch_size = config.window_length, config.training.batch_size
-        self.document_mask = config.data.document_mask
+        self.document_mask, self.has_bits = config.data.document_mask, store.extra.get("bits_per_byte", True)
         self.train, self.held_out = store.split("train"), store.split("validation")
         self.held_out_tokens = max(0, len(self.held_out) - 1)
         self.loader = Loader(
@@ -92,10 +92,10 @@ class WindowData(TrainingData):
         return stream.read(0, min(PROMPT_TOKENS, len(stream), max(1, self.window_length // 2))).tolist()
 
     def describe_loss(self, loss: float) -> str:
-        return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
-
-    def bits_per_byte(self, loss: float) -> float:
-        return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
+        bits = bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
+        return (
+            f"{loss:.3f}, {bits:.3f} bits per byte" if self.has_bits else f"{loss:.3f} (bits per byte: {WITHOUT_BITS})"
+        )
 
 
 class RowData(TrainingData):

@@ -117,7 +117,7 @@ def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
 class HeldOut(NamedTuple):
     """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer.
 
-    Of rows not every token is predicted, so a loss has no bits per byte.
+    A loss on rows has no bits per byte, since not every token is predicted, nor one on words, which leave out bytes.
     """
 
     tokens_per_byte: float | None
@@ -134,8 +134,8 @@ def read_held_out(run: Run) -> HeldOut | None:
         split = index["splits"]["validation"]
         if not split["bytes"] or not split["tokens"]:
             return None
-        rows = index["extra"].get("rows")
-        return HeldOut(None if rows else split["tokens"] / split["bytes"], split_digest(index, "validation"))
+        has_bits = "rows" not in index["extra"] and index["extra"].get("bits_per_byte", True)
+        return HeldOut(split["tokens"] / split["bytes"] if has_bits else None, split_digest(index, "validation"))
     except (KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
 
