@@ -243,14 +243,11 @@ class Session(Generic[AnyTask]):
             progress.validation_loss = next(iter(self._figures.values()))
 
     def evaluate_and_log(self, progress: Progress) -> None:
-        """Evaluate and log, also where the step would not be logged otherwise.
-
-        With early stopping, save whenever the validation loss improves.
-        """
+        """Evaluate and log, also where the step would not be logged otherwise; save if no earlier loss was lower."""
         self.evaluate(progress)
         is_best = record_evaluation(progress)
         self.log(progress)
-        if is_best and self.training.patience is not None:
+        if is_best:
             self.save(progress)
 
     def log(self, progress: Progress) -> None:
@@ -307,7 +304,7 @@ class Session(Generic[AnyTask]):
         parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
         save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
         if self.world.is_first:
-            prune(self.run.checkpoints, self.training.keep_checkpoints, newest=progress.step)
+            prune(self.run.checkpoints, self.training.keep_checkpoints, progress.step, self.training.checkpoint_every)
         self._saved_step = progress.step
 
     def save_model(self, directory: Path) -> None:
