@@ -175,12 +175,11 @@ def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 
 
-def describe_data(data: Sequence[str]) -> str:
+def names_of_data(data: Sequence[str]) -> list[str]:
     """DATA arguments in words."""
     from foretell.data.documents import EMBEDDED_CORPUS
 
-    names = ["standard input" if path == STANDARD_INPUT else path for path in data]
-    return ", ".join(names) or EMBEDDED_CORPUS
+    return ["standard input" if path == STANDARD_INPUT else path for path in data] or [EMBEDDED_CORPUS]
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:

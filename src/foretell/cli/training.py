@@ -67,7 +67,7 @@ class TrainingOptions:
         if is_open:
             note(f"opening     {out}")
         elif data or not self.is_resumed:
-            note(f"reading     {arguments.describe_data([str(path) for path in data])}")
+            note(f"reading     {', '.join(arguments.names_of_data([str(path) for path in data]))}")
         return out
 
     def shared(self, out: Path) -> dict[str, Any]:

@@ -79,12 +79,14 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
 def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, reporter: Reporter) -> AnyTask:
     """The task before its first step; logs what was read and chosen, and why."""
     request = training.request
+    times = {name: time for name in request.described if (time := last_change(name)) is not None}
     data = training.read(run, reporter)
     logger.info(f"run         {run.directory}")
     choice = training.choose(data, machine)
     config = choice.config
     check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)
     about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
+    about |= {"data_changed": times} if times else {}
     about |= {} if request.start is None else {"from": request.start.record()}
     about |= {"epochs": request.epochs} if request.epochs else {}
     about |= {"minutes": request.minutes, "most_steps": choice.most_steps} if request.minutes else {}
@@ -93,6 +95,23 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
+
+
+def last_change(name: str) -> int | None:
+    """A number that changes with a file, or with any file in a folder; None if there is none of that name."""
+    try:
+        path = Path(name)
+        return sum(each.stat().st_mtime_ns for each in (path, *path.rglob("*"))) if path.exists() else None
+    except OSError:
+        return None
+
+
+def log_changed_data(record: Mapping[str, Any]) -> None:
+    """Log which data are not those that the run was started with: it goes on with what it keeps of them."""
+    for name, before in record.get("data_changed", {}).items():
+        if (now := last_change(name)) != before:
+            state = "is gone" if now is None else "has changed"
+            logger.warning(f"data        {name} {state}; the run goes on with what it read of it at its start")
 
 
 def pace_of(
@@ -164,6 +183,7 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     if "minutes" not in record:
         check_not_extended(training, config.training.steps, run)
     request.check_same_run(config, record)
+    log_changed_data(record)
     data = training.reopen(run, record)
     training.check_resumable(config, record, data)
     device, dtype = resumed_precision(record, request.device, request.dtype)

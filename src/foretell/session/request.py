@@ -110,8 +110,9 @@ class TrainingRequest:
         for name, value in asked.items():
             if value not in (None, [], record.get(name)):
                 raise self.changed(name, record.get(name), value)
-        if self.described != record["data"][: len(self.described)]:
-            raise self.changed("data", ", ".join(record["data"]), ", ".join(self.described))
+        given = ", ".join(self.described)  # earlier versions joined the names of texts
+        if given != ", ".join(record["data"][: len(self.described)]):
+            raise self.changed("data", ", ".join(record["data"]), given)
         start = record.get("from")
         if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
             raise self.changed("start_from", start and start["model"], self.start.argument)
