@@ -29,6 +29,11 @@ TABLE = [
     (["tokenizer", "train", "CORPUS"], 2, ["--out"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bpee", "--out", "t"], 2, ["bpee"]),
     (["tokenizer", "train", "CORPUS", "--kind", "characters", "--vocab-size", "9", "--out", "t"], 1, ["vocab"]),
+    (
+        ["tokenizer", "train", "CORPUS", "--kind", "bytes", "--vocab-size", "9", "--out", "t"],
+        1,
+        ["is 256 and the special"],
+    ),
     (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
     (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--out", "RUN/run.json"], 1, ["run.json"]),

@@ -256,8 +256,10 @@ def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize(("minutes", "spent", "left"), [(None, 60, 10), (2.0, 0, 2), (2.0, 1.51, 0.49), (2.0, 3, 0.2)])
-def test_minutes_before_the_first_step_are_not_left_for_steps(tmp_path, minutes, spent, left):
+@pytest.mark.parametrize(
+    ("minutes", "spent", "left"), [(None, 60, 10), (0.5, 0, 0.47), (2.0, 1.51, 0.46), (2.0, 3, 0.2)]
+)
+def test_minutes_before_the_first_step_and_after_the_last_are_not_left_for_steps(tmp_path, minutes, spent, left):
     training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
     training.began -= 60 * spent
     assert training.minutes_left() == left
