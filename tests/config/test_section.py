@@ -14,9 +14,9 @@ SIZES = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "vo
 
 
 def test_two_names_of_a_field_have_one_value():
-    assert ModelConfig(**SIZES, n_layer=SIZES["num_layers"]).num_layers == SIZES["num_layers"]
+    assert make_section(ModelConfig, {**SIZES, "n_layer": SIZES["num_layers"]}).num_layers == SIZES["num_layers"]
     with pytest.raises(ConfigError, match="num_layers = .* and n_layer = 9 are the same setting"):
-        ModelConfig(**SIZES, n_layer=9)
+        make_section(ModelConfig, {**SIZES, "n_layer": 9})
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
 from foretell.errors import TokenizerError
+from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining import encoding, tokens
-from foretell.pretraining.task import Prompts
+from foretell.pretraining.task import Prompts, TextTask
 from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
-from foretell.pretraining.training_data import WindowData
 from foretell.runs.run import Run
 from foretell.runs.summary import bits_per_byte, read_held_out
 from foretell.session.reporter import Reporter
@@ -74,7 +74,7 @@ def test_a_large_file_gives_the_tokens_that_it_would_give_whole(
     assert second.document_starts.tolist() == [0]
 
 
-@pytest.mark.parametrize(("kind", "words"), [("bytes", "bits per byte"), ("words", "bits per byte: not of words")])
+@pytest.mark.parametrize(("kind", "words"), [("bytes", "bits per byte"), ("words", "bits per byte are not of words")])
 def test_a_loss_has_bits_per_byte_unless_tokens_leave_out_bytes(
     kind: str, words: str, file: Path, tmp_path: Path
 ) -> None:
@@ -83,7 +83,8 @@ def test_a_loss_has_bits_per_byte_unless_tokens_leave_out_bytes(
     text = tokenize_text(lambda: read_documents([file]), config, DataConfig(), run.tokens, Reporter())
     training = TrainingConfig(steps=1, batch_size=1)
     shape = preset_config("toy", vocab_size=text.tokenizer.vocab_size)
-    assert words in WindowData(text.store, Config(model=shape, training=training)).describe_loss(1.0)
+    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), {})
+    assert words in task.describe_loss(1.0)
     assert (bits_per_byte(1.0, read_held_out(run)) is None) == (kind == "words")
 
 

@@ -206,7 +206,7 @@ def test_bleu_of_sentences_without_four_words_is_explained(session):
     ("overrides", "message"),
     [
         ({"training": {"batch_size": 4}}, "batches are counted in tokens here"),
-        ({"model": {"windth": 4}}, "unknown key in model: 'windth', did you mean 'width'"),
+        ({"model": {"windth": 4}}, "unknown key 'model.windth', did you mean 'width'"),
         ({"text": {}}, "unknown configuration section 'text'"),
     ],
 )

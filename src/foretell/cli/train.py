@@ -149,7 +149,7 @@ def finish(session: Session[TextTask]) -> None:
     loss = session.run.best().training()["validation_loss"]
     special = " --allow-special" if task.config.data.special else ""
     prompt = shlex.quote(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
-    best = "" if loss is None else f"validation loss {task.data.describe_loss(loss)}"
+    best = "" if loss is None else f"validation loss {task.describe_loss(loss)}"
     show_end(session, best, "generate", f"{prompt}{special}")
 
 

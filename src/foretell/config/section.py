@@ -152,7 +152,7 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
 
 
 def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:
-    """Refuse values, under our names, that are wrong whatever the fields that are left out will be."""
+    """Refuse values, under our names, that are wrong by themselves; other fields may be missing."""
     try:
         section.model_validate(dict(values))
     except ValidationError as error:

@@ -96,17 +96,13 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
 
 @dataclass(frozen=True)
 class TextEvaluation(Evaluation, Shown):
-    """The loss of `documents` texts with `text_bytes` bytes of UTF-8. has_bits: see `has_bits_per_byte`."""
+    """The loss of `documents` texts with `text_bytes` bytes of UTF-8."""
 
     text_bytes: int
     documents: int
     context_length: int
     stride: int
-    has_bits: bool = True
-
-    @property
-    def bits_per_byte(self) -> float | None:
-        return bits_per_byte(self.loss, self.tokens, self.text_bytes) if self.has_bits else None
+    bits_per_byte: float | None
 
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
@@ -114,12 +110,13 @@ class TextEvaluation(Evaluation, Shown):
 
     def document(self) -> DocumentSection:
         texts = "text" if self.documents == 1 else "texts"
-        least, bits = self.context_length - self.stride, self.bits_per_byte
-        size = f"{self.text_bytes / self.tokens:.2f} bytes per token"
+        least, bits = self.context_length - self.stride, ("-", WITHOUT_BITS)
+        if self.bits_per_byte is not None:
+            bits = f"{self.bits_per_byte:.4f}", f"{self.text_bytes / self.tokens:.2f} bytes per token"
         rows = [
             ("loss", f"{self.loss:.4f}", "nats per token"),
             ("perplexity", f"{self.perplexity:,.2f}", "per token"),
-            ("bits per byte", *(("-", WITHOUT_BITS) if bits is None else (f"{bits:.4f}", size))),
+            ("bits per byte", *bits),
             ("tokens", f"{self.tokens:,}", f"predicted, {self.text_bytes:,} bytes of {self.documents:,} {texts}"),
             ("context", f"{self.context_length:,}", f"stride {self.stride:,}: each from {least:,} tokens or more"),
         ]
@@ -162,8 +159,9 @@ def evaluate_texts(
         raise CheckpointError(
             f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
         )
-    has_bits, count = has_bits_per_byte(model.tokenizer), len(predicted)
-    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, count, context_length, stride, has_bits)
+    loss, has_bits = evaluation.loss, has_bits_per_byte(model.tokenizer)
+    bits = bits_per_byte(loss, evaluation.tokens, text_bytes) if has_bits else None
+    return TextEvaluation(loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride, bits)
 
 
 def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
@@ -208,8 +206,7 @@ def window_batches(windows: list[Window], context_length: int) -> Iterator[Batch
         group = windows[start : start + rows]
         tokens, lengths = pad([window.ids.tolist() for window in group])
         batch = make_batch(tokens, lengths)
-        columns = torch.arange(1, tokens.shape[1])
-        counts = columns >= torch.tensor([[window.first] for window in group])  # (B, T)
+        counts = torch.arange(1, tokens.shape[1]) >= torch.tensor([[window.first] for window in group])  # (B, T)
         yield replace(batch, loss_weights=batch.loss_weights * counts)
 
 

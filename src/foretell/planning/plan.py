@@ -55,11 +55,8 @@ def find_devices(name: str, count: int) -> Devices:
     if name != speed.THIS:
         return Devices(speed.find_accelerator(name), count)
     device = choose_device("auto")
-    here = torch.cuda.device_count() if device.type == "cuda" else 1
-    if count > here:
-        raise UsageError(
-            f"--gpus {count}: this machine has {here} of its {device.type}; name another device with --gpu"
-        )
+    if count > (there := torch.cuda.device_count() if device.type == "cuda" else 1):
+        raise UsageError(f"--gpus {count}: this machine has {there} {device.type}; name another device with --gpu")
     size = estimate.device_memory(device).size
     rate = speed.peak_flops(device, choose_inference_dtype("auto", device))
     here = speed.Accelerator(f"this {device.type}", size, speed.read_bandwidth(device), rate, "measured now")
@@ -93,15 +90,14 @@ def plan_training(
             f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
             f"{training.gradient_accumulation_steps} micro-batches; raise --training.batch-size"
         )
-    steps = math.ceil(tokens / (training.batch_size * model.context_length))
-    training = training.model_copy(update={"steps": steps})  # which decides whether it is compiled
+    training = training.model_copy(update={"steps": math.ceil(tokens / (training.batch_size * model.context_length))})
     memory, shapes = devices.memory, weight_shapes(model)
     estimate.check_training_fits(model, shapes, training, memory)
     flops = estimate.training_flops(model, training, tokens, devices.count)
     basis, rate = find_rate(model, training, flops, tokens, devices)
     cost = estimate.training_cost(flops, training, rate, devices.count, price)
     parts = estimate.training_memory(model, shapes, training, memory)
-    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), steps, cost, basis)
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis)
 
 
 def find_rate(

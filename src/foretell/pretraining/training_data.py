@@ -14,7 +14,6 @@ from foretell.data.batch import Batch
 from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import WITHOUT_BITS, bits_per_byte
 from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import TokenizedText, open_tokens
 from foretell.runs.record import RUN
@@ -54,17 +53,13 @@ class TrainingData(ABC):
     def beginning(self) -> list[int]:
         """A few ids of the held-out text, else of the training text, to continue."""
 
-    @abstractmethod
-    def describe_loss(self, loss: float) -> str:
-        """A loss on the held-out text, in nats per token, for people."""
-
 
 class WindowData(TrainingData):
     """Windows of one long text, in which documents follow each other."""
 
     def __init__(self, store: TokenStore, config: Config):
         self.window_length, self.batch_size = config.window_length, config.training.batch_size
-        self.document_mask, self.has_bits = config.data.document_mask, store.extra.get("bits_per_byte", True)
+        self.document_mask = config.data.document_mask
         self.train, self.held_out = store.split("train"), store.split("validation")
         self.held_out_tokens = max(0, len(self.held_out) - 1)
         self.loader = Loader(
@@ -91,12 +86,6 @@ class WindowData(TrainingData):
         stream = self.held_out if len(self.held_out) else self.train
         return stream.read(0, min(PROMPT_TOKENS, len(stream), max(1, self.window_length // 2))).tolist()
 
-    def describe_loss(self, loss: float) -> str:
-        bits = bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
-        return (
-            f"{loss:.3f}, {bits:.3f} bits per byte" if self.has_bits else f"{loss:.3f} (bits per byte: {WITHOUT_BITS})"
-        )
-
 
 class RowData(TrainingData):
     """Separate rows. Raises DataError for a row that does not fit the context, and for a store of joined texts."""
@@ -120,9 +109,6 @@ class RowData(TrainingData):
     def beginning(self) -> list[int]:
         rows = self.held_out if len(self.held_out) else self.train
         return rows.prompt(0)
-
-    def describe_loss(self, loss: float) -> str:
-        return f"{loss:.3f} per token of {'the answers' if self.held_out.loss else 'the rows'}"
 
 
 def make_training_data(text: TokenizedText, config: Config) -> TrainingData:

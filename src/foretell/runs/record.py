@@ -153,7 +153,7 @@ class LineFile(Generic[Line]):
     def keep(self, wanted: Callable[[Line], bool] = lambda record: True) -> None:
         """Drop the lines of other records, and a cut line."""
         kept = "".join(self.form(record) for record in self.records() if wanted(record))
-        if self.path.exists() and self.path.read_bytes() != kept.encode():  # else it has not changed
+        if self.path.exists() and read_bytes(self.path, TEXT_LIMIT) != kept.encode():  # else it has not changed
             write_text(self.path, kept)
 
     def sync(self) -> None:

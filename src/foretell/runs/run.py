@@ -42,20 +42,13 @@ METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
-WRITTEN = (
-    RUN,
-    METRICS,
-    PACE,
-    ENVIRONMENT,
-    CURVE,
-    PREPARING,
-    "report.json",
-    "report.png",
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", "report.json", "report.png")
+WRITTEN += (
     "tensorboard",
-    "tokens",
-    FOLDS,
+    "checkpoints/step-*",
+    "samples/step-*.txt",
+    *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")),
 )
-WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
 
 logger = logging.getLogger(__name__)
 

@@ -217,9 +217,7 @@ class NotebookReporter(Reporter):
         self.show("<p>training begins</p>")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
-        self._update(
-            lambda: f"<p>{progress_bar(done, total)} tokenizing, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB</p>"
-        )
+        self._update(lambda: f"<p>{progress_bar(done, total)} {describe_tokenizing(done, total, seconds)}</p>")
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         self.lines.append(metrics)

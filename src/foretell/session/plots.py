@@ -34,11 +34,8 @@ def shared_metric(runs: Sequence[Metrics]) -> str:
 
 def shared_axis(runs: Sequence[Metrics]) -> str:
     """Steps if all runs have the same number of tokens per step, else tokens."""
-    per_step = {
-        round(metrics[-1]["tokens"] / metrics[-1]["step"], 3)
-        for metrics in runs
-        if metrics and metrics[-1].get("tokens")
-    }
+    lines = [metrics[-1] for metrics in runs if metrics]
+    per_step = {round(line["tokens"] / line["step"], 3) for line in lines if line.get("tokens")}
     return "step" if len(per_step) < 2 else "tokens"
 
 

@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,39 +79,34 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
 def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, reporter: Reporter) -> AnyTask:
     """The task before its first step; logs what was read and chosen, and why."""
     request = training.request
-    times = {name: time for name in request.described if (time := last_change(name)) is not None}
     data = training.read(run, reporter)
     logger.info(f"run         {run.directory}")
     choice = training.choose(data, machine)
     config = choice.config
     check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)
     about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
-    about |= {"data_changed": times} if times else {}
-    about |= {} if request.start is None else {"from": request.start.record()}
-    about |= {"epochs": request.epochs} if request.epochs else {}
-    about |= {"minutes": request.minutes, "most_steps": choice.most_steps} if request.minutes else {}
-    about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
+    about["data_changed"] = {name: last_change(name) for name in request.described}
+    given = {"from": request.start and request.start.record(), "epochs": request.epochs, "minutes": request.minutes}
+    about |= {name: value for name, value in (given | request.choices).items() if value is not None} | choice.record
+    about |= {"most_steps": choice.most_steps} if request.minutes else {}
     task = training.make_task(config, data, training.first_model(config, data, request.start), about)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
 
 
-def last_change(name: str) -> int | None:
-    """A number that changes with a file, or with any file in a folder; None if there is none of that name."""
-    try:
-        path = Path(name)
-        return sum(each.stat().st_mtime_ns for each in (path, *path.rglob("*"))) if path.exists() else None
-    except OSError:
-        return None
+def last_change(name: str) -> int:
+    """A number that changes with a file, or with any file in a folder; 0 if there is none of that name."""
+    with suppress(OSError):
+        return sum(each.stat().st_mtime_ns for each in (Path(name), *Path(name).rglob("*")) if each.exists())
+    return 0
 
 
 def log_changed_data(record: Mapping[str, Any]) -> None:
-    """Log which data are not those that the run was started with: it goes on with what it keeps of them."""
+    """Log which data have changed since the run was started: it keeps what it read of them."""
     for name, before in record.get("data_changed", {}).items():
         if (now := last_change(name)) != before:
-            state = "is gone" if now is None else "has changed"
-            logger.warning(f"data        {name} {state}; the run goes on with what it read of it at its start")
+            logger.warning(f"data        {name} {'has changed' if now else 'is gone'}; the run keeps what it read")
 
 
 def pace_of(

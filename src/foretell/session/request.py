@@ -51,8 +51,6 @@ class TrainingRequest:
     def __post_init__(self) -> None:
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
-            for key in self.section(name):
-                check_known(key, tuple(self.section_type(name).model_fields), f"key in {name}:")
             check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
         others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]

@@ -34,9 +34,6 @@ from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of
 from foretell.training.optimizer import freeze, make_optimizer
 from foretell.training.step import iter_micro_batches, own_rows
 
-OWN_STATE = {  # entries of training.json
-    *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress")
-}
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -314,20 +311,20 @@ class Session(Generic[AnyTask]):
                 self.task.save_model(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
-        fingerprints = self.task.fingerprints()
-        assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
-        return {
+        own = {
             "step": progress.step,
             "tokens": progress.tokens,
             "seed": self.training.seed,
             "schedule": self.training.schedule,
             "validation_loss": progress.validation_loss,
-            **fingerprints,
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
             "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
+        fingerprints = self.task.fingerprints()
+        assert not own.keys() & fingerprints.keys(), f"fingerprints cannot be called {own.keys() & fingerprints.keys()}"
+        return {**own, **fingerprints}
 
     def check_finite(self, progress: Progress) -> None:
         """Refuse to save non-finite weights, and weights whose validation loss is not finite."""
