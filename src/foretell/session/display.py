@@ -59,11 +59,8 @@ class DisplayHandler(logging.Handler):
 def notes_of_the_log(displays: Sequence[Reporter]) -> Iterator[None]:
     """Show the log "foretell" on a text display while the block runs, unless the program handles the log itself."""
     logger = logging.getLogger("foretell")
-    handlers = (
-        []
-        if logger.hasHandlers()
-        else [DisplayHandler(each.console) for each in displays if isinstance(each, PlainReporter)]
-    )
+    consoles = [] if logger.hasHandlers() else [each.console for each in displays if isinstance(each, PlainReporter)]
+    handlers = list(map(DisplayHandler, consoles))
     level = logger.level
     try:
         for handler in handlers:

@@ -210,10 +210,9 @@ class Session(Generic[AnyTask]):
 
     def interrupted(self, exit_code: int) -> Interrupted:
         """Save after a signal; the error has the command that resumes."""
-        saved = "nothing was learned yet"
+        saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
         if self.progress.step > 0:
             self.save(self.progress)
-            saved = "checkpoint saved"
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code
         )
@@ -226,6 +225,7 @@ class Session(Generic[AnyTask]):
             Action(self.training.log_every, self.log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
+            Action(self.training.evaluate_every, self.save_best),
         ]
 
     def evaluate(self, progress: Progress) -> None:
@@ -240,12 +240,10 @@ class Session(Generic[AnyTask]):
             progress.validation_loss = next(iter(self._figures.values()))
 
     def evaluate_and_log(self, progress: Progress) -> None:
-        """Evaluate and log, also where the step would not be logged otherwise; save if no earlier loss was lower."""
+        """Evaluate and log, also where the step would not be logged otherwise."""
         self.evaluate(progress)
-        is_best = record_evaluation(progress)
+        record_evaluation(progress)
         self.log(progress)
-        if is_best:
-            self.save(progress)
 
     def log(self, progress: Progress) -> None:
         """Append a line to the metrics and report it, at most once per step."""
@@ -303,6 +301,11 @@ class Session(Generic[AnyTask]):
         if self.world.is_first:
             prune(self.run.checkpoints, self.training.keep_checkpoints, progress.step, self.training.checkpoint_every)
         self._saved_step = progress.step
+
+    def save_best(self, progress: Progress) -> None:
+        """Save after an evaluation that no earlier one was better than."""
+        if progress.best_validation_loss is not None and progress.evaluations_since_best == 0:
+            self.save(progress)
 
     def save_model(self, directory: Path) -> None:
         """Write the files of the model; the first process does, once it has all weights."""
