@@ -155,11 +155,9 @@ def evaluate_texts(
         raise DataError("no text has a token to predict; give more text")
     total = sum(len(window.ids) - window.first for window in windows)
     evaluation = evaluate(objective, _reported(window_batches(windows, context_length), total, progress))
-    if not math.isfinite(evaluation.loss):
-        raise CheckpointError(
-            f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
-        )
     loss, has_bits = evaluation.loss, has_bits_per_byte(model.tokenizer)
+    if not math.isfinite(loss):
+        raise CheckpointError(f"the loss of the text is {loss}; the model's weights are damaged or too large")
     bits = bits_per_byte(loss, evaluation.tokens, text_bytes) if has_bits else None
     return TextEvaluation(loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride, bits)
 
