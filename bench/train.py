@@ -234,7 +234,7 @@ def make_foretell_run(contender: Contender, workload: Workload, batch: Batch) ->
 
 def make_nanogpt_run(contender: Contender, workload: Workload, batch: Batch, nanogpt: ModuleType) -> Run:
     """Steps as in nanoGPT's train.py, with its model, optimizer and settings."""
-    model = make_nanogpt(workload, contender.dropout, nanogpt).train()
+    model = make_nanogpt(nanogpt, workload.config(contender.dropout))
     with contextlib.redirect_stdout(None):  # it prints parameter counts
         optimizer = model.configure_optimizers(1e-1, 1e-3, (0.9, 0.99), "cpu")
     call = torch.compile(model) if contender.mode == "compiled" else model
@@ -252,20 +252,20 @@ def make_nanogpt_run(contender: Contender, workload: Workload, batch: Batch, nan
     return run
 
 
-def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any:
-    """nanoGPT's model with the initial weights of foretell's."""
+def make_nanogpt(nanogpt: ModuleType, config: ModelConfig) -> Any:
+    """nanoGPT's model of a shape, in training mode, with the initial weights of foretell's."""
     shape = nanogpt.GPTConfig(
-        n_layer=workload.num_layers,
-        n_head=workload.num_heads,
-        n_embd=workload.width,
-        block_size=workload.context_length,
-        vocab_size=workload.vocab_size,
-        dropout=dropout,
-        bias=False,
+        n_layer=config.num_layers,
+        n_head=config.num_heads,
+        n_embd=config.width,
+        block_size=config.context_length,
+        vocab_size=config.vocab_size,
+        dropout=config.dropout.residual,
+        bias=config.bias.attention,
     )
     with contextlib.redirect_stdout(None):  # it prints parameter counts
-        model = nanogpt.GPT(shape)
-    model.load_state_dict(nanogpt_weights(make_decoder(workload.config(0.0), SEED)))
+        model = nanogpt.GPT(shape).train()
+    model.load_state_dict(nanogpt_weights(make_decoder(config, SEED)))
     return model
 
 
@@ -273,7 +273,7 @@ def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any
 def check_same_loss(workload: Workload, batch: Batch, nanogpt: ModuleType) -> None:
     """Exit unless both models have the same loss on one batch, without dropout, in float32."""
     ours = Objective(make_decoder(workload.config(0.0), SEED)).eval()(batch).mean
-    theirs = float(make_nanogpt(workload, 0.0, nanogpt).eval()(batch.ids, batch.targets.contiguous())[1])
+    theirs = float(make_nanogpt(nanogpt, workload.config(0.0)).eval()(batch.ids, batch.targets.contiguous())[1])
     if abs(ours - theirs) > LOSS_TOLERANCE * theirs:
         sys.exit(f"bench/train.py: {workload.name}: the models differ: foretell's loss is {ours}, nanoGPT's {theirs}")
     note(f"{workload.name}: the same weights give the same loss: {ours:.6f} and {theirs:.6f}")

@@ -27,7 +27,7 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
-from train import load_nanogpt
+from train import load_nanogpt, make_nanogpt
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import Batch, make_batch
@@ -192,15 +192,15 @@ def measure_nanogpt(
 ) -> dict[str, Any]:
     """The same for nanoGPT in the best mode of its train.py: compiled, in bfloat16, and it does not wait for the loss.
 
-    Its vocabulary is 50,304, a multiple of 64.
+    Its vocabulary is 50,304: ours, rounded up to a multiple of 64.
     """
     note(f"nanoGPT, compiled: {steps} steps")
     batches = [random_batch(config, training.batch_size, seed) for seed in range(4)]
 
     def prepare() -> TakeStep:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        model = make_nanogpt(nanogpt, config.replaced(vocab_size=-(-config.vocab_size // 64) * 64)).to(device)
         with contextlib.redirect_stdout(None):  # it prints parameter counts
-            model = nanogpt.GPT(nanogpt_shape(nanogpt, config)).to(device)
             optimizer = model.configure_optimizers(1e-1, 3e-4, (0.9, 0.95), device.type)
         compiled = torch.compile(model)
 
@@ -219,12 +219,6 @@ def measure_nanogpt(
 
     return {"name": "nanoGPT, compiled"} | time_steps(
         prepare, training.batch_size * config.context_length, steps, device
-    )
-
-
-def nanogpt_shape(nanogpt: ModuleType, config: ModelConfig) -> Any:
-    return nanogpt.GPTConfig(
-        n_layer=config.num_layers, n_head=config.num_heads, n_embd=config.width, block_size=config.context_length
     )
 
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from foretell.errors import CheckpointError
-from foretell.finding import find_model
+from foretell.finding import find_model, find_tokenizer
+from foretell.text import train_tokenizer
 
 
 def test_a_tokenizer_is_found_without_torch():
@@ -26,3 +27,20 @@ def test_an_unknown_name_is_answered_with_the_models_in_runs(tmp_path, monkeypat
         find_model("nothing")
     with pytest.raises(CheckpointError, match="did you mean 'sorter'"):
         find_model("sortr")
+
+
+def test_a_folder_of_data_does_not_hide_the_tokenizer_of_the_run_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("names", "runs/names"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "runs/names/run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        find_tokenizer("names")
+    train_tokenizer("bytes", ["a"]).save(tmp_path / "names" / "tokenizer.json")
+    assert find_tokenizer("names").kind == "bytes"
+
+
+def test_a_tokenizer_in_the_place_of_a_model_is_named_with_what_makes_a_model(tmp_path):
+    train_tokenizer("bytes", ["a"]).save(tmp_path / "tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"is a tokenizer alone; a model with it: .* --tokenizer"):
+        find_model(str(tmp_path))

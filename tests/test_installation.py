@@ -27,6 +27,13 @@ def test_features_are_read_from_the_systems_list(monkeypatch: pytest.MonkeyPatch
     assert "features  unknown" in installation.installation_text()
 
 
+def test_the_text_has_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "extras", lambda: {f"extra{number}": True for number in range(40)})
+    lines = installation.installation_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-2].startswith(" " * 10 + "extra")
+
+
 def test_the_text_needs_no_torch_and_begins_with_the_version() -> None:
     code = (
         "import sys; from foretell.installation import installation_text as t; print(t()); "

@@ -15,7 +15,7 @@ from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.record import and_advice
 from foretell.runs.run import RUNS, Run, is_run
-from foretell.text import Tokenizer, load_tokenizer
+from foretell.text import Tokenizer, has_tokenizer, load_tokenizer
 
 SHIPPED = ("primer", "almanac")
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
@@ -38,9 +38,10 @@ def find_model(argument: str) -> Path:
         return fetch_model(argument)
     if _exists(Path(argument)):
         check_not_a_file(Path(argument))
-        raise CheckpointError(
-            f"{argument} is neither a run (run.json) nor a saved model (config.json){and_advice(Path(argument))}"
-        )
+        kind = "neither a run (run.json) nor a saved model (config.json)"
+        if has_tokenizer(Path(argument)):
+            kind = f"a tokenizer alone; a model with it: foretell train DATA --tokenizer {argument}"
+        raise CheckpointError(f"{argument} is {kind}{and_advice(Path(argument))}")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
 
 
@@ -74,7 +75,8 @@ def check_not_a_file(path: Path) -> None:
 def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, of a tokenizer.json, or of a folder with vocab.json and merges.txt."""
     path = Path(argument)
-    if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
+    is_own = path.is_file() or (not _exists(path / CONFIG) and (has_tokenizer(path) or not is_run(RUNS / argument)))
+    if _exists(path) and not is_run(path) and is_own:
         return load_tokenizer(os.path.realpath(path))  # the user may name any link
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_model(argument, with_weights=False))

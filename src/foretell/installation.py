@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 LIBRARIES = ("torch", "numba", "numpy", "tokenizers")
@@ -87,4 +88,5 @@ def installation_text() -> str:
         "extras": ", ".join(has) or "none",
         "missing": ", ".join(lacks) or "none",
     }
-    return "\n".join([f"foretell {facts['foretell']}", *(f"{name:<10}{text}" for name, text in lines.items())])
+    listed = (fill(f"{name:<10}{text}", 80, subsequent_indent=" " * 10) for name, text in lines.items())
+    return "\n".join([f"foretell {facts['foretell']}", *listed])

@@ -35,7 +35,6 @@ class Manifest:
         if values.get("format") != FORMAT or not isinstance(values.get("files"), dict):
             raise CheckpointError(f"{path} is damaged or of another version")
         manifest = cls(path, values["files"])
-        manifest.check_names()
         # Comparing the text also detects damage that JSON ignores: white space, a repeated key, an escaped letter
         if read_text(path) != to_json(values):
             raise CheckpointError(f"{path} is damaged: it is not as it was written")
@@ -54,11 +53,9 @@ class Manifest:
             raise CheckpointError(f"{path} is damaged: it does not list the files")
         if CONFIG not in files:  # the report of a GGUF file that was written into a model's directory
             return None
-        manifest = cls(path, files)
-        manifest.check_names()
-        return manifest
+        return cls(path, files)
 
-    def check_names(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse names that lead out of the directory."""
         for name in self.files:
             if (self.path.parent / name).parent != self.path.parent:

@@ -21,14 +21,7 @@ from torch import Tensor
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError, OutputError
 from foretell.files import open_regular
-from foretell.safetensors_header import (
-    FLOAT_NAMES,
-    MOST_OWN_HEADER_BYTES,
-    StoredTensor,
-    check_header,
-    refuse,
-    stamp_of,
-)
+from foretell.safetensors_header import FLOAT_NAMES, MOST_OWN_HEADER_BYTES, StoredTensor, check_header, refuse, stamp_of
 
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 READ_AT_A_TIME = 2**24  # bytes
@@ -97,14 +90,12 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 def in_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors in safetensors' format. The library's own function keeps a type for each new length (4 kB, measured)."""
     kept = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    return serialize(
-        {
-            name: TensorSpec(
-                dtype=dtype_name(tensor.dtype), shape=tensor.shape, data_ptr=tensor.data_ptr(), data_len=tensor.nbytes
-            )
-            for name, tensor in kept.items()
-        }
-    )
+    return serialize({name: spec_of(tensor) for name, tensor in kept.items()})
+
+
+def spec_of(tensor: Tensor) -> TensorSpec:
+    dtype, pointer = dtype_name(tensor.dtype), tensor.data_ptr()
+    return TensorSpec(dtype=dtype, shape=tensor.shape, data_ptr=pointer, data_len=tensor.nbytes)
 
 
 def open_tensors(path: Path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, UsageError
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
@@ -337,6 +337,10 @@ def plan(
     of each user in generation; default: the model's context. model and training are dicts of fields of ModelConfig and
     TrainingConfig. Raises UsageError, and ConfigError for a training that cannot fit.
     """
+    unused = {"generating": {"tokens": tokens, "price": price, "training": training}, "training": {"context": context}}
+    for name, value in unused.get(only or "", {}).items():
+        if value is not None:
+            raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
     overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
     shape, settings, count = planned(request, size, tokens, gpus)
@@ -361,7 +365,9 @@ def planned(
     if "batch_size" not in request.section("training"):
         least = max(1, gpus) * training.gradient_accumulation_steps
         training = training.model_copy(update={"batch_size": -(-training.batch_size // least) * least})
-    if tokens is None and request.steps is not None:
+    if tokens is not None and request.steps is not None:
+        raise UsageError("tokens and training.steps both set the length of the training; give one of them")
+    if request.steps is not None:
         tokens = float(request.steps * training.batch_size * model.context_length)
     if tokens is None:
         tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))

@@ -29,6 +29,11 @@ TABLE = [
     (["tokenizer", "train", "CORPUS"], 2, ["--out"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bpee", "--out", "t"], 2, ["bpee"]),
     (["tokenizer", "train", "CORPUS", "--kind", "characters", "--vocab-size", "9", "--out", "t"], 1, ["vocab"]),
+    (
+        ["tokenizer", "train", "CORPUS", "--kind", "bytes", "--vocab-size", "9", "--out", "t"],
+        1,
+        ["leave vocab_size out", "bytes do not"],
+    ),
     (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
     (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--out", "RUN/run.json"], 1, ["run.json"]),
@@ -88,6 +93,8 @@ TABLE = [
     (["train", "number.parquet", "--text-field", "txt"], 1, ["number.parquet", "'txt'", "'text'"]),
     (["train", "twocolumns.csv"], 1, ["twocolumns.csv", "title", "body"]),
     (["train", "CORPUS", "--text-field", "txt", "twocolumns.csv"], 1, ["txt"]),
+    (["train", "CORPUS", "--text-field", "text"], 1, ["CORPUS", "'text'", ".jsonl"]),
+    (["evaluate", "RUN", "CORPUS", "--text-field", "text"], 1, ["CORPUS", "'text'", ".jsonl"]),
     # rows and special tokens
     ([*TOY, "--rows", "--model.context-length", "16"], 1, ["CORPUS, line", "48 tokens", "--model.context-length 47"]),
     ([*TOY, "--rows", "--data.document-mask", "true"], 2, ["rows", "document_mask"]),
@@ -120,7 +127,44 @@ TABLE = [
     (["tokenize", "bad.json", "text"], 1, ["bad.json"]),
     (["tokenize", "short.txt", "text"], 1, ["short.txt", "not a tokenizer", "tokenizer.json"]),
     (["tokenize", "letters.json", "é"], 1, ["U+00E9"]),
+    # two values for one setting
+    (
+        ["train", "CORPUS", "--lr", "1", "--training.learning-rate", "2"],
+        2,
+        ["training.learning-rate", "two values, 1 and 2"],
+    ),
+    (["train", "CORPUS", "--batch-size", "4", "--batch-size=8"], 2, ["training.batch-size", "4 and 8"]),
+    (["train", "CORPUS", "--steps", "1", "--training.steps", "2"], 2, ["training.steps", "2 and 1"]),
+    (["train", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
+    (["train", "CORPUS", "--training.max-iters", "2", "--steps", "3"], 2, ["max_iters = 2 and steps = 3"]),
+    (["speedrun", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     # plans
+    (
+        ["plan", "--size", "gpt2", "--gpu", "h100", "--tokens", "9", "--training.steps", "3"],
+        2,
+        ["tokens and training.steps"],
+    ),
+    (
+        ["plan", "--size", "gpt2", "--parallel", "ddp", "--training.parallel", "fsdp"],
+        2,
+        ["training.parallel", "fsdp and ddp"],
+    ),
+    (["plan", "--size", "gpt2", "--gpus", "99"], 2, ["--gpus 99", "--gpu"]),
+    (
+        ["plan", "--size", "gpt2", "--gpu", "l4", "--only", "generating", "--tokens", "9"],
+        2,
+        ["generating only", "tokens"],
+    ),
+    (
+        ["plan", "--size", "gpt2", "--gpu", "l4", "--only", "generating", "--price", "9"],
+        2,
+        ["generating only", "price"],
+    ),
+    (
+        ["plan", "--size", "gpt2", "--gpu", "l4", "--only", "training", "--context", "9"],
+        2,
+        ["training only", "context"],
+    ),
     (["plan"], 2, ["--size", "--backtest"]),
     (["plan", "--size", "gpt2-xxl", "--gpu", "h100"], 2, ["gpt2-xxl", "gpt2-xl"]),
     (["plan", "--size", "gpt2", "--gpu", "h10"], 2, ["--gpu", "h10", "h100"]),
@@ -160,6 +204,7 @@ TABLE = [
     (["next", "RUN@lats", "The"], 1, ["lats", "last"]),
     (["next", "x" * 5000, "The"], 1, ["no model"]),
     (["next", "nul\0name", "The"], 1, ["no model"]),
+    (["info", "RUN", "--machine"], 2, ["--machine"]),
     (["info", "truncated"], 1, ["model.safetensors"]),
     (["info", "noweights"], 1, ["model.safetensors", "missing"]),
     (["info", "othermodel"], 1, ["model_type", "gpt3", "gpt2"]),

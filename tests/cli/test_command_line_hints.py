@@ -80,7 +80,7 @@ def test_every_field_of_the_configuration_is_explained(foretell):
         for name, info in fields.model_fields.items():
             assert info.description, f"{section}.{name} has no description"
             assert f"--{section}.{name.replace('_', '-')} " in outcome.out
-    assert max(map(len, outcome.out.splitlines())) <= 120
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 def test_the_help_of_train_shows_the_most_used_fields(foretell):

@@ -52,9 +52,17 @@ def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
     assert "8,192 is assumed" in outcome.err
 
 
+def test_a_training_that_is_too_short_to_be_compiled_has_the_bound_of_one_that_is_not(foretell):
+    sized = ["plan", "--size", "gpt2", "--gpu", "h100", "--only", "training", "--json", "--training.steps"]
+    short, long = (foretell(*sized, steps).json["training"] for steps in ("999", "1000"))
+    assert short["steps"] == 999
+    assert long["memory"]["activations"]["low"] == short["memory"]["activations"]["low"] / 2
+
+
 def test_one_of_the_two_can_be_planned_alone(foretell):
-    assert "training" not in foretell(*XL, "--only", "generating", "--json").json
-    assert "generating" not in foretell(*XL, "--only", "training", "--json").json
+    sized = ["plan", "--size", "gpt2-xl", "--gpu", "h100", "--json", "--only"]
+    assert foretell(*sized, "generating").json.keys() & {"training", "generating"} == {"generating"}
+    assert foretell(*sized, "training").json.keys() & {"training", "generating"} == {"training"}
 
 
 def test_a_model_too_large_to_generate_on_one_gpu_can_be_planned_for_training_alone(foretell):

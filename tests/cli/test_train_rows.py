@@ -14,7 +14,8 @@ from foretell.runs.run import Run
 from foretell.runs.summary import summarize
 
 SMALL = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--dtype", "float32"]
-QUICK = [*SMALL, "--steps", "4", "--training.batch-size", "3", "--training.log-every", "1"]
+FOUR = [*SMALL, "--steps", "4", "--training.log-every", "1"]
+QUICK = [*FOUR, "--training.batch-size", "3"]
 ROWS = ["how is it <EOS> fine", "", "is it <EOS>", "it is <EOS> how fine it is <EOS>"]
 QUESTIONS = [{"q": f"{n} + 1 =", "a": f" {n + 1}", "n": n} for n in range(30)]
 
@@ -57,7 +58,7 @@ def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) ->
 
 @pytest.mark.parametrize(("loss_on", "prompt"), [("answer", "4 + 1 ="), ("all", "4 +* 1* =*")])
 def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, prompt) -> None:
-    options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *QUICK]
+    options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *FOUR]
     outcome = foretell("train", questions, *options, "--training.batch-size", "27", "--out", "x")
     assert outcome.code == 0, outcome.err
     assert "rows        27 and 3, of 6 tokens" in outcome.err

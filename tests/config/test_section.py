@@ -7,10 +7,31 @@ from typing import Any
 
 import pytest
 
-from foretell.config import Config, ModelConfig, SamplingConfig, Section, make_section
+from foretell.config import Config, ModelConfig, SamplingConfig, Section, check_given, make_section
 from foretell.errors import ConfigError
 
 SIZES = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "vocab_size": 50}
+
+
+def test_two_names_of_a_field_have_one_value():
+    assert make_section(ModelConfig, {**SIZES, "n_layer": SIZES["num_layers"]}).num_layers == SIZES["num_layers"]
+    with pytest.raises(ConfigError, match="num_layers = .* and n_layer = 9 are the same setting"):
+        make_section(ModelConfig, {**SIZES, "n_layer": 9})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"head_width": "x"}, "model.head_width = 'x': input should be a valid integer"),
+        ({"num_layers": 3, "width": "wide"}, "model.width = 'wide'"),
+        ({"dropout": 2}, "model.dropout: 2 is not a rate; give a number from 0 to less than 1"),
+        ({"bias": {"attention": "yeah"}}, "model.bias.attention = 'yeah'"),
+    ],
+)
+def test_a_part_of_a_section_is_refused_for_the_values_that_it_has(values: dict[str, Any], message: str):
+    check_given(ModelConfig, {"num_layers": 3, "dropout": 0.2, "num_kv_heads": 4}, "model")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_given(ModelConfig, values, "model")
 
 
 def test_unknown_keys_of_nested_sections_are_named_with_their_path():

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.config import translate_training_input
+from foretell.config import training_names
 from foretell.errors import ConfigError
 
 
 def test_the_first_versions_names_are_accepted_from_a_user():
-    translated = translate_training_input({"accumulation": 2, "min-learning-rate": 0.05})
+    translated = training_names({"accumulation": 2, "min-learning-rate": 0.05})
     assert translated == {"gradient_accumulation_steps": 2, "final_learning_rate_share": 0.05}
 
 
 def test_nanogpts_min_lr_becomes_a_share_of_the_learning_rate():
-    translated = translate_training_input({"learning_rate": 6e-4, "min_lr": 6e-5, "max_iters": 10})
+    translated = training_names({"learning_rate": 6e-4, "min_lr": 6e-5, "max_iters": 10})
     assert translated == {"learning_rate": 6e-4, "steps": 10, "final_learning_rate_share": pytest.approx(0.1)}
 
 
 def test_a_tiny_share_that_follows_from_min_lr_is_accepted():
-    assert translate_training_input({"learning_rate": 1e-3, "min_lr": 1e-6})["final_learning_rate_share"] < 0.01
+    assert training_names({"learning_rate": 1e-3, "min_lr": 1e-6})["final_learning_rate_share"] < 0.01
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_tiny_share_that_follows_from_min_lr_is_accepted():
 )
 def test_settings_that_mean_something_else_elsewhere_are_refused(values, words):
     with pytest.raises(ConfigError) as raised:
-        translate_training_input(values)
+        training_names(values)
     assert "\n" not in str(raised.value)
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
@@ -63,4 +63,4 @@ def test_settings_that_mean_something_else_elsewhere_are_refused(values, words):
     ],
 )
 def test_settings_with_one_meaning_are_accepted(values):
-    translate_training_input(values)
+    training_names(values)

@@ -24,6 +24,11 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture
+def words() -> LanguageModel:
+    return language_model(train_tokenizer("words", ["the cat sat on the mat"], vocab_size=6))
+
+
+@pytest.fixture
 def long_model() -> LanguageModel:
     return language_model(train_tokenizer("bytes", ["any text"]), 512)
 

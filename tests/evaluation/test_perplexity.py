@@ -49,6 +49,12 @@ def test_with_a_start_token_every_token_and_every_byte_counts(starting):
     assert (found.tokens, found.text_bytes) == (len(TEXT.encode()), len(TEXT.encode()))
 
 
+def test_words_have_no_bits_per_byte(words):
+    found = evaluate_texts(words, Objective(words.decoder), ["the cat sat on the unheard-of mat"])
+    assert found.bits_per_byte is found.to_json()["bits_per_byte"] is None
+    assert "bits per byte  -" in str(found)
+
+
 def test_texts_do_not_see_each_other(model):
     objective = Objective(model.decoder)
     apart = [evaluate_texts(model, objective, [text], 5) for text in (TEXT, "short", "x" * 40)]

@@ -22,6 +22,7 @@ from foretell.planning.estimate import (
     total,
     training_memory,
 )
+from foretell.training.execution import COMPILED_STEPS
 from foretell.weight_shapes import weight_shapes
 
 MODEL = make_section(
@@ -34,7 +35,7 @@ N = 50 * 8 + 16 * 8 + TRUNK + 7 * 8  # embeddings, trunk, norms
 
 
 def parts(processes: int = 1, dtype: torch.dtype | None = torch.bfloat16, **training: Any) -> dict[str, Range]:
-    config = make_section(TrainingConfig, {"steps": 1, "batch_size": 4, **training})
+    config = make_section(TrainingConfig, {"steps": COMPILED_STEPS, "batch_size": 4, **training})
     return training_memory(MODEL, SHAPES, config, DeviceMemory("h100", 10**10, processes, dtype))
 
 
@@ -51,6 +52,7 @@ def test_each_part_is_as_counted_by_hand(optimizer: str, moments: int) -> None:
 
 def test_compiled_on_a_gpu_a_training_may_keep_less() -> None:
     may_be_compiled, is_not = parts(), parts(compile=False)
+    assert parts(steps=COMPILED_STEPS - 1) == is_not  # as `Session.compile` decides
     assert may_be_compiled["activations"] == Range(is_not["activations"].low / 2, is_not["activations"].high)
     assert may_be_compiled["logits"] == Range(4, 14) * (4 * 16 * 50)
 

@@ -64,6 +64,7 @@ def tiny_request(out: Path, **training: Any) -> TextRequest:
         "batch_size": 4,
         "gradient_accumulation_steps": 2,
         "checkpoint_every": 2,
+        "evaluate_every": 2,
         "evaluation_tokens": 16,
     }
     return TextRequest(

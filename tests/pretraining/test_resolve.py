@@ -55,6 +55,12 @@ MEMORY = DeviceMemory("cpu", 10**10)
 NO_TEXT = cast("TokenizedText", None)  # where the facts about it are known
 
 
+@pytest.mark.parametrize("section", [{"training": {"batch_size": "many"}}, {"model": {"n_embd": "wide"}}])
+def test_values_of_a_wrong_type_are_refused_before_any_text_is_read(section: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="input should be a valid integer"):
+        request(overrides=section)
+
+
 def request(**changes: Any) -> TextRequest:
     return TextRequest(source=list, names=[], out=Path("x"), **changes)
 

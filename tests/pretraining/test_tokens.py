@@ -16,14 +16,18 @@ from typing import Any
 
 import pytest
 
-from foretell.config import DataConfig, TokenizerConfig, make_section
+from foretell.config import Config, DataConfig, TokenizerConfig, TrainingConfig, make_section
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
 from foretell.errors import TokenizerError
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
 from foretell.pretraining import encoding, tokens
-from foretell.pretraining.task import Prompts
+from foretell.pretraining.task import Prompts, TextTask
 from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
+from foretell.runs.run import Run
+from foretell.runs.summary import bits_per_byte, read_held_out
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.encoding_pool import open_encoding
@@ -68,6 +72,20 @@ def test_a_large_file_gives_the_tokens_that_it_would_give_whole(
     assert first.read(0, len(first)).tolist() == second.read(0, len(second)).tolist()
     assert first.bytes == second.bytes == len(TEXT.encode())
     assert second.document_starts.tolist() == [0]
+
+
+@pytest.mark.parametrize(("kind", "words"), [("bytes", "bits per byte"), ("words", "bits per byte are not of words")])
+def test_a_loss_has_bits_per_byte_unless_tokens_leave_out_bytes(
+    kind: str, words: str, file: Path, tmp_path: Path
+) -> None:
+    config = make_section(TokenizerConfig, {"kind": kind})
+    run = Run(tmp_path)
+    text = tokenize_text(lambda: read_documents([file]), config, DataConfig(), run.tokens, Reporter())
+    training = TrainingConfig(steps=1, batch_size=1)
+    shape = preset_config("toy", vocab_size=text.tokenizer.vocab_size)
+    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), {})
+    assert words in task.describe_loss(1.0)
+    assert (bits_per_byte(1.0, read_held_out(run)) is None) == (kind == "words")
 
 
 def test_every_document_is_between_the_start_and_the_end_token(tmp_path: Path) -> None:

@@ -250,6 +250,15 @@ def test_pruning_keeps_the_last_few_and_the_best(keep: int, kept: list[int], sav
     assert_intact(folder, kept)
 
 
+def test_pruning_keeps_the_regular_ones_between_those_that_were_the_best(save: Save, folder: Path) -> None:
+    for step, loss in enumerate([3.0, 2.0, 4.0, 5.0, 1.5, 1.0, 6.0], start=1):
+        save(step, validation_loss=loss)
+    prune(folder, keep=3, every=2)
+    assert_intact(folder, [4, 6, 7])
+    prune(folder, keep=9, every=2)
+    assert_intact(folder, [4, 6, 7])
+
+
 def test_pruning_removes_leftovers_of_interrupted_saves_and_nothing_else(save: Save, folder: Path) -> None:
     save(1)
     (folder / ".tmp-step-000002-77").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def measured(run: Run) -> Run:
 
 def test_metrics_come_back_in_the_order_they_were_written(measured: Run) -> None:
     assert measured.metrics.records() == LINES
+
+
+def test_keeping_all_lines_does_not_write_the_file(measured: Run) -> None:
+    path = measured.directory / "metrics.jsonl"
+    os.utime(path, (1, 1))
+    measured.metrics.keep(lambda line: True)
+    assert path.stat().st_mtime == 1
+    measured.metrics.keep(lambda line: line["step"] < 3)
+    assert path.stat().st_mtime > 1
+    assert measured.metrics.records() == LINES[:2]
 
 
 def test_a_run_without_metrics_has_none(run: Run) -> None:

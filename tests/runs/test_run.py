@@ -36,8 +36,9 @@ def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
 
 def test_a_run_is_never_made_in_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(OutputError, match=r"exists; it is not a run, so give another --out"):
+    with pytest.raises(OutputError, match=r"exists; it is not a run, so give another out") as caught:
         Run.create(tmp_path)
+    assert caught.value.for_command_line().endswith("so give another --out")
     with pytest.raises(OutputError, match="exists"):
         Run.create(tmp_path / "mine.txt")
     with pytest.raises(OutputError, match="cannot create"):

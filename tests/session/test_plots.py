@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,10 @@ def test_the_picture_says_what_it_shows(run, monkeypatch):
     assert all(tick == int(tick) for tick in axes.get_xticks())
     first, last = axes.get_xlim()
     assert 0.5 < first < 1 and 5 < last < 5.5
+
+
+def test_names_of_any_length_leave_room_for_the_curves(run):
+    lines = [{"step": step, "loss": 5.0 - step} for step in (1, 2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib's, where the axes have no room
+        write_png(run.directory / "x.png", [(f"{'y' * 200}{number}", lines) for number in range(8)])

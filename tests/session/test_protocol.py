@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import shutil
 from collections import namedtuple
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import Choice, Machine, Training, kept_data
 from foretell.session.machine import Footprint
-from foretell.session.protocol import run_training, start_session
+from foretell.session.protocol import last_change, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.task import Task
@@ -297,6 +298,34 @@ def test_resuming_is_bit_identical_to_never_stopping_and_needs_only_the_run(kind
     assert results(out) == results(finished)
 
 
+def test_data_that_changed_or_is_gone_is_logged_on_resuming(tmp_path, caplog):
+    (tmp_path / "folder").mkdir()
+    names = [write(tmp_path / name, "x") for name in ("same.txt", "gone.txt", "edited.txt", "folder/part.txt")]
+    names[3] = names[3].parent
+    record = {"data_changed": {str(path): last_change(str(path)) for path in names}}
+    log_changed_data(record)
+    assert not caplog.messages
+    names[1].unlink()
+    os.utime(names[2], (1, 1))
+    os.utime(names[3] / "part.txt", (1, 1))
+    log_changed_data(record)
+    assert [line.split()[1:4] for line in caplog.messages] == [
+        [str(names[1]), "is", "gone;"],
+        [str(names[2]), "has", "changed;"],
+        [str(names[3]), "has", "changed;"],
+    ]
+    assert last_change("standard input") == 0
+
+
+def test_a_run_records_when_its_data_changed(kinds, tmp_path, caplog):
+    out = stopped(kinds["forecast"], tmp_path / "run")
+    (name,) = Run.open(out).record()["data_changed"]
+    record = Run.open(out).record()
+    Run.open(out).replace_record({**record, "data_changed": {name: 1}})
+    run_training(kinds["forecast"].resume(out), Reporter(), resume=True)
+    assert any(line.startswith(f"data        {name} has changed") for line in caplog.messages)
+
+
 def test_a_finished_run_is_reported_as_finished(kind, finished, caplog):
     caplog.set_level(logging.INFO, logger="foretell")
     before = results(finished)
@@ -515,7 +544,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value
 
 
 def test_a_run_that_exists_is_not_started_again(kind, finished):
-    with pytest.raises(ForetellError, match="exists; resume it with --resume auto"):
+    with pytest.raises(ForetellError, match="exists; resume it with resume=True"):
         run_training(kind.make(finished), Reporter())
 
 

@@ -77,6 +77,17 @@ def test_the_best_checkpoint_is_that_of_the_lowest_first_figure(sessions: Any, m
     assert session.run.at("last").step == 8
 
 
+def test_the_best_evaluation_is_saved_and_the_regular_checkpoints_stay(
+    sessions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = sessions.start(evaluate_every=1, checkpoint_every=4, keep_checkpoints=2)
+    figures = iter([9.0, 8.0, 1.0, 7.0, 2.0, 3.0, 4.0, 5.0])
+    monkeypatch.setattr(session.task, "evaluate", lambda dtype: {"error": next(figures)})
+    session.go()
+    assert session.run.best().step == 3
+    assert [checkpoint.step for checkpoint in list_checkpoints(session.run.checkpoints)] == [3, 4, 8]
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("after", [2, 6])
 def test_resuming_is_bit_identical_to_never_stopping(after: int, optimizer: str, sessions: Any) -> None:

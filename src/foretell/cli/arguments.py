@@ -175,12 +175,11 @@ def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 
 
-def describe_data(data: Sequence[str]) -> str:
+def names_of_data(data: Sequence[str]) -> list[str]:
     """DATA arguments in words."""
     from foretell.data.documents import EMBEDDED_CORPUS
 
-    names = ["standard input" if path == STANDARD_INPUT else path for path in data]
-    return ", ".join(names) or EMBEDDED_CORPUS
+    return ["standard input" if path == STANDARD_INPUT else path for path in data] or [EMBEDDED_CORPUS]
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
@@ -194,8 +193,14 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise UsageError(f"--{path} and --{path.rpartition('.')[0]} contradict each other")
-        section[key] = parse_value(text)
+        set_once(section, key, parse_value(text), path)
     return sections
+
+
+def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
+    """Set a value; another value for the same key is a `UsageError`."""
+    if (first := section.setdefault(key, value)) != value:
+        raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
 
 
 def parse_value(text: str) -> Any:

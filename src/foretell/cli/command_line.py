@@ -190,13 +190,11 @@ def hint(verb: str, option: str, known: Iterable[str]) -> str:
 
 def configuration_field(option: str) -> str | None:
     """`section.field` for the field of the configuration that an option is named after, also under another name."""
-    from foretell.config import ALIASES
+    from foretell.config import own_names
 
-    name = option.lstrip("-").replace("-", "_")
-    for section, fields in sections().items():
-        if field := next((known for known in (name, ALIASES.get(name)) if known in fields.model_fields), None):
-            return f"{section}.{field.replace('_', '-')}"
-    return None
+    (name,) = own_names({option.lstrip("-"): None})
+    named = (section for section, fields in sections().items() if name in fields.model_fields)
+    return next((f"{section}.{name.replace('_', '-')}" for section in named), None)
 
 
 def sections() -> dict[str, type[BaseModel]]:

@@ -251,7 +251,7 @@ def finetune_text(
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(
         source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
-        names=[arguments.describe_data(data)] if data else [],
+        names=arguments.names_of_data(data) if data else [],
         overrides=overrides,
         start=None if model is None else load_start(model),
         old_domain=None if model is None else find_old_domain(old_domain or [], model),

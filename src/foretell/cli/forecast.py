@@ -154,10 +154,10 @@ def forecast(
 
     The table has the columns unique_id, ds, mean, median, lo-80, hi-80, ...; with --json one object per series.
     """
-    from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, table_text, write_table
+    from foretell.forecasting import output
 
     percents, least = parse_levels(levels), parse_minimum(minimum)
-    check_outputs(out, paths, plot, html)
+    output.check_outputs(out, paths, plot, html)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
@@ -167,26 +167,22 @@ def forecast(
     forecaster = replace(forecaster, minimum=least)
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
-        write_table(paths, path_rows(forecasts))
+        output.write_table(paths, output.path_rows(forecasts))
     if plot is not None:
-        from foretell.forecasting.output import draw_forecasts
-
-        for line in draw_forecasts(plot, forecasts, percents):
+        for line in output.draw_forecasts(plot, forecasts, percents):
             note(line)
     if html is not None:
-        from foretell.forecasting.output import write_forecast_page
-
         if len(forecasts) > 1:
             note(f"{html} shows {forecasts[0].series.unique_id}, the first series; --series chooses another")
-        note(str(write_forecast_page(forecaster, forecasts[0], html)))
+        note(str(output.write_forecast_page(forecaster, forecasts[0], html)))
     if json:
         for each in forecasts:
-            print_json(forecast_json(each, percents))
+            print_json(output.forecast_json(each, percents))
     elif out is not None:
-        write_table(out, table_rows(forecasts, percents))
+        output.write_table(out, output.table_rows(forecasts, percents))
         note(f"{out}: {steps} values of {len(forecasts):,} series")
     else:
-        write(table_text(table_rows(forecasts, percents)).removesuffix("\n"))
+        write(output.table_text(output.table_rows(forecasts, percents)).removesuffix("\n"))
 
 
 def open_forecaster(model: str, **options: Unpack[arguments.LoadKeywords]) -> Forecaster:

@@ -45,6 +45,8 @@ def info(
     The path of a module is also the name of its output, and the key of its
     weights on disk. --names and --kernels load the model.
     """
+    if machine and (model is not None or names or kernels or verify):
+        raise UsageError("--machine is about this machine and no model; it goes with --json alone")
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:

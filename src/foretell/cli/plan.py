@@ -10,7 +10,7 @@ from foretell.cli import arguments
 from foretell.cli.terminal import print_json, report, write
 from foretell.errors import UsageError
 
-BLOCKS = ("**.blocks.*",)
+BLOCKS = ["**.blocks.*"]
 
 
 def plan(
@@ -61,13 +61,10 @@ def plan(
     from foretell.config import check_known
     from foretell.trainings import plan as make_plan
 
-    overrides: dict[str, Any] = arguments.parse_settings(settings or [])
+    chosen = [*(settings or []), *([] if parallel is None else [f"training.parallel={parallel}"])]
+    chosen += [f"training.checkpoint_activations={BLOCKS}"] if checkpoint_activations else []
+    overrides: dict[str, Any] = arguments.parse_settings(chosen)
     check_tables(overrides, "--set")
     for name in overrides:
         check_known(name, ("model", "training"), "section of a plan")
-    chosen: dict[str, Any] = {} if parallel is None else {"parallel": parallel}
-    if checkpoint_activations:
-        chosen["checkpoint_activations"] = BLOCKS
-    if chosen:
-        overrides["training"] = {**overrides.get("training", {}), **chosen}
     report(make_plan(size, tokens, gpus=gpus, gpu=gpu, price=price, context=context, only=only, **overrides), json)

@@ -46,8 +46,10 @@ def runs(
     differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
     warning = warning_about([summary for summary, _ in summarized], differences) if differences else ""
     if png is not None:
-        write_png(png, [(str(run.directory), run.metrics.records()) for _, run in summarized], warning)
-        note(f"picture     {png}")
+        drawn = sorted(summarized, key=lambda pair: -pair[0].changed)[: len(MARKS)] if folder else summarized
+        write_png(png, [(str(run.directory), run.metrics.records()) for _, run in drawn], warning)
+        several = f": the {len(drawn)} of {len(summarized)} runs that changed last; name others"
+        note(f"picture     {png}{several if len(drawn) < len(summarized) else ''}")
     labels = [summary.name for summary, _ in summarized] if folder else list(names)
     table = RunTable([summary for summary, _ in summarized], labels, "" if folder else MARKS, differences, warning)
     if json:

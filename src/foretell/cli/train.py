@@ -123,7 +123,7 @@ def train(
     )
     request = TextRequest(
         source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
-        names=[arguments.describe_data(data)] if data or not options.is_resumed else [],
+        names=arguments.names_of_data(data) if data or not options.is_resumed else [],
         size=size,
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
@@ -149,7 +149,7 @@ def finish(session: Session[TextTask]) -> None:
     loss = session.run.best().training()["validation_loss"]
     special = " --allow-special" if task.config.data.special else ""
     prompt = shlex.quote(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
-    best = "" if loss is None else f"validation loss {task.data.describe_loss(loss)}"
+    best = "" if loss is None else f"validation loss {task.describe_loss(loss)}"
     show_end(session, best, "generate", f"{prompt}{special}")
 
 
@@ -159,7 +159,8 @@ def run_prompt(task: TextTask) -> str:
     Of rows, the prompt of the first.
     """
     if task.config.data.rows:
-        return task.text.tokenizer.decode(task.data.beginning()[len(task.text.tokenizer.start_ids) :])
+        row = task.text.tokenizer.decode(task.data.beginning()[len(task.text.tokenizer.start_ids) :])
+        return row[:LONGEST_PROMPT]
     stream = task.text.store.split("train")
     beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
@@ -184,8 +185,8 @@ CHOSEN_FIELDS = frozenset(
 def show_config() -> None:
     """Print all sections."""
     console = results()
-    console.print("Fields for --config FILE (TOML, a table per section) and as options, such as --training.patience 5")
-    console.print("chosen: by the size, the text and the machine; the log of training gives the reasons")
+    console.print("Fields for --config FILE (TOML, a table per section) and as options, such as\n--training.patience 5")
+    console.print("chosen: by the size, the text and the machine; the log gives the reasons")
     for section, fields in sections().items():
         console.print(f"\n[{section}]", style="bold")
         for name, info in fields.model_fields.items():

@@ -67,7 +67,7 @@ class TrainingOptions:
         if is_open:
             note(f"opening     {out}")
         elif data or not self.is_resumed:
-            note(f"reading     {arguments.describe_data([str(path) for path in data])}")
+            note(f"reading     {', '.join(arguments.names_of_data([str(path) for path in data]))}")
         return out
 
     def shared(self, out: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class TrainingOptions:
 
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """A TOML file's sections, changed by --set, changed by `options` such as {"tokenizer.kind": "bytes"}."""
-        from foretell.config import read_toml
+        from foretell.config import own_names, read_toml
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
         check_tables(sections, str(self.config))
@@ -86,8 +86,12 @@ class TrainingOptions:
         for path, value in {**options, **{f"training.{name}": value for name, value in own.items()}}.items():
             section, _, key = path.partition(".")
             if value is not None:
-                chosen.setdefault(section, {})[key] = value
-        return {name: {**sections.get(name, {}), **chosen.get(name, {})} for name in {**sections, **chosen}}
+                arguments.set_once(chosen.setdefault(section, {}), key, value, path)
+        for name, values in chosen.items():  # a field may have another name in the file
+            taken, earlier = own_names(values), sections.get(name, {})
+            kept = {key: value for key, value in earlier.items() if not own_names({key: value}).keys() & taken}
+            sections[name] = {**kept, **values}
+        return sections
 
 
 Options = Annotated[TrainingOptions, Parameter(name="*")]

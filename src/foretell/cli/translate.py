@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -69,11 +68,12 @@ def translate(
         )
     unended = 0
     with ProgressLine("sentences") as progress:
-        for done, group in groups(sentences):
+        for first in range(0, len(sentences), LINES_AT_ONCE):
+            group = sentences[first : first + LINES_AT_ONCE]
             for each in translate_all(translator, group, decoding):
                 unended += each.finish_reason == "length"
                 print_json(each.to_json()) if json else write(" ".join(each.translation.splitlines()))
-            progress(done, len(sentences))
+            progress(first + len(group), len(sentences))
     if unended:
         note(f"{unended:,} of {len(sentences):,} translations were cut: the model did not end them")
 
@@ -132,14 +132,6 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")
     return lines
-
-
-def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The sentences LINES_AT_ONCE at a time, each group with the number of sentences up to its end."""
-    rest, done = iter(sentences), 0
-    while group := list(islice(rest, LINES_AT_ONCE)):
-        done += len(group)
-        yield done, group
 
 
 def open_translator(argument: str, **options: Unpack[arguments.LoadKeywords]) -> Translator:

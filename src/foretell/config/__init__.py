@@ -1,7 +1,7 @@
 """The configuration in frozen sections. TOML comes in, JSON goes out; nothing here imports torch.
 
 Each section checks itself when it is made: unknown keys, contradictions between fields and values out of range are a
-`ConfigError` of one line. Names that nanoGPT and Hugging Face use for the same field are accepted in input (`ALIASES`).
+`ConfigError` of one line. Names that nanoGPT and Hugging Face use for the same field are accepted (`own_names`).
 
 The letters for sizes, used in every comment of the package:
     B rows, T query positions, S key positions, D width, H query heads, G key/value heads, E head width,
@@ -9,5 +9,5 @@ The letters for sizes, used in every comment of the package:
 """
 
 from foretell.config.model import Bias, DropoutRates, ModelConfig, QuantizationConfig, RopeScaling, Scheme, Size
-from foretell.config.section import ALIASES, Section, check_known, make_section, translate_training_input
+from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
 from foretell.config.training import Config, DataConfig, SamplingConfig, TokenizerConfig, TrainingConfig, read_toml

@@ -45,6 +45,7 @@ class DropoutRates(Section):
     def _from_number(cls, value: Any) -> Any:
         """`dropout = 0.2` (nanoGPT) sets all three."""
         if isinstance(value, int | float) and not isinstance(value, bool):
+            raise_first({f"{value} is not a rate; give a number from 0 to less than 1": not 0 <= value < 1})
             return dict.fromkeys(("embedding", "attention", "residual"), value)
         return value
 

@@ -5,10 +5,11 @@ An error is one line: where, what, and the nearest key that exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from foretell.errors import ConfigError, did_you_mean
 
@@ -46,32 +47,31 @@ ALIASES = {
     "min_learning_rate": "final_learning_rate_share",
 }
 # nanoGPT's names in a `training` section; with them, batch_size means the rows of one micro-batch
-NANOGPT_TRAINING = {
-    **{name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")},
-    "min_lr": "final_learning_rate_share",
-}
+NANOGPT_TRAINING = {name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")}
+NANOGPT_TRAINING["min_lr"] = "final_learning_rate_share"
 LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a learning rate
 
 
 def with_own_names(section: type[BaseModel], values: Any) -> Any:
-    """The same mapping under our names for its keys."""
+    """The same mapping under our names for its keys. TOML cannot write None, so `none` means it there."""
     if not isinstance(values, Mapping):
         return values
-    named = {_own_name(section, str(key).replace("-", "_")): value for key, value in values.items()}
-    return {key: None if value == "none" and _may_be_none(section, key) else value for key, value in named.items()}
+    nullable = {key for key, info in section.model_fields.items() if type(None) in get_args(info.annotation)}
+    return {key: None if value == "none" and key in nullable else value for key, value in own_names(values).items()}
 
 
-def _may_be_none(section: type[BaseModel], key: str) -> bool:
-    """True where None is a value of this field. TOML cannot write it, so `none` means it there."""
-    return key in section.model_fields and type(None) in get_args(section.model_fields[key].annotation)
+def own_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values under our names for their keys; a field with two values under two names is a `ConfigError`."""
+    given: dict[str, tuple[str, Any]] = {}
+    for key, value in values.items():
+        plain = str(key).replace("-", "_")
+        other, first = given.setdefault(ALIASES.get(plain, plain), (plain, value))
+        if first != value:
+            raise ConfigError(f"{other} = {first!r} and {plain} = {value!r} are the same setting; give one of them")
+    return {own: value for own, (_, value) in given.items()}
 
 
-def _own_name(section: type[BaseModel], key: str) -> str:
-    own = ALIASES.get(key, key)
-    return own if key not in section.model_fields and own in section.model_fields else key
-
-
-def translate_training_input(values: Mapping[str, Any]) -> dict[str, Any]:
+def training_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """A user's `training` section under our names for its keys.
 
     nanoGPT's `min_lr` becomes a share of `learning_rate`. A share that looks like a learning rate, and a nanoGPT recipe
@@ -79,7 +79,7 @@ def translate_training_input(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {str(key).replace("-", "_"): value for key, value in values.items()}
     _refuse_nanogpt_batch(given)
-    translated = {ALIASES.get(key, key): value for key, value in given.items() if key != "min_lr"}
+    translated = own_names({key: value for key, value in given.items() if key != "min_lr"})
     share = translated.get("final_learning_rate_share")
     if isinstance(share, float) and 0 < share < LEAST_SHARE:
         raise ConfigError(
@@ -87,20 +87,14 @@ def translate_training_input(values: Mapping[str, Any]) -> dict[str, Any]:
             "learning_rate at which the schedule ends: 0.1 is a tenth"
         )
     if "min_lr" in given:
-        translated["final_learning_rate_share"] = _share_of(given["min_lr"], translated)
+        rates = given["min_lr"], translated.get("learning_rate")
+        if share is not None or not all(isinstance(rate, int | float) and rate > 0 for rate in rates):
+            raise ConfigError(
+                f"training.min_lr = {rates[0]!r} is a learning rate: give learning_rate with it, or "
+                "final_learning_rate_share = min_lr / learning_rate alone"
+            )
+        translated["final_learning_rate_share"] = rates[0] / rates[1]
     return translated
-
-
-def _share_of(final_rate: Any, training: Mapping[str, Any]) -> float:
-    """nanoGPT's min_lr as a share of the learning rate."""
-    rate = training.get("learning_rate")
-    is_known = all(isinstance(value, int | float) and value > 0 for value in (final_rate, rate))
-    if not is_known or "final_learning_rate_share" in training:
-        raise ConfigError(
-            f"training.min_lr = {final_rate!r} is a learning rate: give learning_rate with it, or "
-            "final_learning_rate_share = min_lr / learning_rate alone"
-        )
-    return final_rate / rate
 
 
 def _refuse_nanogpt_batch(given: Mapping[str, Any]) -> None:
@@ -128,11 +122,8 @@ class SectionType(type(BaseModel)):
 
     if not TYPE_CHECKING:  # a signature here would hide the fields from type checkers
 
-        def __call__(cls, *args: Any, **values: Any) -> Any:
-            try:
-                return super().__call__(*args, **values)
-            except ValidationError as error:
-                raise ConfigError(_one_line(cls, error, "")) from None
+        def __call__(cls, **values: Any) -> Any:
+            return make_section(cls, values)
 
 
 class Section(BaseModel, metaclass=SectionType):
@@ -157,7 +148,16 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
     try:
         return section.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(_one_line(section, error, where)) from None
+        raise ConfigError(_one_line(section, error.errors(include_url=False), where)) from None
+
+
+def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:
+    """Refuse values, under our names, that are wrong by themselves; other fields may be missing."""
+    try:
+        section.model_validate(dict(values))
+    except ValidationError as error:
+        if findings := [each for each in error.errors(include_url=False) if each["loc"] and each["loc"][0] in values]:
+            raise ConfigError(_one_line(section, findings, where)) from None
 
 
 def check_known(key: str, known: tuple[str, ...], what: str) -> None:
@@ -173,9 +173,8 @@ def raise_first(problems: Mapping[str, bool]) -> None:
             raise ValueError(message)
 
 
-def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> str:
+def _one_line(section: type[BaseModel], findings: Sequence[ErrorDetails], where: str) -> str:
     """The first of pydantic's errors as `where.field: what (what to do)`."""
-    findings = error.errors(include_url=False)
     # A size that follows from others is missing only because one of the others is wrong
     primary = [finding for finding in findings if not finding["loc"] or finding["loc"][-1] not in DERIVED_SIZES]
     finding = (primary or findings)[0]

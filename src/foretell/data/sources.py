@@ -87,6 +87,8 @@ class DocumentReader:
             inputs = _find_inputs(self.paths, notes)
         finally:
             self._log(notes)
+        if (name := self.config.text_field) is not None and all(source.is_one_text for source in inputs):
+            raise DataError(f"{inputs[0]}: has no field {name!r}; give a file that ends in {', '.join(FORMATS)}")
         return self._iter_documents(inputs, notes)
 
     def _iter_documents(self, inputs: list[_InputFile], notes: _ReadingNotes) -> Iterator[Document]:

@@ -55,7 +55,7 @@ def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
         return "nothing is held out for validation"
     if documents < FEW_DOCUMENTS:
         return f"validation is the last {fraction:.3g} of each document (fewer than {FEW_DOCUMENTS} documents)"
-    return f"validation is one whole document in every {_group_size(fraction)}, chosen by seed {seed}"
+    return f"validation is one whole document in every {round(1 / fraction)}, chosen by seed {seed}"
 
 
 def _check_fraction(fraction: float) -> None:
@@ -72,7 +72,7 @@ def _split(documents: Iterator[Document], fraction: float, seed: int) -> Iterato
         for document in first:
             yield from _cut(document, fraction)
     else:
-        yield from _draw(chain(first, documents), _group_size(fraction), seed)
+        yield from _draw(chain(first, documents), round(1 / fraction), seed)
 
 
 def _cut(document: Document, fraction: float) -> Iterator[tuple[Part, Document]]:
@@ -90,10 +90,6 @@ def _draw(documents: Iterable[Document], group_size: int, seed: int) -> Iterator
         if position == 0:
             chosen = _chosen_position(seed, group, group_size)
         yield ("validation" if position == chosen else "train"), document
-
-
-def _group_size(fraction: float) -> int:
-    return round(1 / fraction)
 
 
 def _chosen_position(seed: int, group: int, group_size: int) -> int:

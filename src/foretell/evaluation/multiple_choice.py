@@ -193,9 +193,7 @@ def continuation_rows(
 
 def prefix_ids(tokenizer: Tokenizer) -> list[int]:
     """The start token, or else the end token of the previous document, so that the first token is predicted too."""
-    if tokenizer.start_ids or tokenizer.end_id is None:
-        return list(tokenizer.start_ids)
-    return [tokenizer.end_id]
+    return list(tokenizer.start_ids or tokenizer.end_ids[:1])
 
 
 def joined(context: str, continuation: str) -> str:
@@ -244,8 +242,7 @@ def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Prog
     batches, max_rows = list(in_reading_order(rows)), max(1, min(GROUPS_AT_ONCE, len(rows)))
     num_blocks = max((blocks_needed([rows[index] for index in members], max_rows) for members in batches), default=1)
     scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=0)
-    sampler = Sampler(SamplingConfig(temperature=0), model.tokenizer.vocab_size)
-    rules = Rules(sampler, max_tokens=0, prompt_logprobs=1)
+    rules = Rules(Sampler(SamplingConfig(temperature=0), model.tokenizer.vocab_size), max_tokens=0, prompt_logprobs=1)
     likelihoods: dict[int, Likelihood] = {}
     for members in batches:
         for index in members:
@@ -276,8 +273,7 @@ def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:
     for row in rows:
         texts[row.text] = max(len(row.ids), texts.get(row.text, 0))
     continuation = max(len(row.ids) - row.first for row in rows)
-    kept = sum(map(blocks_for, texts.values()))
-    return kept + max_rows * (blocks_for(continuation) + 1)  # and a partly filled block
+    return sum(map(blocks_for, texts.values())) + max_rows * (blocks_for(continuation) + 1)  # one is partly filled
 
 
 def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:
@@ -292,5 +288,4 @@ def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:
     texts = sorted(groups, key=len)
     for start in range(0, len(texts), GROUPS_AT_ONCE):
         members = [groups[text] for text in texts[start : start + GROUPS_AT_ONCE]]
-        turns = range(max(map(len, members)))
-        yield [group[turn] for turn in turns for group in members if turn < len(group)]
+        yield [group[turn] for turn in range(max(map(len, members))) for group in members if turn < len(group)]

@@ -27,6 +27,7 @@ from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
+WITHOUT_BITS = "not of words, among which rare ones are one token"
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -55,6 +56,11 @@ def perplexity(loss: float) -> float:
 def json_number(value: float) -> float | None:
     """The value; None if it is not finite, which JSON cannot write."""
     return value if math.isfinite(value) else None
+
+
+def has_bits_per_byte(tokenizer: Tokenizer) -> bool:
+    """False for words: rare ones are one token, and white space is lost, so tokens do not stand for all bytes."""
+    return tokenizer.kind != "words"
 
 
 def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
@@ -96,10 +102,7 @@ class TextEvaluation(Evaluation, Shown):
     documents: int
     context_length: int
     stride: int
-
-    @property
-    def bits_per_byte(self) -> float:
-        return bits_per_byte(self.loss, self.tokens, self.text_bytes)
+    bits_per_byte: float | None
 
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
@@ -107,11 +110,13 @@ class TextEvaluation(Evaluation, Shown):
 
     def document(self) -> DocumentSection:
         texts = "text" if self.documents == 1 else "texts"
-        least = self.context_length - self.stride
+        least, bits = self.context_length - self.stride, ("-", WITHOUT_BITS)
+        if self.bits_per_byte is not None:
+            bits = f"{self.bits_per_byte:.4f}", f"{self.text_bytes / self.tokens:.2f} bytes per token"
         rows = [
             ("loss", f"{self.loss:.4f}", "nats per token"),
             ("perplexity", f"{self.perplexity:,.2f}", "per token"),
-            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.text_bytes / self.tokens:.2f} bytes per token"),
+            ("bits per byte", *bits),
             ("tokens", f"{self.tokens:,}", f"predicted, {self.text_bytes:,} bytes of {self.documents:,} {texts}"),
             ("context", f"{self.context_length:,}", f"stride {self.stride:,}: each from {least:,} tokens or more"),
         ]
@@ -150,11 +155,11 @@ def evaluate_texts(
         raise DataError("no text has a token to predict; give more text")
     total = sum(len(window.ids) - window.first for window in windows)
     evaluation = evaluate(objective, _reported(window_batches(windows, context_length), total, progress))
-    if not math.isfinite(evaluation.loss):
-        raise CheckpointError(
-            f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
-        )
-    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride)
+    loss, has_bits = evaluation.loss, has_bits_per_byte(model.tokenizer)
+    if not math.isfinite(loss):
+        raise CheckpointError(f"the loss of the text is {loss}; the model's weights are damaged or too large")
+    bits = bits_per_byte(loss, evaluation.tokens, text_bytes) if has_bits else None
+    return TextEvaluation(loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride, bits)
 
 
 def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
@@ -199,8 +204,7 @@ def window_batches(windows: list[Window], context_length: int) -> Iterator[Batch
         group = windows[start : start + rows]
         tokens, lengths = pad([window.ids.tolist() for window in group])
         batch = make_batch(tokens, lengths)
-        columns = torch.arange(1, tokens.shape[1])
-        counts = columns >= torch.tensor([[window.first] for window in group])  # (B, T)
+        counts = torch.arange(1, tokens.shape[1]) >= torch.tensor([[window.first] for window in group])  # (B, T)
         yield replace(batch, loss_weights=batch.loss_weights * counts)
 
 

@@ -55,6 +55,8 @@ def find_devices(name: str, count: int) -> Devices:
     if name != speed.THIS:
         return Devices(speed.find_accelerator(name), count)
     device = choose_device("auto")
+    if count > (there := torch.cuda.device_count() if device.type == "cuda" else 1):
+        raise UsageError(f"--gpus {count}: this machine has {there} {device.type}; name another device with --gpu")
     size = estimate.device_memory(device).size
     rate = speed.peak_flops(device, choose_inference_dtype("auto", device))
     here = speed.Accelerator(f"this {device.type}", size, speed.read_bandwidth(device), rate, "measured now")
@@ -67,6 +69,7 @@ class TrainingPlan:
 
     memory: dict[str, Range]
     rows: int
+    steps: int
     cost: estimate.Cost
     basis: speed.Basis | speed.Probe
 
@@ -87,13 +90,14 @@ def plan_training(
             f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
             f"{training.gradient_accumulation_steps} micro-batches; raise --training.batch-size"
         )
+    training = training.model_copy(update={"steps": math.ceil(tokens / (training.batch_size * model.context_length))})
     memory, shapes = devices.memory, weight_shapes(model)
     estimate.check_training_fits(model, shapes, training, memory)
     flops = estimate.training_flops(model, training, tokens, devices.count)
     basis, rate = find_rate(model, training, flops, tokens, devices)
     cost = estimate.training_cost(flops, training, rate, devices.count, price)
     parts = estimate.training_memory(model, shapes, training, memory)
-    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), cost, basis)
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis)
 
 
 def find_rate(
@@ -178,10 +182,6 @@ class Plan(Shown):
     trained: TrainingPlan | None
     generated: Generation | None
 
-    @property
-    def steps(self) -> int:
-        return math.ceil(self.tokens / (self.training.batch_size * self.model.context_length))
-
     def to_json(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"size": self.size, "parameters": count_parameters(self.model)}
         facts |= {"config": self.model.model_dump(mode="json")}
@@ -189,7 +189,7 @@ class Plan(Shown):
         if self.trained is not None:
             facts["training"] = {
                 "tokens": self.tokens,
-                "steps": self.steps,
+                "steps": self.trained.steps,
                 "batch_size": self.training.batch_size,
                 "rows_at_once": self.trained.rows,
                 "optimizer": self.training.optimizer,
@@ -230,7 +230,7 @@ class Plan(Shown):
         warning = "It may not fit; fewer rows at once or --checkpoint-activations need less."
         return [
             Paragraph(
-                f"Trained on {self.tokens:.3g} tokens: {self.steps:,} steps of {training.batch_size:,} rows on "
+                f"Trained on {self.tokens:.3g} tokens: {plan.steps:,} steps of {training.batch_size:,} rows on "
                 f"{self.devices.count} x {here.name}{parallel}, with {training.optimizer} and "
                 f"{plan.rows:,} x {self.model.context_length:,} tokens at once{again}."
             ),

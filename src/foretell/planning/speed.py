@@ -50,20 +50,16 @@ class Accelerator:
     source: str
 
 
-def _gpu(name: str, teraflops: float, gigabytes: float, terabytes_per_second: float, source: str) -> Accelerator:
-    return Accelerator(name, gigabytes * 1e9, terabytes_per_second * 1e12, teraflops * 1e12, source)
-
-
 # Dense products: data sheets that print the rate with sparsity are halved
 ACCELERATORS = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("a100", 312, 80, 2.039, "NVIDIA A100 80GB SXM, data sheet"),
-        _gpu("a100-40gb", 312, 40, 1.555, "NVIDIA A100 40GB SXM, data sheet"),
-        _gpu("h100", 989, 80, 3.35, "NVIDIA H100 SXM, data sheet"),
-        _gpu("h200", 989, 141, 4.8, "NVIDIA H200 SXM, data sheet"),
-        _gpu("l4", 121, 24, 0.3, "NVIDIA L4, data sheet"),
-        _gpu("rtx4090", 165.2, 24, 1.008, "NVIDIA Ada architecture white paper, products summed in float32"),
+    name: Accelerator(name, gigabytes * 1e9, terabytes_per_second * 1e12, teraflops * 1e12, source)
+    for name, teraflops, gigabytes, terabytes_per_second, source in (
+        ("a100", 312, 80, 2.039, "NVIDIA A100 80GB SXM, data sheet"),
+        ("a100-40gb", 312, 40, 1.555, "NVIDIA A100 40GB SXM, data sheet"),
+        ("h100", 989, 80, 3.35, "NVIDIA H100 SXM, data sheet"),
+        ("h200", 989, 141, 4.8, "NVIDIA H200 SXM, data sheet"),
+        ("l4", 121, 24, 0.3, "NVIDIA L4, data sheet"),
+        ("rtx4090", 165.2, 24, 1.008, "NVIDIA Ada architecture white paper, products summed in float32"),
     )
 }
 

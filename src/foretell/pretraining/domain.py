@@ -15,7 +15,7 @@ from torch import nn
 
 from foretell.config import Config
 from foretell.errors import CheckpointError
-from foretell.evaluation.perplexity import Evaluation, bits_per_byte, json_number
+from foretell.evaluation.perplexity import Evaluation, bits_per_byte, has_bits_per_byte, json_number
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
@@ -67,14 +67,14 @@ def evaluate_domains(task: TextTask, objective: nn.Module, dtype: torch.dtype) -
     """Figures of the held-out text of both domains, None of one without."""
     held_out, old = task.text.store.split("validation"), task.text.store.splits.get(OLD_DOMAIN)
     figures: dict[str, Any] = {"new_domain": None, OLD_DOMAIN: None}
+    has_bits = has_bits_per_byte(task.text.tokenizer)
     if task.data.held_out_tokens:
         evaluation = task.evaluate_held_out(dtype, MOST_TOKENS, objective)
-        share = None if task.config.data.rows else (len(held_out), held_out.bytes)
-        figures["new_domain"] = figures_of(evaluation, share)
+        is_whole = has_bits and not task.config.data.rows
+        figures["new_domain"] = figures_of(evaluation, (len(held_out), held_out.bytes) if is_whole else None)
     if old is not None:
-        figures[OLD_DOMAIN] = figures_of(
-            task.evaluate_old_domain(dtype, MOST_TOKENS, objective), (old.tokens, old.bytes)
-        )
+        evaluation = task.evaluate_old_domain(dtype, MOST_TOKENS, objective)
+        figures[OLD_DOMAIN] = figures_of(evaluation, (old.tokens, old.bytes) if has_bits else None)
     return figures
 
 

@@ -19,6 +19,7 @@ from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError
+from foretell.evaluation.perplexity import has_bits_per_byte
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 from foretell.text.encoding_pool import open_encoding
@@ -137,7 +138,8 @@ class DocumentEncoder(Encoder):
         self.writers[part].add_pieces(chain([self.start], ids, [self.end]), document.utf8_bytes)
 
     def extra(self) -> dict[str, Any]:
-        return {"split_rule": describe_split(len(self.sources), self.config.validation_fraction)}
+        split_rule = describe_split(len(self.sources), self.config.validation_fraction)
+        return {"split_rule": split_rule, "bits_per_byte": has_bits_per_byte(self.tokenizer)}
 
 
 class RowEncoder(Encoder):

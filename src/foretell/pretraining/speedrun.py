@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, check_known, make_section
+from foretell.config import ModelConfig, TrainingConfig, check_known, make_section, own_names
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import DtypeName, choose_training_dtype, dtype_name
@@ -124,8 +124,8 @@ def make_settings(
     """
     for name in overrides:
         check_known(name, ("model", "training"), "section of a speedrun:")
-    shape = {**preset(size), "dropout": 0.0, **overrides.get("model", {}), "vocab_size": text.vocab_size}
-    model, given = make_section(ModelConfig, shape, "model"), overrides.get("training", {})
+    shape = {**preset(size), "dropout": 0.0, **own_names(overrides.get("model", {})), "vocab_size": text.vocab_size}
+    model, given = make_section(ModelConfig, shape, "model"), own_names(overrides.get("training", {}))
     recipe = {**training_defaults(size, model, given.get("steps", STEPS), given), **PACE, **given}
     if minutes is not None and "evaluate_every" not in given:
         recipe["evaluate_every"] = 10**9  # before and after the training: evaluations count as time

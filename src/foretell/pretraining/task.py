@@ -14,7 +14,7 @@ from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
+from foretell.evaluation.perplexity import WITHOUT_BITS, Evaluation, bits_per_byte, evaluate, has_bits_per_byte
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -87,6 +87,14 @@ class TextTask(Task):
         """A loss in nats per token of the held-out text as bits per byte."""
         held_out = self.text.store.split("validation")
         return bits_per_byte(loss, len(held_out), held_out.bytes)
+
+    def describe_loss(self, loss: float) -> str:
+        """A loss on the held-out text, in nats per token, for people."""
+        if self.config.data.rows:
+            return f"{loss:.3f} per token of {'the answers' if self.config.data.loss_on == 'answer' else 'the rows'}"
+        has_bits = has_bits_per_byte(self.text.tokenizer)
+        shown = f"{self.bits_per_byte(loss):.3f} bits per byte" if has_bits else f"bits per byte are {WITHOUT_BITS}"
+        return f"{loss:.3f}, {shown}"
 
     def samples(self) -> list[Sample]:
         return self.prompts.continue_all(self.decoder)

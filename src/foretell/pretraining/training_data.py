@@ -14,7 +14,6 @@ from foretell.data.batch import Batch
 from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import bits_per_byte
 from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import TokenizedText, open_tokens
 from foretell.runs.record import RUN
@@ -54,10 +53,6 @@ class TrainingData(ABC):
     def beginning(self) -> list[int]:
         """A few ids of the held-out text, else of the training text, to continue."""
 
-    @abstractmethod
-    def describe_loss(self, loss: float) -> str:
-        """A loss on the held-out text, in nats per token, for people."""
-
 
 class WindowData(TrainingData):
     """Windows of one long text, in which documents follow each other."""
@@ -91,12 +86,6 @@ class WindowData(TrainingData):
         stream = self.held_out if len(self.held_out) else self.train
         return stream.read(0, min(PROMPT_TOKENS, len(stream), max(1, self.window_length // 2))).tolist()
 
-    def describe_loss(self, loss: float) -> str:
-        return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
-
-    def bits_per_byte(self, loss: float) -> float:
-        return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
-
 
 class RowData(TrainingData):
     """Separate rows. Raises DataError for a row that does not fit the context, and for a store of joined texts."""
@@ -120,9 +109,6 @@ class RowData(TrainingData):
     def beginning(self) -> list[int]:
         rows = self.held_out if len(self.held_out) else self.train
         return rows.prompt(0)
-
-    def describe_loss(self, loss: float) -> str:
-        return f"{loss:.3f} per token of {'the answers' if self.held_out.loss else 'the rows'}"
 
 
 def make_training_data(text: TokenizedText, config: Config) -> TrainingData:

@@ -120,14 +120,15 @@ def validation_loss(checkpoint: Checkpoint) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else float("inf")
 
 
-def prune(folder: Path, keep: int, newest: int | None = None) -> None:
-    """Delete all but the last `keep` and the best, and what interrupted saves left behind.
+def prune(folder: Path, keep: int, newest: int | None = None, every: int = 1) -> None:
+    """Delete all but the best, the newest and, of steps that are multiples of `every`, others up to `keep` in all.
 
-    Checkpoints after step `newest` are deleted too: they were damaged, and training resumed from an earlier one.
+    Deletes what interrupted saves left, and checkpoints after step `newest`, which were damaged when training resumed.
     """
     checkpoints = list_checkpoints(folder)
     valid = [checkpoint for checkpoint in checkpoints if newest is None or checkpoint.step <= newest]
-    kept = {checkpoint.step for checkpoint in valid[-keep:]} | {best_checkpoint(valid).step}
+    regular = [checkpoint.step for checkpoint in valid[:-1] if checkpoint.step % every == 0]
+    kept = {*regular[max(0, len(regular) + 1 - keep) :], valid[-1].step, best_checkpoint(valid).step}
     for checkpoint in checkpoints:
         if checkpoint.step in kept:
             settle(checkpoint)

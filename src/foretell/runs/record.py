@@ -152,8 +152,9 @@ class LineFile(Generic[Line]):
 
     def keep(self, wanted: Callable[[Line], bool] = lambda record: True) -> None:
         """Drop the lines of other records, and a cut line."""
-        if self.path.exists():
-            write_text(self.path, "".join(self.form(record) for record in self.records() if wanted(record)))
+        kept = "".join(self.form(record) for record in self.records() if wanted(record))
+        if self.path.exists() and read_bytes(self.path, TEXT_LIMIT) != kept.encode():  # else it has not changed
+            write_text(self.path, kept)
 
     def sync(self) -> None:
         """Write the file to the disk, if there is one."""

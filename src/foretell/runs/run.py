@@ -42,22 +42,22 @@ METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
-WRITTEN = (
-    RUN,
-    METRICS,
-    PACE,
-    ENVIRONMENT,
-    CURVE,
-    PREPARING,
-    "report.json",
-    "report.png",
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", "report.json", "report.png")
+WRITTEN += (
     "tensorboard",
-    "tokens",
-    FOLDS,
+    "checkpoints/step-*",
+    "samples/step-*.txt",
+    *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")),
 )
-WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
 
 logger = logging.getLogger(__name__)
+
+
+class TakenError(OutputError):
+    """The directory of a new run exists."""
+
+    def for_command_line(self) -> str:
+        return str(self).replace("resume=True", "--resume auto").replace("another out", "another --out")
 
 
 class Run:
@@ -84,7 +84,7 @@ class Run:
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
         """Make the directories of a new run, which is one once its record is written; an existing run is refused."""
         if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
-            raise OutputError(f"{directory} exists; {cls._advice(directory)}")
+            raise TakenError(f"{directory} exists; {cls._advice(directory)}")
         run = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -101,10 +101,10 @@ class Run:
     @staticmethod
     def _advice(directory: Path) -> str:
         if is_run(directory):
-            return "resume it with --resume auto, or give another --out"
+            return "resume it with resume=True, or give another out"
         if is_unfinished(directory):
-            return "it was interrupted before its first step: start it again with --resume auto, or give another --out"
-        return advice_without_record(directory) or "it is not a run, so give another --out"
+            return "it was interrupted before its first step: start it again with resume=True, or give another out"
+        return advice_without_record(directory) or "it is not a run, so give another out"
 
     @classmethod
     def clear_unfinished(cls, directory: Path, data: list[str]) -> None:

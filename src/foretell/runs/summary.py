@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
@@ -21,6 +21,7 @@ from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
+from foretell.typesetting.text import shorten
 
 # If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
@@ -28,6 +29,7 @@ INCOMPARABLE = "these losses cannot be compared: the runs differ in their data o
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 HEADER = ("size", "weights", "steps", "tokens", "loss", "bits", "state", "changed")
+LEFT_OUT = ("weights", "tokens", "changed", "size", "steps", "bits", "state")  # for a long name, in this order
 WIDTH, GAP, SETTING = 80, 2, 36  # columns: of the display, between two columns, of the name of a setting
 
 logger = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
 class HeldOut(NamedTuple):
     """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer.
 
-    Of rows not every token is predicted, so a loss has no bits per byte.
+    A loss on rows has no bits per byte, since not every token is predicted, nor one on words, which leave out bytes.
     """
 
     tokens_per_byte: float | None
@@ -132,8 +134,8 @@ def read_held_out(run: Run) -> HeldOut | None:
         split = index["splits"]["validation"]
         if not split["bytes"] or not split["tokens"]:
             return None
-        rows = index["extra"].get("rows")
-        return HeldOut(None if rows else split["tokens"] / split["bytes"], split_digest(index, "validation"))
+        has_bits = "rows" not in index["extra"] and index["extra"].get("bits_per_byte", True)
+        return HeldOut(split["tokens"] / split["bytes"] if has_bits else None, split_digest(index, "validation"))
     except (KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
 
@@ -261,10 +263,14 @@ class RunTable(Shown):
         letters = letters_of(self.summaries)
         cells = [cells_of(summary, letter) for summary, letter in zip(self.summaries, letters, strict=True)]
         marks = [f"{mark} " for mark in self.marks[: len(cells)]] or [""] * len(cells)
-        used = sum(max(map(len, column)) + GAP for column in zip(HEADER, *cells, strict=True))
-        names = [mark + fitted(label, WIDTH - used - len(mark)) for mark, label in zip(marks, self.labels, strict=True)]
-        rows = [(name, *line) for name, line in zip(names, cells, strict=True)]
-        parts: list[Part] = [Table(("run", *HEADER), rows)]
+        names = map("".join, zip(marks, self.labels, strict=True))
+        lines = [("run", *HEADER), *((name, *line) for name, line in zip(names, cells, strict=True))]
+        columns = list(zip(*lines, strict=True))
+        for left_out in LEFT_OUT:  # the names stay whole, since they address the runs
+            if sum(max(map(cell_len, column)) + GAP for column in columns) > WIDTH + GAP:
+                columns = [column for column in columns if column[0] != left_out]
+        header, *rows = zip(*columns, strict=True)
+        parts: list[Part] = [Table(header, rows)]
         if any(letters):
             parts.append(Paragraph("losses with different letters do not compare: other tasks or held-out data"))
         if self.warning:
@@ -300,7 +306,7 @@ def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
     """The cells of a run after its name; a dash for what is not known."""
     changed, now = time.localtime(summary.changed), time.localtime()
     return (
-        fitted(summary.size, 6),
+        shorten(summary.size, 6, from_end=True),
         "-" if summary.parameters is None else short_number(summary.parameters),
         f"{summary.step}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
         short_number(summary.tokens),
@@ -318,15 +324,6 @@ def short_number(number: float) -> str:
             value = number / limit
             return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
     return f"{number:.0f}"
-
-
-def fitted(text: str, width: int) -> str:
-    """Text padded to a width, or shortened at its beginning, which names the folder."""
-    if cell_len(text) <= width:
-        return text
-    while cell_len(text) > width - 1:
-        text = text[1:]
-    return set_cell_size("…" + text, width)
 
 
 def format_setting(value: Any) -> str:

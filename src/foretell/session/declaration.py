@@ -25,7 +25,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
-from foretell.training.loop import LEAST_SHARE
+from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 PROBED = "tiny"  # the size whose speed is measured
@@ -163,7 +163,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def minutes_left(self) -> float:
         """The minutes for steps: of the given ones, or the default ones, which reading does not shorten; two digits."""
-        minutes, spent = self.request.minutes, (time.monotonic() - self.began) / 60
+        minutes, spent = self.request.minutes, (time.monotonic() - self.began + LAST_SECONDS) / 60
         left = self.default_minutes if minutes is None else max(minutes - spent, LEAST_SHARE * minutes)
         return float(f"{left:.2g}")
 

@@ -59,11 +59,8 @@ class DisplayHandler(logging.Handler):
 def notes_of_the_log(displays: Sequence[Reporter]) -> Iterator[None]:
     """Show the log "foretell" on a text display while the block runs, unless the program handles the log itself."""
     logger = logging.getLogger("foretell")
-    handlers = (
-        []
-        if logger.hasHandlers()
-        else [DisplayHandler(each.console) for each in displays if isinstance(each, PlainReporter)]
-    )
+    consoles = [] if logger.hasHandlers() else [each.console for each in displays if isinstance(each, PlainReporter)]
+    handlers = list(map(DisplayHandler, consoles))
     level = logger.level
     try:
         for handler in handlers:
@@ -217,9 +214,7 @@ class NotebookReporter(Reporter):
         self.show("<p>training begins</p>")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
-        self._update(
-            lambda: f"<p>{progress_bar(done, total)} tokenizing, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB</p>"
-        )
+        self._update(lambda: f"<p>{progress_bar(done, total)} {describe_tokenizing(done, total, seconds)}</p>")
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         self.lines.append(metrics)

@@ -12,6 +12,7 @@ from typing import Any
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_files, printable_name
 from foretell.runs.run import CURVE, Run
+from foretell.typesetting.text import shorten
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
 WIDTH, HEIGHT = 70, 14  # characters of the field for the curves, in 80 columns
@@ -33,11 +34,8 @@ def shared_metric(runs: Sequence[Metrics]) -> str:
 
 def shared_axis(runs: Sequence[Metrics]) -> str:
     """Steps if all runs have the same number of tokens per step, else tokens."""
-    per_step = {
-        round(metrics[-1]["tokens"] / metrics[-1]["step"], 3)
-        for metrics in runs
-        if metrics and metrics[-1].get("tokens")
-    }
+    lines = [metrics[-1] for metrics in runs if metrics]
+    per_step = {round(line["tokens"] / line["step"], 3) for line in lines if line.get("tokens")}
     return "step" if len(per_step) < 2 else "tokens"
 
 
@@ -99,7 +97,9 @@ def has_matplotlib() -> bool:
 
 
 def check_can_draw(path: Path | None) -> None:
-    """Refuse a PNG without matplotlib, before any work."""
+    """Refuse a PNG under another name, or without matplotlib, before any work."""
+    if path is not None and path.suffix.lower() != ".png":
+        raise UsageError(f"{path}: pictures are PNG; give a name that ends in .png")
     if path is not None and not has_matplotlib():
         raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
 
@@ -111,12 +111,12 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for index, (name, metrics) in enumerate(runs):
-        colour = f"C{index % 10}"
+        colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # a longer one leaves no room
         training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
         if training:
             axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
         points = validation or [(math.nan, math.nan)]
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=printable_name(name), ms=3, lw=1.3)
+        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
     axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation with dots")
     axes.set_title(warning, color="firebrick", fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5

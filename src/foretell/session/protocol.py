@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +85,28 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     config = choice.config
     check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)
     about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
-    about |= {} if request.start is None else {"from": request.start.record()}
-    about |= {"epochs": request.epochs} if request.epochs else {}
-    about |= {"minutes": request.minutes, "most_steps": choice.most_steps} if request.minutes else {}
-    about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
+    about["data_changed"] = {name: last_change(name) for name in request.described}
+    given = {"from": request.start and request.start.record(), "epochs": request.epochs, "minutes": request.minutes}
+    about |= {name: value for name, value in (given | request.choices).items() if value is not None} | choice.record
+    about |= {"most_steps": choice.most_steps} if request.minutes else {}
     task = training.make_task(config, data, training.first_model(config, data, request.start), about)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
+
+
+def last_change(name: str) -> int:
+    """A number that changes with a file, or with any file in a folder; 0 if there is none of that name."""
+    with suppress(OSError):
+        return sum(each.stat().st_mtime_ns for each in (Path(name), *Path(name).rglob("*")) if each.exists())
+    return 0
+
+
+def log_changed_data(record: Mapping[str, Any]) -> None:
+    """Log which data have changed since the run was started: it keeps what it read of them."""
+    for name, before in record.get("data_changed", {}).items():
+        if (now := last_change(name)) != before:
+            logger.warning(f"data        {name} {'has changed' if now else 'is gone'}; the run keeps what it read")
 
 
 def pace_of(
@@ -164,6 +178,7 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     if "minutes" not in record:
         check_not_extended(training, config.training.steps, run)
     request.check_same_run(config, record)
+    log_changed_data(record)
     data = training.reopen(run, record)
     training.check_resumable(config, record, data)
     device, dtype = resumed_precision(record, request.device, request.dtype)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic_core import to_jsonable_python
 
-from foretell.config import ALIASES, Section, check_known, make_section, translate_training_input
+from foretell.config import Section, check_given, check_known, make_section, own_names, training_names
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.loading import Start
@@ -51,8 +51,7 @@ class TrainingRequest:
     def __post_init__(self) -> None:
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
-            for key in self.section(name):
-                check_known(key, tuple(self.section_type(name).model_fields), f"key in {name}:")
+            check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
         others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]
         if self.start is not None and others:
@@ -93,11 +92,7 @@ class TrainingRequest:
     def section(self, name: str) -> dict[str, Any]:
         """The fields that the user set in a section, under our names; nanoGPT's and Hugging Face's are accepted."""
         values = self.overrides.get(name, {})
-        if name == "training":
-            return translate_training_input(values)
-        named = {key.replace("-", "_"): value for key, value in values.items()}
-        fields = self.section_type(name).model_fields
-        return {key if key in fields else ALIASES.get(key, key): value for key, value in named.items()}
+        return training_names(values) if name == "training" else own_names(values)
 
     def configured(self, name: str) -> Any:
         """A section with the defaults of its class."""
@@ -113,8 +108,9 @@ class TrainingRequest:
         for name, value in asked.items():
             if value not in (None, [], record.get(name)):
                 raise self.changed(name, record.get(name), value)
-        if self.described != record["data"][: len(self.described)]:
-            raise self.changed("data", ", ".join(record["data"]), ", ".join(self.described))
+        given = ", ".join(self.described)  # earlier versions joined the names of texts
+        if given != ", ".join(record["data"][: len(self.described)]):
+            raise self.changed("data", ", ".join(record["data"]), given)
         start = record.get("from")
         if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
             raise self.changed("start_from", start and start["model"], self.start.argument)

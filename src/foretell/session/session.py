@@ -29,15 +29,11 @@ from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
-from foretell.training.execution import Recomputing, compile_units
+from foretell.training.execution import Recomputing, compile_units, is_compiled
 from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
 from foretell.training.step import iter_micro_batches, own_rows
 
-OWN_STATE = {  # entries of training.json
-    *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress")
-}
-COMPILED_STEPS = 1_000  # compiling takes 13 to 30 s on an H200, and saves 10 to 30 ms per step (docs/performance.md)
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -197,9 +193,7 @@ class Session(Generic[AnyTask]):
 
     def compile(self) -> None:
         """Compile for the batches of this run where the configuration wants it; by default for long runs on a GPU."""
-        is_long = self.device.type == "cuda" and self.training.steps >= COMPILED_STEPS
-        is_wanted = is_long if self.training.compile is None else self.training.compile
-        if is_wanted:
+        if is_compiled(self.training, self.device.type):
             batch = own_rows(self.task.batch(self.progress.step), self.world)
             _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
             compile_units(self.task.objective, rows, self.dtype)
@@ -216,10 +210,9 @@ class Session(Generic[AnyTask]):
 
     def interrupted(self, exit_code: int) -> Interrupted:
         """Save after a signal; the error has the command that resumes."""
-        saved = "nothing was learned yet"
+        saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
         if self.progress.step > 0:
             self.save(self.progress)
-            saved = "checkpoint saved"
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code
         )
@@ -232,6 +225,7 @@ class Session(Generic[AnyTask]):
             Action(self.training.log_every, self.log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
+            Action(self.training.evaluate_every, self.save_best),
         ]
 
     def evaluate(self, progress: Progress) -> None:
@@ -246,15 +240,10 @@ class Session(Generic[AnyTask]):
             progress.validation_loss = next(iter(self._figures.values()))
 
     def evaluate_and_log(self, progress: Progress) -> None:
-        """Evaluate and log, also where the step would not be logged otherwise.
-
-        With early stopping, save whenever the validation loss improves.
-        """
+        """Evaluate and log, also where the step would not be logged otherwise."""
         self.evaluate(progress)
-        is_best = record_evaluation(progress)
+        record_evaluation(progress)
         self.log(progress)
-        if is_best and self.training.patience is not None:
-            self.save(progress)
 
     def log(self, progress: Progress) -> None:
         """Append a line to the metrics and report it, at most once per step."""
@@ -310,8 +299,13 @@ class Session(Generic[AnyTask]):
         parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
         save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
         if self.world.is_first:
-            prune(self.run.checkpoints, self.training.keep_checkpoints, newest=progress.step)
+            prune(self.run.checkpoints, self.training.keep_checkpoints, progress.step, self.training.checkpoint_every)
         self._saved_step = progress.step
+
+    def save_best(self, progress: Progress) -> None:
+        """Save after an evaluation that no earlier one was better than."""
+        if progress.best_validation_loss is not None and progress.evaluations_since_best == 0:
+            self.save(progress)
 
     def save_model(self, directory: Path) -> None:
         """Write the files of the model; the first process does, once it has all weights."""
@@ -320,20 +314,20 @@ class Session(Generic[AnyTask]):
                 self.task.save_model(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
-        fingerprints = self.task.fingerprints()
-        assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
-        return {
+        own = {
             "step": progress.step,
             "tokens": progress.tokens,
             "seed": self.training.seed,
             "schedule": self.training.schedule,
             "validation_loss": progress.validation_loss,
-            **fingerprints,
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
             "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
+        fingerprints = self.task.fingerprints()
+        assert not own.keys() & fingerprints.keys(), f"fingerprints cannot be called {own.keys() & fingerprints.keys()}"
+        return {**own, **fingerprints}
 
     def check_finite(self, progress: Progress) -> None:
         """Refuse to save non-finite weights, and weights whose validation loss is not finite."""

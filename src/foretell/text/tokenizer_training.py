@@ -81,7 +81,7 @@ def train_tokenizer(
     _refuse_unknown("kind", kind, KINDS)
     _refuse_unknown("split", split, SPLITS)
     if vocab_size is not None and kind not in ("bpe", "words"):
-        raise TokenizerError(f"the size of a {kind} vocabulary follows from the text; leave vocab_size out")
+        raise TokenizerError(f"leave vocab_size out: bpe and words have a choice of size, and {kind} do not")
     if split != "gpt2" and kind != "bpe":
         raise TokenizerError(f"split={split!r} is for kind 'bpe'; leave it out for {kind!r}")
     names = special_names([*special, *([] if start is None else [start])])

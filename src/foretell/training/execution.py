@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.transformer import Block
@@ -31,8 +32,15 @@ from foretell.training.step import TrainingBatch
 
 UNITS = (Block, TokenLosses)  # with their subclasses; the operations between them are small
 REASON = 200  # characters of the compiler's message
+COMPILED_STEPS = 1_000  # compiling takes 13 to 30 s on an H200, and saves 10 to 30 ms per step (docs/performance.md)
 
 logger = logging.getLogger(__name__)
+
+
+def is_compiled(training: TrainingConfig, device: str) -> bool:
+    """True if blocks and loss are to be compiled: where the configuration decides nothing, in long runs on a GPU."""
+    is_long = device not in ("cpu", "mps") and training.steps >= COMPILED_STEPS
+    return is_long if training.compile is None else training.compile
 
 
 def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype) -> bool:

@@ -189,10 +189,6 @@ class Action:
         self.run(progress)
         self.seconds = time.perf_counter() - started
 
-    @property
-    def closing_seconds(self) -> float:
-        return self.seconds * self.closing()
-
 
 class BatchSource(Protocol):
     """Anything that returns the batch of a step: a `Loader`, a `Task`."""
@@ -238,8 +234,8 @@ def train(
         due = [action for action in actions if progress.step % action.every == 0]
         if due or len(unread) == MOST_UNREAD:
             read(unread, progress)
-        pending = sum(action.seconds for action in due)
-        progress.share = pace.share(progress.step, pending, sum(action.closing_seconds for action in actions))
+        closing = sum(action.seconds * action.closing() for action in actions)
+        progress.share = pace.share(progress.step, sum(action.seconds for action in due), closing)
         if progress.share >= 1:
             due = actions
             read(unread, progress)
