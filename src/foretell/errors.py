@@ -24,6 +24,12 @@ class ForetellError(Exception):
         """The message in terms of a request to the HTTP server."""
         return str(self)
 
+    def at(self, where: str) -> ForetellError:
+        """The error for the command line with the place in its input."""
+        located = ForetellError(f"{where}: {self.for_command_line()}")
+        located.exit_code = self.exit_code
+        return located
+
 
 class DataError(ForetellError):
     """A text, file or token store is missing, empty, unreadable or too short."""

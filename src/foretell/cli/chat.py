@@ -69,8 +69,8 @@ def chat(
             take_line(conversation, line, json)
         except ForetellError as error:
             if not is_interactive():
-                raise type(error)(f"{source}: {error}") from None
-            fail(str(error), error.exit_code)
+                raise error.at(source) from None
+            fail(error.for_command_line(), error.exit_code)
 
 
 def evaluate_chat(

@@ -93,7 +93,7 @@ def embed(
         try:
             vector = embed_text(loaded, line, pool)
         except ForetellError as error:
-            raise type(error)(f"line {number}: {error}" if len(texts) > 1 else str(error)) from None
+            raise error.at(f"line {number}") if len(texts) > 1 else error from None
         shown = " ".join(f"{value:.6g}" for value in vector)
         print_json({"text": line, "embedding": vector}) if json else print(shown)
 
