@@ -6,7 +6,7 @@ block. They were trained on its end only: an early reading may be poor although 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, TokenProbability
-from foretell.model.decoder import Decoder, check_logits
+from foretell.model.decoder import Decoder, TiedHead, check_logits
+from foretell.model.kernels.dispatch import ALIGNMENT
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, percent, quoted
 from foretell.typesetting.html import Shown
@@ -77,13 +78,29 @@ def read_lens(
     """
     ids = torch.tensor([-1] * len(stream) if targets is None else targets, device=stream.device)
     rows, reduced = (max(1, count // decoder.config.vocab_size) for count in (LOGITS_AT_ONCE, REDUCED_AT_ONCE))
-    parts = []
+    parts, product = [], head_product(decoder, min(rows, len(stream)))
     for some, own in zip(stream.split(rows), ids.split(rows), strict=True):
-        logits = lens_logits(decoder, some)[:, :vocab_size]
+        logits = product(decoder.trunk.norm(some))[:, :vocab_size]
         precise = torch.promote_types(logits.dtype, torch.float32)
         pairs = zip(logits.split(reduced), own.split(reduced), strict=True)
         parts += [reduce_logits(part.to(precise), target, min(top, vocab_size)) for part, target in pairs]
     return LensArrays(*(torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)))
+
+
+def head_product(decoder: Decoder, rows: int) -> Callable[[Tensor], Tensor]:
+    """The head, for at most this number of rows (n, D). The next call may overwrite the logits (n, V) of the last one.
+
+    With GPT-2's 50,257 tokens each row of logits begins at another alignment. In rows of a multiple of ALIGNMENT the
+    product takes two thirds of the time on a CPU.
+    """
+    head, V = decoder.head, decoder.config.vocab_size
+    if type(head) is not TiedHead or head.bias is not None or V % ALIGNMENT == 0:
+        return head
+    weight = head.weight
+    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return head
+    aligned = torch.empty(rows, V + -V % ALIGNMENT)
+    return lambda hidden: torch.mm(hidden, weight.T, out=aligned[: len(hidden), :V])
 
 
 def reduce_logits(logits: Tensor, targets: Tensor, top: int) -> tuple[Tensor, ...]:
