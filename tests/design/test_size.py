@@ -113,7 +113,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         20,
         3136,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
-        "that a live page fetches once; one lens for explain, the page and the server, reduced in the cache, in aligned rows; "
+        "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included; contributions of words and to tags open, too; what a file shows first; "
         "numbers of the lens, of neurons, norms and parts of a softmax open, too; "
