@@ -217,6 +217,7 @@ TAKES_A_MODEL: list[Callable[..., Any]] = [
     *(foretell.logit_lens, foretell.head_patterns, foretell.direct_logit_attribution, foretell.Trace),
     partial(foretell.ablate, address="trunk.blocks.0.attention"),
     partial(foretell.write_page, path="page.html"),
+    lambda model, text: foretell.Chat(model),
 ]
 
 

@@ -112,6 +112,11 @@ def test_a_wrong_task_or_data_is_refused(text: Path, task: Any, data: Any, messa
     assert not Path("runs").exists()
 
 
+def test_an_unknown_option_is_refused_before_the_model_is_read(text: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown option of finetune for classify: 'epoch', did you mean 'epochs'"):
+        foretell.finetune("no model", "x.csv", epoch=2)  # pyrefly: ignore
+
+
 def test_a_plan_has_the_figures_of_the_command_line() -> None:
     plan = foretell.plan("gpt2-xl", 30e9, gpus=8, gpu="h100", price=2.5, training={"parallel": "fsdp"})
     figures = plan.to_json()

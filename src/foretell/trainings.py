@@ -251,6 +251,9 @@ def finetune(
     and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
     """
     check_known(task, (*KINDS, "chat", "text"), "task")
+    known = {"chat": ChatOptions, "text": DomainOptions}.get(task, HeadOptions).__optional_keys__
+    for name in options:
+        check_known(name, tuple(sorted(known)), f"option of finetune for {task}:")
     paths = listed(data)
     options |= {"out": directory_of(out, paths, resume), "start": None if model is None else load_start(model)}
     if task == "chat":

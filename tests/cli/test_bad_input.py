@@ -133,6 +133,7 @@ TABLE = [
         2,
         ["training.learning-rate", "two values, 1 and 2"],
     ),
+    (["train", "CORPUS", "--lr", "nan"], 2, ["training.learning_rate = nan: input should be a finite number"]),
     (["train", "CORPUS", "--batch-size", "4", "--batch-size=8"], 2, ["training.batch-size", "4 and 8"]),
     (["train", "CORPUS", "--steps", "1", "--training.steps", "2"], 2, ["training.steps", "2 and 1"]),
     (["train", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,9 @@ def test_every_task_from_a_file_to_a_prediction(
     rules = ("the most frequent label", "the mean of the labels in training", "TF-IDF of words and bigrams")
     assert report["baseline"]["rule"].startswith(rules)
     assert answer in foretell("predict", "run", *prediction, "--json").json
+    stored, loaded = foretell("info", "run", "--json").json, foretell("info", "run", "--names", "--json").json
+    assert stored["weights"] == loaded["weights"] and stored["weights"][-1]["path"] == "task_head.weight"
+    assert stored["parameters"] == sum(math.prod(weight["shape"]) for weight in stored["weights"])
 
 
 def test_data_alone_trains_a_new_model(foretell, files) -> None:

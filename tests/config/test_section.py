@@ -17,6 +17,8 @@ def test_two_names_of_a_field_have_one_value():
     assert make_section(ModelConfig, {**SIZES, "n_layer": SIZES["num_layers"]}).num_layers == SIZES["num_layers"]
     with pytest.raises(ConfigError, match="num_layers = .* and n_layer = 9 are the same setting"):
         make_section(ModelConfig, {**SIZES, "n_layer": 9})
+    with pytest.raises(ConfigError, match="temperature = nan: input should be a finite number"):
+        make_section(SamplingConfig, {"temperature": float("nan")})  # which is not equal to itself
 
 
 @pytest.mark.parametrize(

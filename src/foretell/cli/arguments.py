@@ -199,7 +199,8 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
 
 def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
     """Set a value; another value for the same key is a `UsageError`."""
-    if (first := section.setdefault(key, value)) != value:
+    first = section.setdefault(key, value)
+    if first is not value and first != value:  # NaN is not equal to itself
         raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
 
 

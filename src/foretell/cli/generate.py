@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
-from foretell.errors import OutputError, UsageError
+from foretell.errors import ForetellError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
@@ -173,9 +173,13 @@ def write_pieces(prompt: str, items: Items) -> None:
     """Write a prompt, then its continuation piece by piece."""
     with notes_after():
         write(prompt, end="")
-        for _, piece, _ in items:
-            if piece:
-                write(piece, end="")
+        try:
+            for _, piece, _ in items:
+                if piece:
+                    write(piece, end="")
+        except ForetellError:
+            write("")  # the error has its own line
+            raise
         write("")
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from foretell.config import ModelConfig, QuantizationConfig
+    from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
     from foretell.saved_model.config_file import StoredWeight
     from foretell.text import Tokenizer
@@ -150,7 +151,7 @@ def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> d
         model = open_translator(argument, device="cpu", verify=verify).given("")
     else:
         model = open_model(argument, "cpu", "auto", verify=verify)
-    facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model.decoder))
+    facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model))
     listed = describe_names(model.decoder) if names else {}
     chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
     return {**facts, **listed, "quantization": as_values(model.quantization), **chosen}
@@ -229,20 +230,24 @@ def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
         yield StoredWeight(path, shape, prod(shape), "float32", 4 * prod(shape))
 
 
-def weights_in_memory(decoder: Decoder) -> Iterator[StoredWeight]:
-    """The weights of a loaded decoder; a quantised one with its scales and minima."""
+def weights_in_memory(model: LanguageModel) -> Iterator[StoredWeight]:
+    """The weights of a loaded model and its parts; a quantised one with its scales and minima."""
     from foretell.device import dtype_name
     from foretell.model.quantized_linear import quantized_layers, stored_buffers
     from foretell.saved_model.config_file import StoredWeight
 
-    quantized, buffers = quantized_layers(decoder), stored_buffers(decoder)
-    for path, module in decoder.named_modules():
+    quantized, buffers = quantized_layers(model.decoder), stored_buffers(model.decoder)
+    for path, module in model.decoder.named_modules():
         if layer := quantized.get(path):
             shape = (layer.out_features, layer.in_features)
             size = sum(buffer.nbytes for key, buffer in buffers.items() if key.rpartition(".")[0] == path)
             yield StoredWeight(f"{path}.integers", shape, prod(shape), layer.scheme, size)
         for name, weight in module.named_parameters(path, recurse=False):
             yield StoredWeight(name, tuple(weight.shape), weight.numel(), dtype_name(weight.dtype), weight.nbytes)
+    for part, outside in model.parts.items():
+        for name, weight in outside.weights().items():
+            path = f"{part}.{name}"
+            yield StoredWeight(path, tuple(weight.shape), weight.numel(), dtype_name(weight.dtype), weight.nbytes)
 
 
 def document(facts: dict[str, Any]) -> DocumentSection:

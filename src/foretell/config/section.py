@@ -66,7 +66,7 @@ def own_names(values: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         plain = str(key).replace("-", "_")
         other, first = given.setdefault(ALIASES.get(plain, plain), (plain, value))
-        if first != value:
+        if first is not value and first != value:  # NaN is not equal to itself
             raise ConfigError(f"{other} = {first!r} and {plain} = {value!r} are the same setting; give one of them")
     return {own: value for own, (_, value) in given.items()}
 

@@ -18,7 +18,7 @@ from foretell.generation.sequence import FinishReason
 from foretell.inference.completion import Completer, make_sampling
 from foretell.insight.attribution.direct_logit_attribution import DirectLogitAttribution, direct_logit_attribution
 from foretell.insight.receipt import Receipt, RecordingSampler
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.sampling_options import SamplingOptions
@@ -76,6 +76,7 @@ class Chat:
         max_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ):
+        check_model(model)
         if max_tokens is not None and max_tokens < 1:
             raise UsageError(f"max_tokens must be 1 or more, not {max_tokens}")
         self.model, self.max_tokens = model, max_tokens

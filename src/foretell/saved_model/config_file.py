@@ -62,7 +62,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A language model as its files describe it; no weight is read. tensors: of the decoder, by path."""
+    """A language model as its files describe it; no weight is read. tensors: of all parts, by path."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -72,7 +72,9 @@ class StoredModel:
 
     def weights(self) -> Iterator[StoredWeight]:
         """The weights in the order of the modules, a quantised matrix with its scales and minima as one."""
-        for path in weight_shapes(self.config):
+        paths = weight_shapes(self.config)
+        inside = {path.partition(".")[0] for path in paths}
+        for path in (*paths, *(name for name in self.tensors if name.partition(".")[0] not in inside)):
             layer = path.removesuffix(".weight")
             if matrix := self.tensors.get(f"{layer}.integers"):
                 scheme, in_a_byte = INTEGERS.get(matrix.dtype, (matrix.dtype, 1))
