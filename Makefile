@@ -19,7 +19,7 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	@$(BIN)/python -m compileall -q src  # where PYTHONDONTWRITEBYTECODE is set, each process of a test would do it
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-test-long: $(VENV)/.installed-dev  ## more cases of the same tests: about six minutes
+test-long: $(VENV)/.installed-dev  ## more cases of the same tests: about two minutes
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m long
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares with llama.cpp, and with clients of the server

@@ -18,7 +18,7 @@ from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.paths import matches
-from foretell.training.execution import is_compiled
+from foretell.training.execution import wants_compiling
 from foretell.training.objective import logits_on_cpu, logits_on_gpu
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
 from foretell.weight_shapes import weight_shapes
@@ -163,7 +163,7 @@ def training_memory(
     state = state_per_process(shapes, training, memory.processes)
     activations = activations_per_token(config, training, memory.matmul_bytes)
     per_logit = BYTES_PER_LOGIT
-    if is_compiled(training, memory.device):
+    if wants_compiling(training, memory.device):
         activations = replace(activations, low=COMPILED_TIMES_DECLARED * activations.low)
         per_logit = replace(per_logit, low=COMPILED_BYTES_PER_LOGIT)
     return {

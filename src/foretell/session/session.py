@@ -29,7 +29,7 @@ from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
-from foretell.training.execution import Recomputing, compile_units, is_compiled
+from foretell.training.execution import Recomputing, compile_units, wants_compiling
 from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
 from foretell.training.step import iter_micro_batches, own_rows
@@ -193,7 +193,7 @@ class Session(Generic[AnyTask]):
 
     def compile(self) -> None:
         """Compile for the batches of this run where the configuration wants it; by default for long runs on a GPU."""
-        if is_compiled(self.training, self.device.type):
+        if wants_compiling(self.training, self.device.type):
             batch = own_rows(self.task.batch(self.progress.step), self.world)
             _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
             compile_units(self.task.objective, rows, self.dtype)

@@ -37,7 +37,7 @@ COMPILED_STEPS = 1_000  # compiling takes 13 to 30 s on an H200, and saves 10 to
 logger = logging.getLogger(__name__)
 
 
-def is_compiled(training: TrainingConfig, device: str) -> bool:
+def wants_compiling(training: TrainingConfig, device: str) -> bool:
     """True if blocks and loss are to be compiled: where the configuration decides nothing, in long runs on a GPU."""
     is_long = device not in ("cpu", "mps") and training.steps >= COMPILED_STEPS
     return is_long if training.compile is None else training.compile
