@@ -87,9 +87,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1900,
+        1951,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
-        "calibrated and combined forecasts, explained by spans; "
+        "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
         "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks; "
