@@ -141,7 +141,9 @@ class HeadPatterns(Shown):
             DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
             for name, measure in MEASURES.items()
         ]
-        return DocumentSection("attention patterns of each head", [Paragraph(f"Layers down, heads across. {MEANS}"), *parts])
+        return DocumentSection(
+            "attention patterns of each head", [Paragraph(f"Layers down, heads across. {MEANS}"), *parts]
+        )
 
     def to_json(self) -> dict[str, Any]:
         layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
