@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, OutputError, UsageError
+from foretell.files import TEMPORARY
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [13, 14]]
 IDS = [token for document in DOCUMENTS for token in document]
@@ -216,12 +217,13 @@ def test_full_disk_is_one_line_and_temporary_files_are_removed(tmp_path: Path, t
 def test_full_disk_during_the_index_leaves_no_store(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, "train", 100) as writer:
         writer.add_document(np.array([1]), 1)
-    (tmp_path / "index.json.partial").symlink_to("/dev/full")
-    with pytest.raises(OutputError, match=r"index\.json: cannot be written"):
+    temporary = tmp_path / f"{TEMPORARY}index.json-{os.getpid()}"
+    temporary.symlink_to("/dev/full")
+    with pytest.raises(OutputError, match=r"could not write .*index\.json: No space left"):
         write_index(tmp_path, "abc", 100, {"train": writer.record})
     with pytest.raises(DataError, match=r"index\.json is missing"):
         TokenStore.open(tmp_path)
-    assert "index.json.partial" not in files(tmp_path)
+    assert temporary.name not in files(tmp_path)
 
 
 def test_folder_that_cannot_be_created(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from foretell.planning.estimate import DeviceMemory, state_parts, total, trainin
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import MOST_EPOCHS, Facts, RowFacts, choose_dropout, resolve_config, steps_for_text
-from foretell.pretraining.tokens import TokenizedText, vocabulary_for
+from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import Choice, Machine
 from foretell.session.machine import Footprint, check_fits
+from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.weight_shapes import weight_shapes
 

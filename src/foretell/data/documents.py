@@ -43,11 +43,6 @@ class Document(ABC):
         """The length of the text in UTF-8."""
         return sum(len(piece.encode("utf-8")) for piece in self.pieces())
 
-    @property
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """True if the text has no character."""
-
     @abstractmethod
     def cut(self, fraction: float) -> tuple[Document, Document]:
         """Two documents, the second with the last `fraction` of the text.
@@ -63,10 +58,6 @@ class TextDocument(Document):
 
     def pieces(self) -> Iterator[str]:
         yield self.content
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.content
 
     def cut(self, fraction: float) -> tuple[TextDocument, TextDocument]:
         """See `Document.cut`; lengths in characters. A text of two or more leaves neither part empty."""
@@ -98,10 +89,6 @@ class AnsweredDocument(Document):
         yield self.prompt
         yield self.answer
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.prompt or self.answer)
-
     def cut(self, fraction: float) -> tuple[Document, Document]:
         raise NotImplementedError("prompts and answers are held out as a whole")
 
@@ -131,10 +118,6 @@ class FileDocument(Document):
                 yield rest
         except (OSError, UnicodeDecodeError):
             raise self._changed() from None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.start == self.end
 
     def cut(self, fraction: float) -> tuple[FileDocument, FileDocument]:
         """See `Document.cut`; lengths in bytes, and only the bytes around the cut are read."""
@@ -186,40 +169,31 @@ def open_large(path: Path, note: Note) -> FileDocument:
     document = FileDocument(str(file), path, start, status.st_size, status.st_mtime_ns)
     if start:
         note("byte order mark dropped", str(file))
-    if not is_clean(path):
+    is_clean, has_crlf = scan(path)
+    if not is_clean:
         for _ in file.lines(lambda what, where: None):  # raises the error that names the line
             pass
     if not any(piece.strip() for piece in document.pieces()):
         raise DataError(f"{file}: {NO_TEXT}")
-    if has_crlf(path):
+    if has_crlf:
         note(CRLF, str(file))
     return document
 
 
-def is_clean(path: Path) -> bool:
-    """True for a file that is UTF-8 without NUL."""
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+def scan(path: Path) -> tuple[bool, bool]:
+    """Whether a file is UTF-8 without NUL, and whether it has Windows line ends."""
+    decoder, has_crlf, last = codecs.getincrementaldecoder("utf-8")("strict"), False, b""
     try:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
                 if b"\0" in block:
-                    return False
+                    return False, has_crlf
                 decoder.decode(block)
+                has_crlf, last = has_crlf or b"\r\n" in last + block, block[-1:]
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        return False
-    return True
-
-
-def has_crlf(path: Path) -> bool:
-    """True for a file with Windows line ends."""
-    last = b""
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            if b"\r\n" in last + block:
-                return True
-            last = block[-1:]
-    return False
+        return False, has_crlf
+    return True, has_crlf
 
 
 # --- the embedded corpus: the language reference that every Python has for `help()` ----------------------------------

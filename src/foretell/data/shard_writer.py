@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ import numpy as np
 
 from foretell.data import shards
 from foretell.errors import DataError, OutputError, UsageError
-from foretell.files import sha256, sync
+from foretell.files import sha256, sync, write_json
 
 
 class TokenWriter:
@@ -187,16 +186,7 @@ def write_index(
         "splits": {name: asdict(record) for name, record in splits.items()},
         "extra": dict(extra or {}),
     }
-    content = json.dumps(index, indent=1, ensure_ascii=False).encode("utf-8")
-    with _writing(path):
-        try:
-            with _temporary(path).open("wb") as file:
-                file.write(content)
-                _flush(file)
-            _temporary(path).replace(path)
-        finally:
-            _temporary(path).unlink(missing_ok=True)
-        sync(path.parent)
+    write_json(path, index)
 
 
 @contextlib.contextmanager

@@ -76,11 +76,8 @@ def _split(documents: Iterator[Document], fraction: float, seed: int) -> Iterato
 
 
 def _cut(document: Document, fraction: float) -> Iterator[tuple[Part, Document]]:
-    train, validation = document.cut(fraction)
-    if not train.is_empty:
-        yield "train", train
-    if not validation.is_empty:
-        yield "validation", validation
+    parts: tuple[Part, Part] = ("train", "validation")
+    yield from ((part, piece) for part, piece in zip(parts, document.cut(fraction), strict=True) if any(piece.pieces()))
 
 
 def _draw(documents: Iterable[Document], group_size: int, seed: int) -> Iterator[tuple[Part, Document]]:

@@ -19,22 +19,20 @@ from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.sources import DocumentReader
 from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import CheckpointError, DataError
-from foretell.files import sync
+from foretell.files import TOKENIZER_FILE, sync
 from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
 from foretell.runs.record import RUN
 from foretell.runs.run import Run, find_run
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.streaming import AFTER_WORD, iter_pieces
+from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 logger = logging.getLogger(__name__)
-TOKENIZER = "tokenizer.json"
+
 OLD_DOMAIN = "old_domain"  # the name of the split
-BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
 SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose vocabulary size is a choice
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
 SAMPLE_BYTES = 2**25  # of text to make a vocabulary from; more changes it little and takes longer
-BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
 
 
@@ -87,8 +85,8 @@ def tokenize_text(
             old_domain.write(writer, tokenizer)
         records[OLD_DOMAIN] = writer.record
         extra[OLD_DOMAIN] = {"document_mask": old_domain.document_mask}
-    tokenizer.save(directory / TOKENIZER)
-    sync(directory / TOKENIZER)  # the index, which makes it a store, must not be there before it
+    tokenizer.save(directory / TOKENIZER_FILE)
+    sync(directory / TOKENIZER_FILE)  # the index, which makes it a store, must not be there before it
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(extra["split_rule"]))
@@ -96,7 +94,7 @@ def tokenize_text(
 
 def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> TokenizedText:
     """An existing token store; a tokenizer other than its own is refused."""
-    tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER)
+    tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER_FILE)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
 
@@ -125,9 +123,10 @@ def make_tokenizer(source: Source, config: TokenizerConfig, data_config: DataCon
                 f"vocabulary  learned from {SAMPLE_BYTES / 1e6:,.0f} of {size / 1e6:,.0f} MB, evenly spread over them"
             )
         sample = spread_sample(texts(), size)
-    word_split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
     special = {"special": data_config.special, "start": config.start_token}
-    return train_tokenizer(config.kind, sample, vocab_size=vocab_size, **word_split, **special)
+    return train_tokenizer(
+        config.kind, sample, vocab_size=vocab_size, **split_option(config.kind, config.split), **special
+    )
 
 
 def iter_parts(documents: Iterable[Document], config: DataConfig) -> Iterator[tuple[Part, Document]]:
@@ -146,12 +145,6 @@ def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
             yield piece
             taken += len(piece.encode("utf-8"))
         seen += len(piece.encode("utf-8"))
-
-
-def vocabulary_for(text_bytes: int) -> int:
-    """The largest power of two that leaves BYTES_PER_ENTRY bytes of text for each entry."""
-    fitting = 2 ** max(0, (text_bytes // BYTES_PER_ENTRY).bit_length() - 1)
-    return min(max(fitting, SMALLEST_VOCABULARY), LARGEST_VOCABULARY)
 
 
 def write_splits(

@@ -42,7 +42,7 @@ class Task(ABC):
     row_length: int = 0  # of the longest rows, for which kernels are chosen
     flops_per_token: int | None = None  # of training, per token that is read; where it is known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
-    # Of the closing report, in evaluations: a training of a given time keeps it free. `evaluate` may change it.
+    # Duration of the closing report, in evaluations. A training of a given time keeps it free; `evaluate` may set it.
     closing_evaluations: float = 0.0
     starts_trained: bool = False  # True: the first weights are a checkpoint too, which may stay the best
     held_out_setting: str = ""  # the setting that decides how much data is held out

@@ -40,6 +40,9 @@ from foretell.text.untrusted_tokenizer import refuse_surrogates, rust_failures
 
 KINDS = ("characters", "words", "bytes", "bpe")
 DEFAULT_BPE_SIZE = 2048
+BPE_SPLIT = "qwen2"  # of a training: numbers digit by digit, and punctuation apart from the words it follows
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
+BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
 # The names of these pre-tokenizers in llama.cpp
 SPLITS: dict[str, TokenizerJson] = {"gpt2": byte_level_split(use_regex=True), "qwen2": pattern_split(QWEN2_PATTERN)}
@@ -114,6 +117,17 @@ def special_names(asked: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(asked))
     ends = [name for name in names if name in END_NAMES] or [END]
     return [*(name for name in names if name not in ends), *ends]
+
+
+def vocabulary_for(text_bytes: int, most: int = LARGEST_VOCABULARY) -> int:
+    """The largest power of two that leaves BYTES_PER_ENTRY bytes of text for each entry."""
+    fitting = 2 ** max(0, (text_bytes // BYTES_PER_ENTRY).bit_length() - 1)
+    return min(max(fitting, SMALLEST_VOCABULARY), most)
+
+
+def split_option(kind: str, split: str | None) -> dict[str, str]:
+    """How a training's tokenizer splits text into words, as an argument of `train_tokenizer`."""
+    return {"split": split or BPE_SPLIT} if kind == "bpe" or split else {}
 
 
 def split_at_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:

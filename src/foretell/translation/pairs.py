@@ -23,12 +23,11 @@ from foretell.data.lines import Note, TextFile, find_files
 from foretell.data.table import FORMATS, Table, list_names
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
+from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
-DEFAULT_BPE_SIZE = 8192
-SMALLEST_BPE_SIZE = 512
-BYTES_PER_ENTRY = 400  # text for each entry, so that entries are seen often enough to be learned
+LARGEST_VOCABULARY = 8192  # where the amount of text decides
 Part = Literal["train", "validation"]
 logger = logging.getLogger(__name__)
 
@@ -227,7 +226,5 @@ def train_side(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
     """A tokenizer of texts; the default size of a BPE vocabulary depends on the amount of text."""
     size = config.vocab_size
     if size is None and config.kind == "bpe":
-        fitting = sum(len(text.encode("utf-8")) for text in texts) // BYTES_PER_ENTRY
-        size = min(max(2 ** max(0, fitting.bit_length() - 1), SMALLEST_BPE_SIZE), DEFAULT_BPE_SIZE)
-    split = {"split": config.split or "qwen2"} if config.kind == "bpe" or config.split else {}
-    return train_tokenizer(config.kind, texts, vocab_size=size, **split)
+        size = vocabulary_for(sum(len(text.encode("utf-8")) for text in texts), LARGEST_VOCABULARY)
+    return train_tokenizer(config.kind, texts, vocab_size=size, **split_option(config.kind, config.split))

@@ -13,7 +13,7 @@ import torch
 
 from foretell.config import Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
-from foretell.files import CONFIG, MODEL_TYPE, open_regular, sync, write_text
+from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
@@ -51,7 +51,6 @@ from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
-TOKENIZER_FILE = "tokenizer.json"
 
 logger = logging.getLogger(__name__)
 
