@@ -59,7 +59,9 @@ def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
     ("options", "message"),
     [
         ({"steps": 2, "training": {"steps": 3}}, "steps is given twice"),
-        ({"step": 2}, "unknown configuration section 'step'"),
+        ({"step": 2}, "unknown option of train: 'step', did you mean 'steps'"),
+        ({"lr": 2, "task": "forecast"}, "unknown option of train: 'lr' .*learning_rate"),
+        ({"resume": "yes"}, "resume must be True or False, not 'yes'"),
         ({"data": {"text_feild": "x"}}, "did you mean 'text_field'"),
         ({"tokenizer": {"kindd": "x"}}, "did you mean 'kind'"),
     ],

@@ -102,6 +102,8 @@ def train(
     `foretell.errors`.
     """
     check_known(task, ("text", *TASK_MODULES), "task")
+    for name in sections:
+        check_known(name, (*(train.__kwdefaults__ or ()), *sorted(TrainOptions.__optional_keys__)), "option of train:")
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     given = {name: value for name, value in keywords.items() if value is not None}
     training: Mapping[str, Any] = sections.get("training", {})
@@ -315,6 +317,8 @@ def best_model(
     training: Training[Any, Any], resume: bool, progress: bool | None, reporter: Reporter | None
 ) -> LanguageModel:
     """Run a training with its displays, and load the best checkpoint."""
+    if not isinstance(resume, bool):
+        raise ConfigError(f"resume must be True or False, not {resume!r}")
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)

@@ -138,6 +138,7 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     assert "7 tokens" in foretell("explain", "run", "the cat", "--as-task", "--html", "pass.html").out  # bytes
     evaluated = foretell("evaluate", "run", "reviews.csv", "--json").json
     assert evaluated["examples"] == 24
+    assert foretell("evaluate", "run", "reviews.csv", "--limit", "9", "--json").json["examples"] == 9
     assert foretell("evaluate", "run", "reviews.csv", "--task", "text").code == 0
     assert foretell("generate", "run", "the cat", "--max-tokens", "3").code == 0
     refused = foretell("predict", "run", "")

@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        857,
+        862,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -62,7 +62,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        638,
+        648,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
@@ -72,7 +72,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         0,
-        6,
+        12,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table",
     ),
     ("evaluation", 0, 42, "rows as training reads them; questions that do not fit the context are left out, counted"),
@@ -127,7 +127,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 274, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 276, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     ("runs", 1, 233, "records of time, folds and training tokens; a table of runs as a document"),
     (
@@ -150,7 +150,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        193,
+        200,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0",
     ),

@@ -91,6 +91,11 @@ def whole(help: str, **options: Any) -> Parameter:
     return Parameter(help=help, converter=whole_number, **options)
 
 
+Limit = Annotated[
+    int | None, whole("Evaluate only the first N texts, questions, rows or pairs.", validator=at_least_one)
+]
+
+
 def read_text(argument: str | None, file: Path | None = None) -> str:
     """The text of an argument, of standard input for STANDARD_INPUT, or of the file of `--file`, whole and exact."""
     if (argument is None) == (file is None):

@@ -95,6 +95,7 @@ def evaluate_task(
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
     truncate: arguments.Truncate = None,
+    limit: arguments.Limit = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -111,4 +112,4 @@ def evaluate_task(
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
     table = open_table(file, encoding, arguments.names_of(columns), head_of(loaded).task.otherwise)
-    report(evaluate_file(loaded, table, given), json)
+    report(evaluate_file(loaded, table, given, limit), json)

@@ -292,7 +292,7 @@ class Table:
         first = QUOTED.sub("", next(self.lines(), ""))
         candidates = [] if "," in first else [each for each in SEPARATORS if each in first]
         if candidates:
-            logger.info(f"separator   {SEPARATORS[candidates[0]]}, not a comma: {self}")
+            self.note_once(f"separator   {SEPARATORS[candidates[0]]}, not a comma", str(self))
         return next(iter(candidates), ",")
 
     def cells(self) -> Iterator[Cells]:
