@@ -125,5 +125,5 @@ def test_a_plan_has_the_figures_of_the_command_line() -> None:
     assert (figures["gpus"], figures["training"]["parallel"]) == (8, "fsdp")
     assert "money" in str(plan)
     assert foretell.plan("tiny", gpu="h100", only="generating").trained is None
-    with pytest.raises(UsageError, match="--gpus 0"):
+    with pytest.raises(UsageError, match="gpus 0"):
         foretell.plan("tiny", gpus=0)

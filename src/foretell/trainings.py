@@ -265,7 +265,7 @@ def finetune(
     elif isinstance(data, str | Path):
         training = FinetuneTraining(make_request(data, task=task, **options))
     else:
-        raise ConfigError(f"--task {task} takes one file; give its path")
+        raise ConfigError(f"task {task} takes one file; give its path")
     return best_model(training, resume, progress, reporter)
 
 
@@ -351,6 +351,8 @@ def plan(
     overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
     shape, settings, count = planned(request, size, tokens, gpus)
+    if only != "generating" and tokens is None and request.steps is None:
+        logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
     devices = find_devices(gpu, gpus)
     trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
     generated = None if only == "training" else plan_generating(shape, devices, context)
@@ -378,5 +380,4 @@ def planned(
         tokens = float(request.steps * training.batch_size * model.context_length)
     if tokens is None:
         tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
-        logger.info(f"--tokens is not given; {tokens:.3g} are {TOKENS_PER_PARAMETER} per parameter")
     return model, training, tokens

@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        862,
+        863,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -62,7 +62,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        648,
+        655,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
@@ -79,7 +79,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1587,
+        1593,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -87,7 +87,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1900,
+        1903,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -127,9 +127,9 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 276, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 272, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
-    ("runs", 1, 233, "records of time, folds and training tokens; a table of runs as a document"),
+    ("runs", 1, 239, "records of time, folds and training tokens; a table of runs as a document"),
     (
         "saved_model",
         1,
@@ -150,7 +150,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        200,
+        213,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0",
     ),

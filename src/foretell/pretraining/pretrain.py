@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model
-from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.weight_shapes import weight_shapes
@@ -165,10 +163,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if given is not None and given.fingerprint != own:
             raise request.changed("tokenizer", own, given.fingerprint)
 
-    def how_to_extend(self, steps: int = 0) -> str:
-        more = f" --steps {steps}" if steps else ""
-        run = shlex.quote(str(self.request.out))
-        return f"to train it further: {command_name()} train DATA --start-from {run}{more}"
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        return ["train", *record["data"], "--start-from", run]
 
 
 def describe_rows(config: Config, text: TokenizedText) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -296,8 +297,13 @@ def find_run(argument: str) -> Run:
     raise CheckpointError(f"no run '{argument}': no such path, no run of that name{known}")
 
 
+def by_numbers(path: Path) -> str:
+    """A key for names in order, x-2 before x-10."""
+    return re.sub(r"\d+", lambda match: match[0].zfill(20), path.name)
+
+
 def find_runs(folder: Path) -> list[Run]:
     try:
-        return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+        return [Run(path) for path in sorted(folder.iterdir(), key=by_numbers) if is_run(path)]
     except OSError as error:
         raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None
