@@ -62,13 +62,13 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        655,
+        662,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
-    ("convert", 2, 121, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
+    ("convert", 2, 120, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
     (
         "data",
         0,
@@ -79,7 +79,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1593,
+        1596,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -127,7 +127,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 272, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 277, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     ("runs", 1, 239, "records of time, folds and training tokens; a table of runs as a document"),
     (
@@ -140,7 +140,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        837,
+        840,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "

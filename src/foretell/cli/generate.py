@@ -67,6 +67,8 @@ def generate(
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
     shown = texts[0] if len(texts) == 1 and not (json or out or prompt_file) else None
+    if progress and n == 1 and shown is not None:
+        raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
     loaded = options.open(model, ids, allow_special=allow_special, texts=texts, shown=shown)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.generation.sequence import NoRoomError

@@ -23,6 +23,7 @@ from foretell.pretraining.resolve import (
     check_row_fits,
     check_size_fits,
     describe_rows_read,
+    in_times,
     mean_row,
     resolve_config,
     shape_of,
@@ -184,4 +185,4 @@ def describe_dropout(config: Config, text: TokenizedText) -> str:
     train, rows = text.store.splits["train"], training.steps * training.batch_size
     epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
-    return f"{shown}, for a text that is read {epochs:.1f} times"
+    return f"{shown}, for a text that is read {in_times(epochs)}"
