@@ -55,10 +55,6 @@ class Ending:
     where: str
 
 
-def silent(what: str, where: str) -> None:
-    """No note on a file that is read again."""
-
-
 def task_of(path: Path, fields: set[str]) -> EvaluationTask:
     """'choice', 'ending' or 'text', by `first_fields`, or by the first row of a table without names."""
     if _is_mmlu(path):
@@ -73,7 +69,7 @@ def task_of(path: Path, fields: set[str]) -> EvaluationTask:
 def first_fields(path: Path) -> set[str]:
     """The fields of the first record; empty without fields, for a table of one column, or unreadable."""
     try:
-        table = replace(open_table(path), note=silent)
+        table = replace(open_table(path), note=lambda *_: None)  # it is read again
         row = next(iter(table), None)
     except DataError:  # read_documents reports what is wrong, and where
         return set()
@@ -84,7 +80,7 @@ def first_fields(path: Path) -> set[str]:
 
 def _is_mmlu(path: Path) -> bool:
     try:
-        table = replace(open_table(path), note=silent)
+        table = replace(open_table(path), note=lambda *_: None)  # it is read again
         if not isinstance(table.format, Delimited):
             return False
         _, row = next(table.cells(), ("", []))

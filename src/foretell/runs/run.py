@@ -51,6 +51,7 @@ WRITTEN += (
     *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")),
 )
 
+NUMBER = re.compile(r"\d+")
 logger = logging.getLogger(__name__)
 
 
@@ -297,13 +298,9 @@ def find_run(argument: str) -> Run:
     raise CheckpointError(f"no run '{argument}': no such path, no run of that name{known}")
 
 
-def by_numbers(path: Path) -> str:
-    """A key for names in order, x-2 before x-10."""
-    return re.sub(r"\d+", lambda match: match[0].zfill(20), path.name)
-
-
 def find_runs(folder: Path) -> list[Run]:
     try:
-        return [Run(path) for path in sorted(folder.iterdir(), key=by_numbers) if is_run(path)]
+        paths = sorted(folder.iterdir(), key=lambda path: NUMBER.sub(lambda digits: digits[0].zfill(20), path.name))
+        return [Run(path) for path in paths if is_run(path)]
     except OSError as error:
         raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None

@@ -51,7 +51,10 @@ class TrainingRequest:
     def __post_init__(self) -> None:
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
-            self._check_misplaced(name)
+            for key in self.section(name).keys() - self.section_type(name).model_fields.keys():
+                homes = [each for each in self.config_type.model_fields if key in self.section_type(each).model_fields]
+                if homes:
+                    raise ConfigError(f"unknown key '{name}.{key}'; it is {homes[0]}.{key}")
             check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
         others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]
@@ -60,12 +63,6 @@ class TrainingRequest:
             raise ConfigError(
                 f"the model to start from has a shape; leave out model.{others[0]}, only {free} can change"
             )
-
-    def _check_misplaced(self, name: str) -> None:
-        """Refuse a key that is another section's."""
-        for key in self.section(name).keys() - self.section_type(name).model_fields.keys():
-            if home := next((n for n in self.config_type.model_fields if key in self.section_type(n).model_fields), ""):
-                raise ConfigError(f"unknown key '{name}.{key}'; it is {home}.{key}")
 
     def _check_duration(self) -> None:
         if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
