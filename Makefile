@@ -70,7 +70,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@touch $@
 
 fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences, a server under random requests: about half an hour
-	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest tests/generation/test_scheduler.py -k random
+	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest -m "" tests/generation/test_scheduler.py -k random
 	FORETELL_FUZZ_REQUESTS=24000 FORETELL_SOAK_SECONDS=600 FORETELL_LOAD=1 $(BIN)/pytest -m "" -s tests/serving/test_fuzz.py tests/serving/test_load.py tests/serving/test_leaving.py
 	FORETELL_CLICKS=4040 $(BIN)/pytest tests/serving/test_explorer_clicks.py
 

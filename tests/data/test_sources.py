@@ -593,6 +593,7 @@ def test_a_zip_is_refused_as_a_whole_before_any_file_is_read(tmp_path: Path, mon
         read_documents([path])
 
 
+@pytest.mark.long
 def test_a_text_of_short_lines_takes_a_few_times_its_size(tmp_path: Path) -> None:
     """Held as a list of lines, it takes 35 times its size."""
     path = write(tmp_path / "a.txt.gz", gzip.compress(b"a\n" * 500_000))

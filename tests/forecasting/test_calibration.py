@@ -15,8 +15,10 @@ from foretell.forecasting.calibration import (
     Calibration,
     HeldOut,
     calibrate,
+    calibrate_in,
     interval_of,
     load_calibration,
+    recent_change,
     scores_of,
 )
 from foretell.forecasting.forecaster import Forecast, load_forecaster
@@ -37,7 +39,7 @@ def test_intervals_of_new_windows_contain_their_level(too_wide, level):
     calibration = calibrate(made(300, 1, too_wide))
     inside = []
     for each in made(300, 2, too_wide):
-        low, high = calibration.interval(each.paths, level, each.spread)
+        low, high = calibration.interval(each.history, each.paths, level, each.spread)
         inside.append((each.actual >= low) & (each.actual <= high))
     assert 100 * np.mean(inside) == pytest.approx(level, abs=3)
     if too_wide != 1:  # so the test can fail: the paths' own intervals do not
@@ -48,8 +50,8 @@ def test_intervals_of_new_windows_contain_their_level(too_wide, level):
 
 def test_intervals_of_any_levels_do_not_cross():
     calibration = calibrate(made(3, 1))
-    paths = made(1, 2)[0].paths
-    bounds = [calibration.interval(paths, level, 1.0) for level in (0.5, 50, 80, 80.5, 95, 99.9)]
+    (window,) = made(1, 2)
+    bounds = [calibration.interval(window.history, window.paths, level, 1.0) for level in (0.5, 50, 80, 80.5, 95, 99.9)]
     lows, highs = np.array([low for low, _ in bounds]), np.array([high for _, high in bounds])
     assert (np.diff(lows, axis=0) <= 0).all()
     assert (np.diff(highs, axis=0) >= 0).all()
@@ -66,6 +68,39 @@ def test_a_level_beyond_what_the_scores_can_show_takes_the_largest():
 def test_missing_values_and_paths_without_width_have_finite_scores():
     constant = HeldOut(np.zeros(1), np.array([np.nan, 2.0, 2.5]), np.full((5, 3), 2.0), 10.0)
     assert scores_of(constant).tolist() == [0, pytest.approx(0.5 / 0.1)]
+
+
+def turbulent(windows: int, seed: int) -> list[HeldOut]:
+    """Windows of a random walk whose steps are ten times as large in every other window, and paths that ignore it."""
+    rng = np.random.default_rng(seed)
+    held_out = []
+    for index in range(windows):
+        walk = ((10 if index % 2 else 1) * rng.normal(size=130)).cumsum()
+        history, actual = walk[:-10], walk[-10:]
+        held_out.append(HeldOut(history, actual, history[-1] + rng.normal(size=(60, 10)).cumsum(1), 1.0))
+    return held_out
+
+
+def test_intervals_are_in_units_of_recent_changes_where_these_tell_more_than_the_paths():
+    calibration = calibrate(turbulent(100, 1))
+    assert calibration.unit == "changes"
+    own = calibrate_in("paths", turbulent(100, 1), None, None)
+    new = turbulent(300, 2)
+    assert calibration.loss(new) < 0.8 * own.loss(new)
+    for half in (new[::2], new[1::2]):
+        bounds = [(each, *calibration.interval(each.history, each.paths, 80, 1.0)) for each in half]
+        inside = [(each.actual >= low) & (each.actual <= high) for each, low, high in bounds]
+        assert 100 * np.mean(inside) == pytest.approx(80, abs=4)
+    assert calibrate(made(40, 1)).unit == "paths"
+    assert calibrate(turbulent(6, 1)).unit == "paths", "too few windows choose nothing"
+    assert calibrate(made(40, 1), prior=calibration).scores == calibrate(made(40, 1)).scores, "of another unit"
+
+
+def test_recent_changes_count_the_last_one_most_and_leave_missing_values_out():
+    assert recent_change(np.array([0.0, 3.0, np.nan, 5.0, 1.0])) == pytest.approx(
+        np.sqrt((4**2 + 0.94**3 * 3**2) / (1 + 0.94**3))
+    )
+    assert recent_change(np.zeros(1)) == 0
 
 
 def test_training_calibrates_the_best_checkpoint(forecaster, run_directory, session):

@@ -106,7 +106,7 @@ def test_lessons_texts_hold_no_code(entry):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each.name, marks=pytest.mark.long if each.name == "induction" else ()) for each in ENTRIES],
+    [pytest.param(each.name, marks=pytest.mark.long if each.name in {"induction", "sort"} else ()) for each in ENTRIES],
 )
 def test_a_lesson_without_one_of_its_values_fails(lessons, name):
     entry = next(entry for entry in ENTRIES if entry.name == name)

@@ -61,7 +61,9 @@ def weights_after(objective: Objective, batch: Batch, config: TrainingConfig) ->
     return copy.deepcopy(objective.decoder.state_dict())
 
 
-@pytest.mark.parametrize("documents", [False, True], ids=["rows", "documents"])
+@pytest.mark.parametrize(
+    "documents", [pytest.param(False, id="rows", marks=pytest.mark.long), pytest.param(True, id="documents")]
+)
 @pytest.mark.parametrize(("changes", "count"), CASES.values(), ids=CASES)
 def test_compiled_training_is_the_same_training(
     documents: bool,

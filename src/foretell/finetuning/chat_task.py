@@ -16,7 +16,6 @@ from foretell.finetuning.chat_data import ChatData, PackedChats
 from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.lora import LoRAConfig
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import ReplayedRow, ReplayedToken, Sample, Task
@@ -24,7 +23,6 @@ from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
-from foretell.weight_shapes import count_parameters
 
 SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)
@@ -51,15 +49,13 @@ class ChatTask(Task):
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
         self.model = decoder = tuned.decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
+        self.row_length = config.model.context_length
         self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
         self.held_out = PackedChats(data.held_out, config.model.context_length)
         self.loss_before: float | None = None  # on held-out answers, known in a run that was not resumed
         self.shown = [
             chat for chat in (data.held_out or data.train) if first_answer(chat) < config.model.context_length
         ]
-
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
 
     def batch(self, step: int) -> Batch:
         return self.train.batch(step, self.config.training.batch_size)
@@ -84,11 +80,7 @@ class ChatTask(Task):
 
     def samples(self) -> list[Sample]:
         """The likeliest answers to the first questions held out."""
-        self.decoder.eval()
-        prompts = [chat.ids[: first_answer(chat)] for chat in self.shown[:SAMPLES]]
-        samples = [self._answer(prompt) for prompt in prompts]
-        self.decoder.train()
-        return samples
+        return [self._answer(chat.ids[: first_answer(chat)]) for chat in self.shown[:SAMPLES]]
 
     def _answer(self, prompt: list[int]) -> Sample:
         completer = make_completer(self.tuned, [prompt], SAMPLING)
@@ -101,13 +93,6 @@ class ChatTask(Task):
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.digest}
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            **self.about,
-            "parameters": count_parameters(self.config.model),
-        }
 
 
 def first_answer(chat: ChatTokens) -> int:

@@ -29,7 +29,6 @@ from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, 
 from foretell.finetuning.split import check_groups, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.language_model import LanguageModel
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Task
@@ -108,7 +107,7 @@ class FinetuneTask(Task):
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):
         self.config, self.data, self.tuned, self.about = config, data, tuned, about
         self.head, settings = head_of(tuned), config.finetuning
-        self.has_held_out = bool(data.dev)
+        self.row_length, self.has_held_out = config.model.context_length, bool(data.dev)
         self.objective = TaskObjective(
             tuned.decoder, self.head, settings.lm_weight, settings.head_dropout, config.training.label_smoothing
         )
@@ -118,9 +117,6 @@ class FinetuneTask(Task):
         self.weights = self.head.task.weights(data.train, settings.class_weights)  # (N,)
         self.kept = frozenset(tuned.tokenizer.special_tokens.values())
         self.model = weights_by_path(tuned.decoder, self.head)
-
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.tuned.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
 
     def batch(self, step: int) -> TaskBatch:
         indices = self.order.indices(step)

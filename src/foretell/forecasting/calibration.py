@@ -4,9 +4,10 @@ Combining forecasts lowers the error where their errors differ (Bates and Grange
 With few values to learn from, such as two series of weeks, a repeated season is better than any model trained on them.
 
 Intervals are changed so that they hold on values that the model was not trained on. The score of a held-out
-value is its distance from the median of the paths, in units of the half-width of the paths' own 80% interval on that
-side. The interval of a level extends from the median by a quantile of the scores, in the same units (conformal
-prediction with scores scaled by the model's own uncertainty: Lei et al. 2018, "Distribution-Free Predictive Inference
+value is its distance from the median of the paths, in units of a width that the history gives: the half-width of the
+paths' own 80% interval on that side, or the size of recent changes, which follows calm and turbulent years of a price.
+The interval of a level extends from the median by a quantile of the scores, in the same units (conformal
+prediction with scaled scores: Lei et al. 2018, "Distribution-Free Predictive Inference
 for Regression", section 5.2; Romano et al. 2019, "Conformalized Quantile Regression"). Scores of all steps and series
 are pooled. Intervals of all levels come from one list of scores, so they never cross.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -83,6 +85,8 @@ INTERVALS = "intervals.json"  # in a saved model
 BASE_LEVEL = 80.0  # percent; its bounds vary less from sample to sample than those further out
 LEAST_WIDTH = 0.01  # of a half-width, in standard deviations of the context: paths that all agree have none
 LEVELS = np.arange(101.0)
+LEAST_UNIT_GAIN = 0.05  # of the interval score; with less, scores are in units of the paths' own widths
+FEWEST_WINDOWS = 8  # that choose a unit
 PRIOR_WINDOWS = 4  # held-out windows that the intervals of the model before its training count for
 
 Bounds = tuple[np.ndarray, np.ndarray]
@@ -99,11 +103,32 @@ def interval_of(paths: np.ndarray, level: float) -> Bounds:
     return low, high
 
 
-def half_widths(paths: np.ndarray, spread: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The median (H,) of paths, and the widths below and above it. spread: the standard deviation of the context."""
-    median, (low, high) = np.median(paths, 0), interval_of(paths, BASE_LEVEL)
-    least = LEAST_WIDTH * spread
-    return median, np.maximum(median - low, least), np.maximum(high - median, least)
+Unit = Literal["paths", "changes"]  # of scores: the width of the paths' own interval, or of recent changes
+DECAY = 0.94  # of squared changes per step, the value of RiskMetrics for days (J.P. Morgan 1996, section 5.3)
+REMEMBERED = 100  # changes, of which the first counts 0.002 of the last
+
+
+def recent_change(history: np.ndarray) -> float:
+    """The root mean square of the last changes of a history (T,) from step to step, the last one counted most."""
+    changes = np.diff(history[-REMEMBERED - 1 :])
+    weights = np.where(np.isnan(changes), 0, DECAY ** np.arange(len(changes))[::-1])
+    return float(np.sqrt(np.nansum(weights * changes**2) / max(weights.sum(), np.finfo(float).tiny)))
+
+
+def half_widths(
+    history: np.ndarray, paths: np.ndarray, spread: float, unit: Unit = "paths"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The median (H,) of paths, and the widths below and above it. spread: the standard deviation of the context.
+
+    In units of changes, a width grows with the square root of the steps, as a random walk does.
+    """
+    median, least = np.median(paths, 0), LEAST_WIDTH * spread
+    if unit == "changes":
+        below = above = recent_change(history) * np.sqrt(np.arange(1, len(median) + 1))
+    else:
+        low, high = interval_of(paths, BASE_LEVEL)
+        below, above = median - low, high - median
+    return median, np.maximum(below, least), np.maximum(above, least)
 
 
 class Calibration(Section):
@@ -112,6 +137,7 @@ class Calibration(Section):
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
     windows: int = Field(gt=0)  # stretches of series that the scores are from
     combination: Combination | None = None  # of the forecasts; None: the model's alone
+    unit: Unit = "paths"
 
     @model_validator(mode="after")
     def _check(self) -> Calibration:
@@ -119,16 +145,27 @@ class Calibration(Section):
             raise ValueError("scores must be at least 0, in ascending order")
         return self
 
-    def interval(self, paths: np.ndarray, level: float, spread: float) -> Bounds:
-        """The bounds (H,), (H,) of a level in percent around the median of paths (samples, H)."""
-        median, below, above = half_widths(paths, spread)
+    def interval(self, history: np.ndarray, paths: np.ndarray, level: float, spread: float) -> Bounds:
+        """The bounds (H,), (H,) of a level in percent around the median of paths (samples, H) after a history."""
+        median, below, above = half_widths(history, paths, spread, self.unit)
         factor = float(np.interp(level, LEVELS, self.scores))
         return median - factor * below, median + factor * above
 
+    def loss(self, held_out: Sequence[HeldOut]) -> float:
+        """The mean interval score at BASE_LEVEL, in standard deviations of the context: the width, and for a value
+        outside the distance to it times 2 / (1 - level) (Gneiting and Raftery 2007, "Strictly Proper Scoring Rules,
+        Prediction, and Estimation", equation 43)."""
+        losses, price = [], 2 / (1 - BASE_LEVEL / 100)
+        for each in held_out:
+            low, high = self.interval(each.history, each.paths, BASE_LEVEL, each.spread)
+            outside = np.maximum(low - each.actual, 0) + np.maximum(each.actual - high, 0)
+            losses.append(np.nanmean(high - low + price * outside) / each.spread)
+        return float(np.mean(losses))
 
-def scores_of(held_out: HeldOut) -> np.ndarray:
+
+def scores_of(held_out: HeldOut, unit: Unit = "paths") -> np.ndarray:
     """The scores of held-out values that are not missing."""
-    median, below, above = half_widths(held_out.paths, held_out.spread)
+    median, below, above = half_widths(held_out.history, held_out.paths, held_out.spread, unit)
     error = held_out.actual - median
     scores = np.abs(error) / np.where(error < 0, below, above)
     return scores[~np.isnan(scores)]
@@ -139,18 +176,32 @@ def calibrate(
 ) -> Calibration:
     """The calibration from held-out windows of combined forecasts, at least one of them with a value.
 
-    Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
-    The scores of `prior` count like PRIOR_WINDOWS more windows, since the scores of one window are alike.
+    Its unit is the paths' own unless recent changes give a smaller loss, by LEAST_UNIT_GAIN, on enough windows to
+    tell.
     """
-    scores = np.concatenate([scores_of(each) for each in held_out])
+    own, changes = (calibrate_in(unit, held_out, combination, prior) for unit in get_args(Unit))
+    is_better = changes.loss(held_out) < (1 - LEAST_UNIT_GAIN) * own.loss(held_out)
+    return changes if is_better and len(held_out) >= FEWEST_WINDOWS else own
+
+
+def calibrate_in(
+    unit: Unit, held_out: Sequence[HeldOut], combination: Combination | None, prior: Calibration | None
+) -> Calibration:
+    """The calibration in one unit.
+
+    Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
+    The scores of `prior`, if they are in this unit, count like PRIOR_WINDOWS more windows, since the scores of one
+    window are alike.
+    """
+    scores = np.concatenate([scores_of(each, unit) for each in held_out])
     assert len(scores), "windows without a known value are left out before"
-    if prior is not None:
+    if prior is not None and prior.unit == unit:
         copies = PRIOR_WINDOWS * len(scores) / len(held_out) / (len(LEVELS) - 2)
         scores = np.concatenate([scores, np.repeat(prior.scores[1:-1], max(1, round(copies)))])
     scores = np.sort(scores)
     ranks = np.clip(np.ceil((len(scores) + 1) * LEVELS / 100).astype(int), 1, len(scores))
     quantiles = (0.0, *scores[ranks[1:] - 1].tolist())
-    return Calibration(scores=quantiles, windows=len(held_out), combination=combination)
+    return Calibration(scores=quantiles, windows=len(held_out), combination=combination, unit=unit)
 
 
 def save_calibration(directory: Path, calibration: Calibration) -> None:

@@ -153,7 +153,7 @@ class Forecaster:
         """The bounds (H,), (H,) of a level in percent after a history, from its paths (samples, H)."""
         if self.calibration is None:
             return interval_of(paths, level)
-        low, high = self.calibration.interval(paths, level, self.spread(history, paths.shape[1], context))
+        low, high = self.calibration.interval(history, paths, level, self.spread(history, paths.shape[1], context))
         least = self.least(history)
         return np.maximum(low, least), np.maximum(high, least)
 

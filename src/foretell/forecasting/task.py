@@ -32,7 +32,6 @@ from foretell.forecasting.windows import (
 )
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Sample, Task
@@ -95,6 +94,7 @@ class ForecastTask(Task):
         self.starts_trained = "from" in about and config.series.hold_out
         self.codec = SeriesCodec(config.codec)
         self.objective = OrdinalObjective(decoder, config.codec.bins, config.series.smoothing)
+        self.row_length = config.model.context_length
         self.flops_per_token = training_flops_per_token(config.model)
         horizon, seed = config.series.horizon, config.training.seed
         values = [each.values for each in series]
@@ -103,21 +103,13 @@ class ForecastTask(Task):
         self.has_held_out = any(counts)
         self.closing_evaluations = self.closing_cost() if self.has_held_out else 0.0
         taught = [each[: len(each) - count] for each, count in zip(values, counts, strict=True)]
-        self.source = WindowSource(taught, self.codec, config.series, self.length, config.training.batch_size, seed)
-
-    @property
-    def length(self) -> int:
-        """The values in a row: the model's context."""
-        return self.config.model.context_length
+        self.source = WindowSource(taught, self.codec, config.series, self.row_length, config.training.batch_size, seed)
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
-        evaluated = max(1, len(self.evaluated_windows)) * self.length
+        evaluated = max(1, len(self.evaluated_windows)) * self.row_length
         sampled = len(self.calibration_windows) * CALIBRATION_PATHS * self.config.series.horizon
         return len(self.contexts()) + SAMPLING_COST * sampled / evaluated
-
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.decoder, Use(device, dtype, self.length, is_training=True))
 
     def batch(self, step: int) -> Batch:
         return self.source.batch(step)
@@ -135,12 +127,12 @@ class ForecastTask(Task):
     def held_out_after(self, context: int | None = None) -> list[Window]:
         """The windows with `context` values before the held-out ones, or with all that fit."""
         config, values = self.config.series, [each.values for each in self.series]
-        return held_out_windows(values, self.length, config.horizon, context, config.held_out_windows, config.cycle)
+        return held_out_windows(values, self.row_length, config.horizon, context, config.held_out_windows, config.cycle)
 
     @property
     def evaluated_windows(self) -> list[Window]:
         """At most about `evaluation_tokens` in windows."""
-        return evenly_chosen(self.held_out, self.config.training.evaluation_tokens // self.length)
+        return evenly_chosen(self.held_out, self.config.training.evaluation_tokens // self.row_length)
 
     @cached_property
     def calibration_windows(self) -> list[Window]:
@@ -174,19 +166,19 @@ class ForecastTask(Task):
         rows = self.config.training.batch_size
         parts = (windows[first : first + rows] for first in range(0, len(windows), rows))
         batches = (
-            make_window_batch(part, self.codec, [window.scale() for window in part], self.length) for part in parts
+            make_window_batch(part, self.codec, [window.scale() for window in part], self.row_length) for part in parts
         )
         return evaluate(self.objective, batches, dtype).loss
 
     def loss_by_context(self, dtype: torch.dtype) -> dict[int, float]:
         """The loss on the held-out values by the number of values before them: 1, 2, 4, ... and all that fit."""
-        most = self.config.training.evaluation_tokens // self.length
+        most = self.config.training.evaluation_tokens // self.row_length
         windows = {context: evenly_chosen(self.held_out_after(context), most) for context in self.contexts()}
         return {context: self.loss_on(each, dtype) for context, each in windows.items() if each}
 
     def contexts(self) -> list[int]:
         """1, 2, 4, ... and the number of values that fit before the horizon."""
-        most = self.length - self.config.series.horizon
+        most = self.row_length - self.config.series.horizon
         return sorted({*(2**power for power in range(most.bit_length())), most})
 
     def samples(self) -> list[Sample]:
@@ -196,9 +188,8 @@ class ForecastTask(Task):
         history = series.values[: len(series) - horizon]
         if np.isnan(history).all():
             return []
-        forecaster = Forecaster(self.decoder.eval(), self.codec, horizon, season=self.config.series.cycle)
+        forecaster = Forecaster(self.decoder, self.codec, horizon, season=self.config.series.cycle)
         (paths,) = forecaster.sample_paths([history], horizon, SAMPLE_PATHS)
-        self.decoder.train()
         past, future = (" ".join(map(value_text, part)) for part in (history[-SHOWN_VALUES:], np.median(paths, 0)))
         return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]
 

@@ -232,7 +232,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             logger.info(f"forecasts   {combination.describe()}; {combination.describe_errors()}")
         logger.info(
             f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
-            f"in {time.monotonic() - began:.0f} s"
+            f"in {time.monotonic() - began:.0f} s{', as wide as recent changes' * (calibration.unit == 'changes')}"
         )
 
     def describe(self, task: ForecastTask) -> list[str]:

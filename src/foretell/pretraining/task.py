@@ -21,7 +21,6 @@ from foretell.generation.sequence import Sequence
 from foretell.language_model import save_model
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.pretraining.training_data import make_training_data
 from foretell.session.task import Sample, Task
@@ -44,15 +43,13 @@ class TextTask(Task):
         self.config, self.text, self.about = config, text, about
         self.decoder = self.model = decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
+        self.row_length = config.window_length
         self.flops_per_token = training_flops_per_token(config.model)
         self.data = make_training_data(text, config)
         self.has_held_out = self.data.held_out_tokens > 0
         tokenizer = text.tokenizer.reading(config.data.special)
         prompts, context_length = config.training.sample_prompts, config.model.context_length
         self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length)
-
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.decoder, Use(device, dtype, self.config.window_length, is_training=True))
 
     def batch(self, step: int) -> Batch:
         return self.data.batch(step)
@@ -97,7 +94,7 @@ class TextTask(Task):
         return f"{loss:.3f}, {shown}"
 
     def samples(self) -> list[Sample]:
-        return self.prompts.continue_all(self.decoder)
+        return [self.prompts.continue_one(self.decoder, prompt) for prompt in self.prompts.prompts]
 
     def save_model(self, directory: Path) -> None:
         save_model(directory, self.decoder, self.text.tokenizer)
@@ -146,13 +143,6 @@ class Prompts:
                 f"{self.context_length - 1}, one less than model.context_length"
             )
         return ids
-
-    def continue_all(self, decoder: Decoder) -> list[Sample]:
-        """Every prompt, continued; the decoder is left in training mode."""
-        decoder.eval()
-        samples = [self.continue_one(decoder, prompt) for prompt in self.prompts]
-        decoder.train()
-        return samples
 
     def continue_one(self, decoder: Decoder, prompt: list[int]) -> Sample:
         """A prompt and up to SAMPLE_TOKENS tokens after it."""

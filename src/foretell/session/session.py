@@ -19,7 +19,6 @@ from foretell.distributed.placement import gathered, own_part, passes, replicate
 from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.files import check_not_removed
-from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
@@ -68,7 +67,7 @@ class Session(Generic[AnyTask]):
         task.choose_kernels(device, dtype)
         freeze(task.model, training)
         globs = training.checkpoint_activations
-        self.recomputing = [Recomputing(model, globs, model.dropout_rng) for model in self.models()]
+        self.recomputing = [Recomputing(model, globs, model.dropout_rng) for model in task.models()]
         self.world = current_world()
         self.objective = self.spread()
         self.optimizer = make_optimizer(task.model, training, dtype)
@@ -87,10 +86,7 @@ class Session(Generic[AnyTask]):
             return objective
         if self.training.parallel == "ddp":
             return replicate(objective, self.trial_loss)
-        return shard(objective, self.models(), self.world)
-
-    def models(self) -> list[DropoutHost]:
-        return [module for module in self.task.objective.modules() if isinstance(module, DropoutHost)]
+        return shard(objective, self.task.models(), self.world)
 
     @contextmanager
     def passes(self) -> Iterator[None]:
@@ -99,6 +95,16 @@ class Session(Generic[AnyTask]):
             for recomputing in self.recomputing:
                 stack.enter_context(recomputing.suspended())
             yield stack.enter_context(passes(self.objective))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Passes in evaluation mode, after which the model is in training mode again."""
+        self.task.objective.eval()
+        try:
+            with self.passes():
+                yield
+        finally:
+            self.task.objective.train()
 
     def trial_loss(self, objective: nn.Module) -> torch.Tensor:
         """The loss on one row of this process, with no regard to its dropout masks."""
@@ -232,7 +238,7 @@ class Session(Generic[AnyTask]):
         """Bring the task's figures up to this step; the first one is the validation loss."""
         if self._evaluated_step == progress.step:
             return
-        with self.passes(), evaluations_shared_by(self.world):
+        with self.evaluating(), evaluations_shared_by(self.world):
             figures = self.task.evaluate(self.dtype)  # by all processes; the first one's count
         self._figures = self.world.decide(lambda: dict(figures))
         self._evaluated_step = progress.step
@@ -279,7 +285,7 @@ class Session(Generic[AnyTask]):
 
     def sample(self, progress: Progress) -> None:
         """Keep and report the samples of the task, if it has any."""
-        with self.passes():
+        with self.evaluating():
             samples = self.task.samples()
         if samples:
             self.run.write_sample(progress.step, SEPARATOR.join(sample.text for sample in samples))

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretell.model.dropout import DropoutHost
+from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.training.step import TrainingBatch
 
 
@@ -37,9 +39,10 @@ class Task(ABC):
     about: dict[str, Any]  # the entries of run.json beyond the configuration
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
+    row_length: int = 0  # of the longest rows, for which kernels are chosen
     flops_per_token: int | None = None  # of training, per token that is read; where it is known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
-    # that the closing report takes; a training of a given time leaves time for them; an evaluation may change it
+    # Of the closing report, in evaluations: a training of a given time keeps it free. `evaluate` may change it.
     closing_evaluations: float = 0.0
     starts_trained: bool = False  # True: the first weights are a checkpoint too, which may stay the best
     held_out_setting: str = ""  # the setting that decides how much data is held out
@@ -53,7 +56,8 @@ class Task(ABC):
         """Figures of the current weights on held-out data, by name; empty where no data is held out.
 
         The first one, lower is better, decides which checkpoint is best and when patience ends. It is logged as
-        `validation_loss`, the others under their own names. Matrix products run in `dtype`.
+        `validation_loss`, the others under their own names. Matrix products run in `dtype`, the model is in evaluation
+        mode.
         """
 
     @abstractmethod
@@ -65,15 +69,21 @@ class Task(ABC):
         parameters = sum(weight.numel() for weight in self.model.parameters())
         return {"config": self.config.model_dump(mode="json"), **self.about, "parameters": parameters}
 
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have none
+    def models(self) -> list[DropoutHost]:
+        """The whole models inside the objective."""
+        return [module for module in self.objective.modules() if isinstance(module, DropoutHost)]
+
+    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
         """Choose the kernels for training on a device, with matrix products in `dtype`."""
+        for model in self.models():
+            choose_kernels(model, Use(device, dtype, self.row_length, is_training=True))
 
     def fingerprints(self) -> dict[str, str]:
         """Digests, by name, that must be the same when a run resumes; kept in every checkpoint."""
         return {}
 
     def samples(self) -> list[Sample]:
-        """Outputs of the model to show and keep; the model is left in training mode."""
+        """Outputs of the model to show and keep."""
         return []
 
     def check(self, batch: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have nothing to check

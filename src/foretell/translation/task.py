@@ -17,7 +17,6 @@ from torch import Tensor
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
 from foretell.evaluation.perplexity import evaluate
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
@@ -68,6 +67,7 @@ class TranslationTask(Task):
         self.config, self.data, self.vocabulary, self.about = config, data, vocabulary, about
         self.encoder_decoder = self.model = model
         self.loader = loader
+        self.row_length = config.pairs.longest
         self.objective = PairObjective(model, config.training.label_smoothing, config.pairs.batch_tokens)
         self.left_out = len(data.train) - len(loader.pairs)
         self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
@@ -83,16 +83,13 @@ class TranslationTask(Task):
 
     @property
     def translator(self) -> Translator:
-        """The model as it is now, in evaluation mode while it translates."""
+        """The model as it is now."""
         return Translator(self.encoder_decoder, self.vocabulary)
 
     @property
     def quality_pairs(self) -> Sequence[Pair]:
         """The held-out pairs that are translated at each evaluation, and on which the length penalty is chosen."""
         return self.data.validation[:QUALITY_PAIRS]
-
-    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.model, Use(device, dtype, self.config.pairs.longest, is_training=True))
 
     def batch(self, step: int) -> PairBatch:
         return self.loader.batch(step)
@@ -109,9 +106,7 @@ class TranslationTask(Task):
         figures = {"validation_loss": evaluate(self.objective, batches, dtype).loss}
         if has_sacrebleu():
             translating = time.perf_counter()
-            self.model.eval()
             figures["bleu"] = measure_quality(self.translator, self.quality_pairs, GREEDY).bleu
-            self.model.train()
             ended = time.perf_counter()
             self.closing_evaluations = BEAM_COST * (ended - translating) / (ended - began)
         return figures
@@ -121,10 +116,7 @@ class TranslationTask(Task):
         pairs = self.data.validation or self.data.train
         sources = list(dict.fromkeys(pair.source for pair in pairs))
         chosen = sources[:: max(1, len(sources) // SAMPLES)][:SAMPLES]
-        self.model.eval()
-        translations = translate(self.translator, chosen, GREEDY)
-        self.model.train()
-        return [Sample(f"{each.source} → ", each.translation) for each in translations]
+        return [Sample(f"{each.source} → ", each.translation) for each in translate(self.translator, chosen, GREEDY)]
 
     def save_model(self, directory: Path) -> None:
         save_translator(directory, replace(self.translator, side_counts=self.side_counts))

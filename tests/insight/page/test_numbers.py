@@ -9,6 +9,7 @@ from foretell.config import SamplingConfig, make_section
 from foretell.generation.filters import Prefix, make_filters
 from foretell.insight.page.write_page import make_page, record_all
 from foretell.insight.trace import Trace
+from tests.insight.conftest import CONFIGURATIONS
 from tests.insight.page.test_block import assert_addressed_numbers_are_recorded, recorded
 
 TEXT = "abcdefghij"
@@ -49,6 +50,14 @@ def test_hovering_over_a_hidden_cell_says_so(smallest, open_page):
     assert "hidden: the key comes later" in opened.text("#reading")
 
 
+QUICK = ("gpt2", "llama", "parallel", "explicit core")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in CONFIGURATIONS],
+    indirect=True,
+)
 def test_every_kind_of_model_has_a_page_with_the_numbers_of_a_trace(config, make_model, open_page):
     model = make_model(config)
     opened = open_page(model, TEXT, f"#token=6&key=5&layer=1&head={config.num_heads - 1}")

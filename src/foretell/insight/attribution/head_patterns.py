@@ -103,7 +103,7 @@ class LayerPatterns(Shown):
 
     def document(self) -> DocumentSection:
         title = f"attention patterns of layer {self.layer}"
-        return DocumentSection(title, [Paragraph(ROWS), *(head.document() for head in self.heads)])
+        return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *(head.document() for head in self.heads)])
 
     def to_json(self) -> dict[str, Any]:
         return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
@@ -141,7 +141,9 @@ class HeadPatterns(Shown):
             DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
             for name, measure in MEASURES.items()
         ]
-        return DocumentSection("attention patterns of each head", [Paragraph(AVERAGES), *parts])
+        return DocumentSection(
+            "attention patterns of each head", [Paragraph(f"Layers down, heads across. {MEANS}"), *parts]
+        )
 
     def to_json(self) -> dict[str, Any]:
         layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
@@ -160,7 +162,7 @@ def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Ta
 
 
 ROWS = "Each row is a query token, each column a key token, both from the first to the last."
-AVERAGES = "Layers down, heads across. Means over all query tokens but the first, which can attend to itself only."
+MEANS = "Means are over all query tokens but the first, which can attend to itself only."
 
 
 @torch.inference_mode()
