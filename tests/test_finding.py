@@ -23,8 +23,10 @@ def test_an_unknown_name_is_answered_with_the_models_in_runs(tmp_path, monkeypat
     for name, file in (("trained", "run.json"), ("sorter", "config.json"), ("notes", "notes.txt")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / file).write_text("{}")
-    with pytest.raises(CheckpointError, match="; there is sorter, trained, primer, almanac$"):
-        find_model("nothing")
+    with pytest.raises(
+        CheckpointError, match="no model '': no such path.*; there is 'primer', 'almanac', 'sorter', 'trained'$"
+    ):
+        find_model("")
     with pytest.raises(CheckpointError, match="did you mean 'sorter'"):
         find_model("sortr")
 

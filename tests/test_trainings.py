@@ -59,7 +59,9 @@ def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
     ("options", "message"),
     [
         ({"steps": 2, "training": {"steps": 3}}, "steps is given twice"),
-        ({"step": 2}, "unknown configuration section 'step'"),
+        ({"step": 2}, "unknown option of train: 'step', did you mean 'steps'"),
+        ({"lr": 2, "task": "forecast"}, "unknown option of train: 'lr' .*learning_rate"),
+        ({"resume": "yes"}, "resume must be True or False, not 'yes'"),
         ({"data": {"text_feild": "x"}}, "did you mean 'text_field'"),
         ({"tokenizer": {"kindd": "x"}}, "did you mean 'kind'"),
     ],
@@ -123,5 +125,5 @@ def test_a_plan_has_the_figures_of_the_command_line() -> None:
     assert (figures["gpus"], figures["training"]["parallel"]) == (8, "fsdp")
     assert "money" in str(plan)
     assert foretell.plan("tiny", gpu="h100", only="generating").trained is None
-    with pytest.raises(UsageError, match="--gpus 0"):
+    with pytest.raises(UsageError, match="gpus 0"):
         foretell.plan("tiny", gpus=0)

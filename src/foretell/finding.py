@@ -9,6 +9,7 @@ from pathlib import Path
 
 from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
+from foretell.data.table import list_names
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
@@ -36,7 +37,7 @@ def find_model(argument: str) -> Path:
         return Path(str(files("foretell") / argument))
     if argument.startswith(PREFIX):
         return fetch_model(argument)
-    if _exists(Path(argument)):
+    if argument and _exists(Path(argument)):
         check_not_a_file(Path(argument))
         kind = "neither a run (run.json) nor a saved model (config.json)"
         if has_tokenizer(Path(argument)):
@@ -100,8 +101,8 @@ def _suggest(name: str) -> str:
     if NAME.fullmatch(name) and not name.startswith("runs/"):
         return f"; if it is on the Hub, write {PREFIX}{name}"
     folders = sorted(RUNS.iterdir()) if _exists(RUNS) else []
-    known = [*(path.name for path in folders if is_run(path) or _exists(path / CONFIG)), *SHIPPED]
-    return did_you_mean(name.removeprefix("runs/"), known) or f"; there is {', '.join(known)}"
+    known = [*SHIPPED, *(path.name for path in folders if is_run(path) or _exists(path / CONFIG))]
+    return did_you_mean(name.removeprefix("runs/"), known) or f"; there is {list_names(known)}"
 
 
 def _exists(path: Path) -> bool:

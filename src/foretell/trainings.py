@@ -102,6 +102,8 @@ def train(
     `foretell.errors`.
     """
     check_known(task, ("text", *TASK_MODULES), "task")
+    for name in sections:
+        check_known(name, (*(train.__kwdefaults__ or ()), *sorted(TrainOptions.__optional_keys__)), "option of train:")
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     given = {name: value for name, value in keywords.items() if value is not None}
     training: Mapping[str, Any] = sections.get("training", {})
@@ -263,7 +265,7 @@ def finetune(
     elif isinstance(data, str | Path):
         training = FinetuneTraining(make_request(data, task=task, **options))
     else:
-        raise ConfigError(f"--task {task} takes one file; give its path")
+        raise ConfigError(f"task {task} takes one file; give its path")
     return best_model(training, resume, progress, reporter)
 
 
@@ -315,6 +317,8 @@ def best_model(
     training: Training[Any, Any], resume: bool, progress: bool | None, reporter: Reporter | None
 ) -> LanguageModel:
     """Run a training with its displays, and load the best checkpoint."""
+    if not isinstance(resume, bool):
+        raise ConfigError(f"resume must be True or False, not {resume!r}")
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)
@@ -347,6 +351,8 @@ def plan(
     overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
     shape, settings, count = planned(request, size, tokens, gpus)
+    if only != "generating" and tokens is None and request.steps is None:
+        logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
     devices = find_devices(gpu, gpus)
     trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
     generated = None if only == "training" else plan_generating(shape, devices, context)
@@ -374,5 +380,4 @@ def planned(
         tokens = float(request.steps * training.batch_size * model.context_length)
     if tokens is None:
         tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
-        logger.info(f"--tokens is not given; {tokens:.3g} are {TOKENS_PER_PARAMETER} per parameter")
     return model, training, tokens

@@ -7,6 +7,9 @@ import math
 
 import pytest
 
+from foretell import evaluate, load
+from foretell.errors import UsageError
+
 QUESTION = {"query": "The cat sat on the", "choices": ["mat.", "moon, which is far away."], "gold": 0}
 
 
@@ -62,6 +65,18 @@ def test_only_the_first_texts_or_questions_are_evaluated_with_a_limit(foretell, 
     assert "of 1 text\n" in outcome.out
 
 
+@pytest.mark.parametrize(("wrong", "words"), [({"task": "quiz"}, "known: text, choice"), ({"limit": True}, "not True")])
+def test_wrong_arguments_from_python_are_refused(trained, files, wrong, words):
+    with pytest.raises(UsageError, match=words):
+        evaluate(load(trained), "cats.txt", **wrong)
+
+
+def test_a_note_on_a_file_appears_once(foretell, trained, tmp_path):
+    (tmp_path / "marked.csv").write_text("\ufefftext;b\nThe cat;2\n", encoding="utf-8")
+    lines = foretell("evaluate", trained, "marked.csv").err.splitlines()
+    assert sum(line.startswith(("byte order mark", "separator")) for line in lines) == 2
+
+
 def test_endings_are_recognised_by_their_fields(foretell, trained, files):
     assert foretell("evaluate", trained, "ending.jsonl", "--json").json["task"] == "ending"
     assert foretell("evaluate", trained, "ending.jsonl").out.splitlines()[-1].split() == ["endings", "1"]
@@ -76,7 +91,7 @@ def test_endings_are_recognised_by_their_fields(foretell, trained, files):
         (["-", "--task", "choice"], 2, "from a file"),
         (["cats.txt", "--task", "choice"], 1, "cats.txt, line 1: not JSON"),
         (["cats.txt", "--task", "quiz"], 2, "quiz"),
-        (["cats.txt", "--limit", "0"], 2, "--limit must be at least 1"),
+        (["cats.txt", "--limit", "0"], 2, "--limit. 0 is less than 1"),
         (["texts.jsonl"], 1, "texts.jsonl has the fields body; questions have the fields query, choices, gold"),
         (["texts.jsonl"], 1, "--text-field"),
         (["choice.jsonl", "--prompt-field", "query"], 2, "give both"),

@@ -138,6 +138,7 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     assert "7 tokens" in foretell("explain", "run", "the cat", "--as-task", "--html", "pass.html").out  # bytes
     evaluated = foretell("evaluate", "run", "reviews.csv", "--json").json
     assert evaluated["examples"] == 24
+    assert foretell("evaluate", "run", "reviews.csv", "--limit", "9", "--json").json["examples"] == 9
     assert foretell("evaluate", "run", "reviews.csv", "--task", "text").code == 0
     assert foretell("generate", "run", "the cat", "--max-tokens", "3").code == 0
     refused = foretell("predict", "run", "")
@@ -146,7 +147,11 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     assert foretell("predict", "run", "reviews.csv", "--out", "out.csv").code == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\n\nthe dog\n")))
     piped = foretell("predict", "run", "-", "--json")
-    assert len(piped.out.splitlines()) == 2 and "1 blank line left out of 3" in piped.err
+    answers = [json.loads(line)["label"] for line in piped.out.splitlines()]
+    assert [answer is None for answer in answers] == [False, True, False]
+    reviews = (files / "reviews.csv").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(reviews)))
+    assert foretell("evaluate", "run", "-", "--json").json["examples"] == 24
     missing = foretell("predict", "run", "missing.csv")
     assert missing.code == 0 and "'missing.csv' is read as a text: there is no such file" in missing.err
     (files / "book.xlsx").write_bytes(b"PK")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shlex
 from pathlib import Path
@@ -180,6 +181,13 @@ def test_evaluate_measures_what_follows_in_another_file(here, tmp_path, capfd):
     assert "coverage" not in made["seasonal_naive"]
 
 
+def test_standard_input_is_a_table(here, capfd, monkeypatch):
+    content = (here / "days.csv").read_bytes()
+    for command in (["forecast", "d", "-", "--samples", "2"], ["evaluate", "d", "-", "--samples", "2"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert run(command) == 0, capfd.readouterr().err
+
+
 def test_runs_lists_forecasters_next_to_other_runs(here, capfd):
     assert run(["runs", "--json"]) == 0
     (listed,) = json.loads(capfd.readouterr().out)["runs"]
@@ -193,10 +201,11 @@ REFUSED = {
     "a date format without a code": (["forecast", "d", "days.csv", "--date-format", "day"], 2, "--date-format 'day'"),
     "a decimal mark": (["forecast", "d", "days.csv", "--decimal", ";"], 2, "--decimal"),
     "no such series": (["forecast", "d", "days.csv", "--series", "b"], 1, "no series 'b'; there is a"),
-    "horizon": (["forecast", "d", "days.csv", "--horizon", "0"], 2, "horizon must be from 1 to 100,000"),
+    "horizon": (["forecast", "d", "days.csv", "--horizon", "0"], 2, "0 is less than 1"),
     "endless horizon": (["forecast", "d", "days.csv", "--horizon", "100000000000"], 2, "from 1 to 100,000"),
     "endless samples": (["forecast", "d", "days.csv", "--samples", "1000000000"], 2, "samples from 1 to 10,000"),
-    "samples": (["forecast", "d", "days.csv", "--samples", "0"], 2, "samples from 1 to 10,000"),
+    "samples": (["forecast", "d", "days.csv", "--samples", "0"], 2, "0 is less than 1"),
+    "long season": (["forecast", "d", "days.csv", "--season", "999"], 2, "the length of the longest series, not 999"),
     "no season": (["forecast", "d", "days.csv", "--season", "0"], 2, "0 is less than 1"),
     "levels": (["forecast", "d", "days.csv", "--levels", "80,x"], 2, "--levels '80,x'"),
     "level": (["forecast", "d", "days.csv", "--levels", "100"], 2, "between 0 and 100"),

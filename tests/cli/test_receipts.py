@@ -93,7 +93,13 @@ def test_a_changed_answer_is_exit_code_1_with_a_line_for_each_finding(foretell, 
 
 def test_what_is_not_a_receipt(foretell, trained, tmp_path):
     file = tmp_path / "file.json"
-    for content, words in [("{}", "has no receipt"), ("nothing", "is not readable JSON"), ("[" * 10_000, "JSON")]:
+    other = '{"request": {}, "format": 99}'
+    for content, words in [
+        ("{}", "has no receipt"),
+        (other, "format = 99"),
+        ("nothing", "is not readable JSON"),
+        ("[" * 10_000, "JSON"),
+    ]:
         file.write_text(content, encoding="utf-8")
         outcome = foretell("verify", file, "--model", trained)
         assert outcome.code == 1 and words in outcome.last_line

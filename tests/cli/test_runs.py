@@ -99,7 +99,9 @@ def test_losses_with_unequal_tokens_are_not_compared(foretell, here, corpus):
     assert "cannot be compared" not in foretell("runs", "first", "second").out
     other = ["characters" if option == "bytes" else option for option in QUICK]
     assert foretell("train", corpus, *other, "--out", "runs/third").code == 0
-    assert "these losses cannot be compared" in foretell("runs", "first", "third").out
+    outcome = foretell("runs", "first", "third")
+    assert "these losses cannot be compared" in outcome.out and "do not compare" not in outcome.out
+    assert outcome.out.count("validation loss, in nats per token") == 2  # each on its own axis
 
 
 def test_a_run_does_not_differ_from_itself(foretell, here):
@@ -115,7 +117,10 @@ def test_one_run_is_shown_with_its_curve(foretell, here):
 
 def test_another_folder_of_runs_can_be_listed(foretell, here):
     here.rename("elsewhere")
-    assert [listed["name"] for listed in foretell("runs", "elsewhere", "--json").json["runs"]] == ["first", "second"]
+    for name in ("first-2", "first-10"):
+        shutil.copytree("elsewhere/first", f"elsewhere/{name}")
+    names = [listed["name"] for listed in foretell("runs", "elsewhere", "--json").json["runs"]]
+    assert names == ["first", "first-2", "first-10", "second"]
 
 
 def test_the_picture_is_a_png(foretell, here, pictures):

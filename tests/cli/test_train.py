@@ -479,7 +479,7 @@ def test_a_finished_run_that_gets_more_steps_says_how(foretell, corpus):
     outcome = foretell("train", "--out", "x", "--resume", "auto", "--steps", "9")
     assert outcome.code == 2
     assert "x is finished after 3 steps, where its schedule ends" in outcome.last_line
-    assert outcome.last_line.endswith("train DATA --start-from x --steps 6")
+    assert outcome.last_line.endswith(f"train {corpus} --start-from x --steps 6 --out x-longer")
     assert foretell("train", corpus, "--start-from", "x", "--steps", "6", "--out", "y").code == 0
 
 

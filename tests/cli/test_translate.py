@@ -161,7 +161,7 @@ WRONG = {
     "both": (["translate", "pairs", "a", "--beam", "2", "--top-k", "3"], 2, "--top-k samples, and --beam searches"),
     "penalty": (["translate", "pairs", "a", "--length-penalty", "-1"], 2, "--length-penalty must be from 0 to 10"),
     "long": (["translate", "pairs", "the " * 300], 1, "line 1 has"),
-    "limit": (["evaluate", "pairs", "pairs.tsv", "--limit", "0"], 2, "--limit must be at least 1"),
+    "limit": (["evaluate", "pairs", "pairs.tsv", "--limit", "0"], 2, "0 is less than 1"),
 }
 
 

@@ -152,6 +152,10 @@ def test_info_lists_every_weight_and_their_sum(foretell, trained):
     assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
 
 
+def test_info_of_a_model_without_a_tokenizer_names_ids(foretell):
+    assert foretell("info", "almanac", "--json").json["tokenizer"]["kind"] == "ids"
+
+
 @pytest.mark.parametrize("model", ["trained", "primer", "int8", "int4", "huggingface", "gpt2"])
 def test_info_of_a_file_is_info_of_the_model(foretell, trained, exported, model, tmp_path):
     argument = trained if model == "trained" else "primer"

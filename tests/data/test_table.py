@@ -179,6 +179,25 @@ def test_a_table_with_another_separator_is_read_and_noted_once(tmp_path: Path, c
     ]
 
 
+def test_the_line_of_excel_names_the_separator(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("\ufeffsep=;\ntext;label\na, b;1\n", encoding="utf-8")
+    assert [(row.where, row.cells) for row in open_table(path)] == [(f"{path}, line 3", {"text": "a, b", "label": "1"})]
+
+
+def test_a_header_and_the_names_of_columns_exclude_each_other(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\na,1\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 1: a header with the names of --columns"):
+        list(open_table(path, columns=("text", "label")))
+
+
+def test_a_spreadsheet_is_refused_with_advice(tmp_path: Path):
+    (tmp_path / "book.xlsx").write_bytes(b"PK")
+    with pytest.raises(DataError, match="a spreadsheet; save it as CSV"):
+        open_table(tmp_path / "book.xlsx")
+
+
 def test_rows_are_located_by_their_first_line(tmp_path: Path):
     path = tmp_path / "rows.csv"
     path.write_text('text,label\n"a\nb",1\nc,2\n', encoding="utf-8")

@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        857,
+        863,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -62,24 +62,24 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        638,
+        693,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
-    ("convert", 2, 121, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
+    ("convert", 2, 120, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
     (
         "data",
         0,
-        -33,
+        -25,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table",
     ),
     ("evaluation", 0, 42, "rows as training reads them; questions that do not fit the context are left out, counted"),
     (
         "finetuning",
         4,
-        1568,
+        1579,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -87,7 +87,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1937,
+        1943,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -127,9 +127,9 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 250, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 253, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
-    ("runs", 1, 233, "records of time, folds and training tokens; a table of runs as a document"),
+    ("runs", 1, 236, "records of time, folds and training tokens; a table of runs as a document"),
     (
         "saved_model",
         1,
@@ -140,7 +140,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        837,
+        840,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -150,7 +150,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        210,
+        227,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0",
     ),

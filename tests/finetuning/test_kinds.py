@@ -89,6 +89,12 @@ def test_labels_and_numbers(task: str, labels: list[str], names: tuple[str, ...]
     assert isinstance(kind_of(settings), LabelKind if names else NumberKind)
 
 
+def test_numeric_labels_are_noted_with_the_task_for_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        settings_of("classify", ["1", "2", "3"] * 2)
+    assert "regress is the task that predicts a number" in caplog.text
+
+
 def test_numbers_are_learned_on_their_own_scale() -> None:
     settings = settings_of("regress", ["1", "3"] * 5)
     assert (settings.mean, settings.deviation) == (2, 1)
@@ -104,6 +110,7 @@ def test_numbers_are_learned_on_their_own_scale() -> None:
         ("regress", ["1", "nan"], "'nan' is not a finite number"),
         ("regress", ["1", "1e308"], "1e\\+308 is too large to compute with"),
         ("regress", ["1", "word"], "'word' is not a finite number"),
+        ("regress", ["1", "0,5"], "'0,5' is not a finite number, such as 0.5"),
         ("regress", ["1", "1"], "every number is 1"),
     ],
 )

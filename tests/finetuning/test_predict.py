@@ -90,6 +90,18 @@ def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tm
     assert "line 3" in caplog.text
 
 
+def test_each_line_of_a_text_file_has_its_prediction(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_bytes(b"\nthe film\r\n\nthe play\n")
+    predictions = [prediction for _, prediction in predict_file(model, open_table(tmp_path / "rows.txt"), NONE)]
+    assert [prediction is None for prediction in predictions] == [True, False, True, False]
+
+
+def test_null_is_named(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": null}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="column 'text' is null, not a text"):
+        list(predict_file(model, open_table(tmp_path / "rows.jsonl"), NONE))
+
+
 def test_a_label_with_a_line_break_or_of_many_characters_stays_on_one_line() -> None:
     broken = LabelPrediction(label="a\nb", probabilities={"a\nb": 0.75, "c" * 90: 0.25})
     assert broken.short().endswith("a⏎b")

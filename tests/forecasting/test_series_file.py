@@ -128,6 +128,7 @@ REFUSED = {
     "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear"),
     "numbers without a header": ("1,2\n3,4\n", "not clear"),
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
+    "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
     "infinite": ("ds,y\n1,1\n2,1e999\n", "line 3: '1e999' is not a number"),
     "beyond squares": ("ds,y\n1,1\n2,-1e151\n", "line 3: -1e151 is beyond 1e\\+150"),

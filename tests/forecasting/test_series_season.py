@@ -42,5 +42,6 @@ def test_what_is_given_or_usual_for_the_times_comes_first():
     assert choose_season(series, None) == (24, "the usual one for steps of 1 hour")
     assert choose_season(series, 7) == (7, "as given")
     assert choose_season([Series("a", WAVE, numbered())], None)[0] == PERIOD
-    with pytest.raises(UsageError, match="--season"):
-        choose_season(series, 0)
+    for season in (0, len(WAVE) + 1):
+        with pytest.raises(UsageError, match=f"the length of the longest series, not {season}"):
+            choose_season(series, season)

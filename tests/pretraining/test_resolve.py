@@ -17,7 +17,15 @@ from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory, state_parts, total, training_memory
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import MOST_EPOCHS, Facts, RowFacts, choose_dropout, resolve_config, steps_for_text
+from foretell.pretraining.resolve import (
+    MOST_EPOCHS,
+    Facts,
+    RowFacts,
+    choose_dropout,
+    in_times,
+    resolve_config,
+    steps_for_text,
+)
 from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import Choice, Machine
 from foretell.session.machine import Footprint, check_fits
@@ -36,6 +44,10 @@ def test_without_minutes_the_text_is_not_read_too_often():
     steps, reason = steps_for_text(100_000, 1000, None, 10.0, 10**9)
     assert steps == MOST_EPOCHS * 100
     assert "memorise" in reason
+
+
+def test_a_part_of_a_text_is_not_zero_times():
+    assert [in_times(epochs) for epochs in (12.34, 0.06, 0.0042)] == ["12.3 times", "0.1 times", "0.0042 times"]
 
 
 def test_the_more_often_a_text_is_read_the_more_is_dropped():

@@ -289,7 +289,8 @@ def test_an_invalid_text_is_an_error_of_its_field(server, path, body, field):
 
 def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):
     refused(server.post("/v1/embeddings", input=[999]), param="input")
-    refused(server.post("/v1/embeddings", input=[[]]), param="input")
+    for empty in ("", ["a", ""], [[]]):
+        refused(server.post("/v1/embeddings", input=empty), param="input")
     refused(server.post("/v1/score", text=["x"] * 200), param="text")
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
     refused(server.post("/v1/responses", input=image), param="input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import stat
 import sys
@@ -9,6 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter, Token
@@ -91,6 +93,11 @@ def whole(help: str, **options: Any) -> Parameter:
     return Parameter(help=help, converter=whole_number, **options)
 
 
+Limit = Annotated[
+    int | None, whole("Evaluate only the first N texts, questions, rows or pairs.", validator=at_least_one)
+]
+
+
 def read_text(argument: str | None, file: Path | None = None) -> str:
     """The text of an argument, of standard input for STANDARD_INPUT, or of the file of `--file`, whole and exact."""
     if (argument is None) == (file is None):
@@ -150,9 +157,25 @@ def names_file(text: str) -> bool:
     return False
 
 
+def split_lines(text: str) -> list[str]:
+    """The lines, cut at LF or CR LF as in files."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
+    """The path of a file; the content of standard input, which is read several times, is put into one."""
+    if tokens[0].value != STANDARD_INPUT:
+        return Path(tokens[0].value)
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "stdin.csv"
+    path.write_bytes(sys.stdin.buffer.read())
+    return path
+
+
 def lines_of(text: str, nothing: str) -> dict[int, str]:
     """The lines of a text that are not blank, by number; a DataError with the message `nothing` if there are none."""
-    all_lines = text.splitlines()
+    all_lines = split_lines(text)
     lines = {number: line for number, line in enumerate(all_lines, start=1) if line.strip()}
     if not lines:
         raise DataError(nothing)

@@ -79,7 +79,7 @@ def evaluate_chat(
     *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     base: Annotated[str | None, Parameter(help="A model to compare with: the one before tuning.")] = None,
     questions: Annotated[int, arguments.whole("Answers to show, of the first conversations.")] = 5,
-    limit: Annotated[int | None, arguments.whole("Evaluate only the first N conversations.")] = None,
+    limit: arguments.Limit = None,
     html: Annotated[Path | None, Parameter(help="Write the result as a page.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
@@ -87,8 +87,8 @@ def evaluate_chat(
     """Loss of a chat model on the answers of conversations, and its answers next to the answers of another model."""
     if not files:
         raise UsageError("give one or more files of conversations")
-    if questions < 0 or (limit is not None and limit < 1):
-        raise UsageError("--questions must be at least 0, and --limit at least 1")
+    if questions < 0:
+        raise UsageError("--questions must be at least 0")
     if html is not None:
         check_target(html, HTML_MARK)
     models = [options.open(each) for each in [model, *([] if base is None else [base])]]

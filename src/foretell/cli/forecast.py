@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
-SeriesFile = Annotated[Path, Parameter(help="A file with series: CSV, TSV, JSON or Parquet.")]
+SeriesFile = Annotated[
+    Path, Parameter(help="A file with series: CSV, TSV, JSON or Parquet; - reads CSV.", converter=arguments.input_file)
+]
 Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
 
@@ -122,7 +124,10 @@ def finish(session: Session[ForecastTask]) -> None:
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
-Samples = Annotated[int, arguments.whole("How many paths to sample per series.")]
+Horizon = Annotated[
+    int | None, arguments.whole("How many values; default: the training's.", validator=arguments.at_least_one)
+]
+Samples = Annotated[int, arguments.whole("How many paths to sample per series.", validator=arguments.at_least_one)]
 Minimum = Annotated[
     str | None,
     Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
@@ -134,7 +139,7 @@ def forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
+    horizon: Horizon = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
@@ -282,7 +287,7 @@ def evaluate_forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Annotated[int | None, arguments.whole("How many values; default: the training's.")] = None,
+    horizon: Horizon = None,
     windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
     stride: Annotated[int | None, arguments.whole("Values from one origin to the next; default: the horizon.")] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,

@@ -62,12 +62,16 @@ def generate(
     The prompt and its continuation appear on stdout while they are generated.
     """
     sampling.check()
-    texts = read_all_prompts(prompts, file, prompt_file)
+    numbered = read_all_prompts(prompts, file, prompt_file)
+    texts = [*numbered.values()]
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
     shown = texts[0] if len(texts) == 1 and not (json or out or prompt_file) else None
+    if progress and n == 1 and shown is not None:
+        raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
     loaded = options.open(model, ids, allow_special=allow_special, texts=texts, shown=shown)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
+    from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
     stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
@@ -77,7 +81,11 @@ def generate(
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
     watch = Timings(completer)
     proposer = make_proposer(loaded, speculate, drafting)
-    items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
+    try:
+        items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
+    except NoRoomError as error:
+        index = [len(sequence.prompt) for sequence in completer.sequences].index(error.prompt_tokens) // n
+        raise error.at(f"line {[*numbered][index]}") if prompt_file else error from None
     if out is not None or prompt_file is not None:
         write_completions(completer, items, n, out, progress)
     elif json or len(texts) > 1:
@@ -95,14 +103,14 @@ def generate(
         watch.show()
 
 
-def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> list[str]:
-    """The prompts: arguments, the text of a file, or the lines of one that are not blank."""
+def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> dict[int, str]:
+    """The prompts by number: arguments, the text of a file, or the lines of one that are not blank."""
     if sum(source is not None and source != [] for source in (prompts, file, prompt_file)) > 1:
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
     if prompt_file is None:
-        return [arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])]
+        return dict(enumerate(arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])))
     text = arguments.read_named(prompt_file, "--prompt-file")
-    return [*arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line").values()]
+    return arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line")
 
 
 class Timings:

@@ -206,13 +206,18 @@ def describe(
     name: str, config: ModelConfig, tokenizer: Tokenizer | None, weights: Iterable[StoredWeight]
 ) -> dict[str, Any]:
     """Configuration, tokenizer, cost and all weights, as plain values."""
+    from foretell.text import id_tokenizer
+
     listed = [asdict(weight) for weight in weights]
     parameters = sum(weight["parameters"] for weight in listed)
+    kind = tokenizer and tokenizer.kind
+    if tokenizer and kind == "words" and tokenizer.fingerprint == id_tokenizer(tokenizer.vocab_size).fingerprint:
+        kind = "ids"
     return {
         "name": name,
         "config": config.model_dump(mode="json"),
         "tokenizer": tokenizer
-        and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
+        and {"kind": kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
         "parameters": parameters,
         "weight_bytes": sum(weight["bytes"] for weight in listed),
         "training_flops_per_token": config.training_flops_per_token(parameters),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, RepeatArgumentError
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from foretell.cli import IMPORTED
@@ -162,6 +162,8 @@ def _usage(error: CycloptsError) -> str:
         option = (error.token.keyword or error.token.value).partition("=")[0]
         suggestion = hint(verb, option, [name for each in error.argument_collection for name in each.names])
         message = f"unknown option {option}{suggestion or '. Text that begins with a hyphen goes after --.'}"
+    if isinstance(error, RepeatArgumentError):
+        message = f"{error.token.keyword} is given twice; give it once"
     if isinstance(error, UnusedCliTokensError):
         message = f"too many arguments: {' '.join(map(repr, error.unused_tokens or []))}"
     if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError | UnusedCliTokensError):

@@ -52,6 +52,8 @@ def plan(
     from foretell.typesetting.text import document_text
 
     if backtest:
+        if size is not None or tokens is not None or settings:
+            raise UsageError("--backtest has its own trainings; leave out the others' size, tokens and settings")
         rows = speed.backtest()
         print_json([row.to_json() for row in rows]) if json else write(document_text(speed.backtest_document(rows)))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,12 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
-from foretell.errors import UsageError
+from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
     from foretell.finetuning.kind import TaskPrediction
+    from foretell.finetuning.predict import Predicted
 
 ROWS = "rows (csv, tsv, jsonl, json, parquet or txt)"
 
@@ -44,47 +46,53 @@ def predict(
     if out is not None and not is_one_file:
         raise UsageError(f"--out is for a FILE with {ROWS}")
     loaded = open_model(model, **options.keywords())
+    from foretell.data.table import Row
     from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.predict import find_table, predict_file, predict_rows, write_predictions
+    from foretell.finetuning.predict import find_table, iter_predictions, predict_file, predict_rows, write_predictions
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
     kind = head_of(loaded).task
+    predicted: Iterable[Predicted]
     if text == (arguments.STANDARD_INPUT,):
-        lines = arguments.lines_of(
-            arguments.read_text(text[0]), "there is no text on standard input; give one per line"
-        )
-        for prediction in predict_rows(loaded, [(line,) for line in lines.values()]):
-            print_json(prediction.to_json()) if json else write(prediction.short())
-        return
-    table = find_table(path, kind, encoding, arguments.names_of(columns)) if is_one_file else None
-    if table is None:
-        if is_one_file:
-            raise UsageError(f"{path} is a file of another kind; give a FILE with {ROWS}")
-        report(predict_rows(loaded, [text])[0], json)
-        return
-    given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
-    predicted = predict_file(loaded, table, given)
-    if out is not None:
-        with CountLine("predicting") as progress:
-            count = write_predictions(out, predicted, kind, progress, table.separator)
-        note(f"{out}: {count:,} row{'s' if count > 1 else ''}")
-        return
+        lines = arguments.split_lines(arguments.read_text(text[0]))
+        if not any(map(str.strip, lines)):
+            raise DataError("there is no text on standard input; give one per line")
+        rows = ((Row(f"line {number}", {}, False), (line,)) for number, line in enumerate(lines, start=1))
+        predicted = iter_predictions(loaded, rows)
+    elif not is_one_file:
+        return report(predict_rows(loaded, [text])[0], json)
+    else:
+        table = find_table(path, kind, encoding, arguments.names_of(columns))
+        if table is None:
+            raise UsageError(f"{path} is a file of another kind; save it as CSV, or give a FILE with {ROWS}")
+        predicted = predict_file(loaded, table, Columns(texts=tuple(column or ()), choices=tuple(choice_column or ())))
+        if out is not None:
+            with CountLine("predicting") as progress:
+                count = write_predictions(out, predicted, kind, progress, table.separator)
+            return note(f"{out}: {count:,} row{'s' if count > 1 else ''}")
     for row, result in predicted:
         if json:
-            print_json({**(result.to_json() if result else {kind.answer: None}), "row": row.cells})
+            answer = result.to_json() if result else {kind.answer: None}
+            print_json({**answer, **({"row": row.cells} if row.cells else {})})
         else:
             write(row_line(row, result))
+    return None
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:
     text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
-    return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}"
+    return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}".rstrip()
 
 
 def evaluate_task(
     model: arguments.Model,
-    file: Annotated[Path, Parameter(help="A csv, tsv, jsonl or json file with labelled rows.")],
+    file: Annotated[
+        Path,
+        Parameter(
+            help="A csv, tsv, jsonl or json file with labelled rows; - reads csv.", converter=arguments.input_file
+        ),
+    ],
     /,
     *,
     text_column: Annotated[
@@ -95,6 +103,7 @@ def evaluate_task(
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
     truncate: arguments.Truncate = None,
+    limit: arguments.Limit = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -111,4 +120,4 @@ def evaluate_task(
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
     table = open_table(file, encoding, arguments.names_of(columns), head_of(loaded).task.otherwise)
-    report(evaluate_file(loaded, table, given), json)
+    report(evaluate_file(loaded, table, given, limit), json)

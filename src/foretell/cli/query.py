@@ -123,7 +123,7 @@ def evaluate(
     fields: arguments.Fields = arguments.ALL_TEXTS,
     separator: Annotated[str, Parameter(help="What follows each prompt, as in its training.")] = "",
     allow_special: arguments.AllowSpecial = False,
-    limit: Annotated[int | None, arguments.whole("Evaluate only the first N texts or questions.")] = None,
+    limit: arguments.Limit = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:

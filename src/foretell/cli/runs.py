@@ -37,7 +37,7 @@ def runs(
         if png is not None or json:
             raise UsageError("--delete goes with the names of runs alone")
         return delete_runs(names)
-    from foretell.runs.summary import RunTable, differing_settings, summarize, warning_about
+    from foretell.runs.summary import RunTable, differing_settings, letters_of, summarize, warning_about
     from foretell.session.plots import MARKS, check_can_draw, write_png
 
     check_can_draw(png)
@@ -55,7 +55,10 @@ def runs(
     if json:
         print_json(table.to_json())
     elif folder is None:
-        results().print(coloured(f"{table}\n\n{draw([run.metrics.records() for _, run in summarized])}"))
+        letters, curves = letters_of(table.summaries), [run.metrics.records() for _, run in summarized]
+        groups = [[letter == group for letter in letters] for group in dict.fromkeys(letters)]
+        plots = [draw([curve * shown for curve, shown in zip(curves, group, strict=True)]) for group in groups]
+        results().print(coloured("\n\n".join([str(table), *plots])))
     elif summarized:
         write(str(table))
     return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from cyclopts import Parameter
 
 from foretell.cli import arguments
+from foretell.cli.command_line import configuration_field
 from foretell.cli.terminal import messages, note, results
 from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError
@@ -102,9 +103,8 @@ def check_tables(sections: dict[str, Any], where: str) -> None:
     """Refuse a value in the place of a section."""
     for name, values in sections.items():
         if not isinstance(values, dict):
-            raise ConfigError(
-                f"{where}: {name} = {values!r} is not a section; write {name}.KEY=VALUE, as in model.width=64"
-            )
+            field = configuration_field(name) or f"{name}.KEY"
+            raise ConfigError(f"{where}: {name} = {values!r} is in no section; write {field}=VALUE")
 
 
 def default_out(data: Sequence[str | Path], resume: bool) -> Path:

@@ -84,7 +84,7 @@ def evaluate_translation(
     reverse: Reverse = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    limit: Annotated[int | None, arguments.whole("Evaluate only the first N pairs.")] = None,
+    limit: arguments.Limit = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -93,8 +93,6 @@ def evaluate_translation(
     BLEU and chrF are sacrebleu's, with its default settings. Where a sentence has several translations, BLEU is also
     given against all of them.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit must be at least 1, not {limit}")
     decoding = choose_decoding(beam, length_penalty, {})
     from foretell.translation.pairs import read_pairs
     from foretell.translation.translate import evaluate_pairs, load_sacrebleu

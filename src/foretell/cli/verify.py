@@ -67,7 +67,7 @@ def parsed(text: str, name: str) -> Any:
 
 def receipts_in(value: Any) -> Iterator[dict[str, Any]]:
     """The receipts in an answer, wherever they are."""
-    if isinstance(value, dict) and str(value.get("format", "")).startswith("foretell.receipt/"):
+    if isinstance(value, dict) and ("request" in value or str(value.get("format")).startswith("foretell.receipt/")):
         yield value
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:

@@ -243,7 +243,6 @@ def check_expressible(config: ModelConfig, family: Family, families: Families = 
 
 
 def _describe(family: Family, missing: dict[str, tuple[object, object]]) -> str:
-    """`gpt2 cannot express position = 'rotary' (it has 'learned'), norm = ...`, at most three fields."""
-    parts = [f"{field} = {ours!r} (it has {theirs!r})" for field, (ours, theirs) in list(missing.items())[:3]]
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return f"{family.name} cannot express {', '.join(parts)}{more}"
+    """`gpt2 cannot express position = 'rotary' (it has 'learned'), norm = ...`."""
+    parts = [f"{field} = {ours!r} (it has {theirs!r})" for field, (ours, theirs) in missing.items()]
+    return f"{family.name} cannot express {', '.join(parts)}"

@@ -24,6 +24,7 @@ from foretell.errors import DataError, did_you_mean
 
 STANDARD_INPUT = "standard input"
 ZIP = ".zip"
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
 # A file that expands more often is refused once these bytes are read; 33 MB of short rows were 2.6 GB of objects
@@ -189,6 +190,8 @@ def find_files(path: Path) -> list[TextFile]:
             raise DataError(f"{path}: is a folder; give a file")
         if not path.is_file():
             raise DataError(f"{path}: not a regular file; give a file")
+        if path.suffix.lower() in SPREADSHEETS:
+            raise DataError(f"{path}: a spreadsheet; save it as CSV")
         return zip_members(path) if path.suffix.lower() == ZIP else [TextFile(path)]
 
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from foretell.config import DataConfig, make_section
+from foretell.config import DataConfig, check_known, make_section
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
 from foretell.errors import DataError, UsageError
 
@@ -69,7 +69,7 @@ def task_of(path: Path, fields: set[str]) -> EvaluationTask:
 def first_fields(path: Path) -> set[str]:
     """The fields of the first record; empty without fields, for a table of one column, or unreadable."""
     try:
-        table = open_table(path)
+        table = replace(open_table(path), note=lambda *_: None)  # it is read again
         row = next(iter(table), None)
     except DataError:  # read_documents reports what is wrong, and where
         return set()
@@ -80,7 +80,7 @@ def first_fields(path: Path) -> set[str]:
 
 def _is_mmlu(path: Path) -> bool:
     try:
-        table = open_table(path)
+        table = replace(open_table(path), note=lambda *_: None)  # it is read again
         if not isinstance(table.format, Delimited):
             return False
         _, row = next(table.cells(), ("", []))
@@ -200,8 +200,10 @@ def choose_task(
     data: str | Path, task: EvaluationTask | None, stride: int | None, config: DataConfig, limit: int | None
 ) -> EvaluationTask:
     """The task of a file; options that contradict it are a UsageError. No model is needed."""
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit must be at least 1, not {limit}")
+    if task is not None:
+        check_known(task, get_args(EvaluationTask), "task")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UsageError(f"limit must be a whole number, 1 or more, not {limit}")
     of_texts = config.rows or config.text_field is not None
     fields = set() if task or of_texts else first_fields(Path(data))
     chosen = task or ("text" if of_texts else task_of(Path(data), fields))

@@ -119,6 +119,8 @@ class Delimited(Format):
         columns = table.choose(header, header_at)
         indices = [header.index(name) for name in columns]
         for where, row in rows:
+            if row and row == list(table.columns):
+                raise DataError(f"{where}: a header with the names of --columns; leave the option out")
             if not row:
                 yield Row(where, {}, has_columns=False)
                 continue
@@ -144,7 +146,8 @@ class Delimited(Format):
                 ) from None
             if row is None:
                 return
-            yield where, row
+            if rows.line_num > 1 or row != ["sep=", ""]:  # Excel's line that names the separator
+                yield where, row
 
 
 class JsonLines(Format):
@@ -292,7 +295,7 @@ class Table:
         first = QUOTED.sub("", next(self.lines(), ""))
         candidates = [] if "," in first else [each for each in SEPARATORS if each in first]
         if candidates:
-            logger.info(f"separator   {SEPARATORS[candidates[0]]}, not a comma: {self}")
+            self.note_once(f"separator   {SEPARATORS[candidates[0]]}, not a comma", str(self))
         return next(iter(candidates), ",")
 
     def cells(self) -> Iterator[Cells]:

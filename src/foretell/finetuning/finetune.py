@@ -49,6 +49,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     baseline: dict[str, Any]
     cross_validation: CrossValidation | None = None
 
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        return ["finetune", run, record["data"][0], "--task", record["config"]["finetuning"]["task"]]
+
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
         assert request.data is not None

@@ -356,7 +356,7 @@ def cell_text(row: Row, column: str) -> str:
     value = row.cells.get(column)
     if isinstance(value, str):
         return value
-    what = "missing" if column not in row.cells else f"{str(value)[:40]!r}, not a text"
+    what = "missing" if column not in row.cells else f"{'null' if value is None else repr(str(value)[:40])}, not a text"
     raise DataError(f"{row.where}: column {column!r} is {what}; its columns are {list_names(list(row.cells))}")
 
 

@@ -62,7 +62,10 @@ class LabelKind(Kind):
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
-        return settings.model_copy(update={"labels": find_labels(examples)})
+        labels = find_labels(examples)
+        if len(labels) > 2 and all(parse_number(label) is not None for label in labels):
+            logger.info("labels      are numbers, each learned as a class; regress is the task that predicts a number")
+        return settings.model_copy(update={"labels": labels})
 
     def target(self, example: Example) -> Target:
         (label,) = example.labels

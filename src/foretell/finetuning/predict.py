@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
-from foretell.data.table import FORMATS, LINES, TEXT, Row, Table, open_table
+from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.head import head_of, input_format
@@ -90,8 +90,10 @@ def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator
     """
     kind = head_of(model).task
     columns = prediction_columns(table, kind, given)
-    empty, first = 0, ""
-    for row, prediction in iter_predictions(model, ((row, kind.texts(row, columns)) for row in table)):
+    rows, empty, first = iter(table), 0, ""
+    if isinstance(table.format, Lines):  # each line has a prediction, so that both correspond
+        rows = (replace(row, cells=row.cells or {TEXT: ""}) for row in table.records())
+    for row, prediction in iter_predictions(model, ((row, kind.texts(row, columns)) for row in rows)):
         if prediction is None:
             empty, first = empty + 1, first or row.where
         yield row, prediction

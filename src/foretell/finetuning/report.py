@@ -235,8 +235,8 @@ class TrainingReport(Shown):
         return replace(shown, parts=[*shown.parts, *advice])
 
 
-def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEvaluation:
-    """All figures on the rows of a file, compared with predicting its most frequent label, or its mean.
+def evaluate_file(model: LanguageModel, table: Table, given: Columns, limit: int | None = None) -> TaskEvaluation:
+    """All figures on the first `limit` rows of a file, compared with predicting its most frequent label, or its mean.
 
     Columns that are not given have the names of the training's columns, where the file has them.
     """
@@ -247,7 +247,7 @@ def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEva
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     columns = kind.find_columns(available, given, str(table))
-    examples = encode_examples(kind.read_all(table, columns), kind, input_format(model))
+    examples = encode_examples(kind.read_all(table, columns)[:limit], kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]
     baseline = kind.baseline(targets, targets)

@@ -55,6 +55,9 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
         return Choice(config, self.start_of(data).name, reasons, self.recorded(data), most)
 
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        return [*self.verb.split(), run, *record["data"]]
+
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""
         shapes, lora = weight_shapes(config.model), config.lora

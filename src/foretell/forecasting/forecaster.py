@@ -72,7 +72,7 @@ class Forecaster:
 
     def for_series(self, series: Sequence[Series], season: int | None = None) -> tuple[Forecaster, int]:
         """The forecaster with the season of these series where the training had none, and the default horizon."""
-        season = season or choose_season(series, None)[0]
+        season = choose_season(series, season)[0]
         horizon = self.horizon or default_horizon(series, season)
         return replace(self, season=self.season or season), horizon
 

@@ -209,8 +209,9 @@ def fingerprint(series: Sequence[Series]) -> str:
 def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str]:
     """The number of values per season, and why."""
     if given is not None:
-        if given < 1:
-            raise UsageError(f"--season must be at least 1, not {given}")
+        longest = max(map(len, series))
+        if not 1 <= given <= longest:
+            raise UsageError(f"season must be from 1 to {longest}, the length of the longest series, not {given}")
         return given, "as given"
     timeline = series[0].timeline
     if timeline.season is not None:

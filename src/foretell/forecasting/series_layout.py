@@ -235,6 +235,8 @@ def find_target(table: SeriesTable, rest: list[int], given: SeriesFormat, rememb
         names = ", ".join(table.names[index] for index in rest)
         raise DataError(f"{table.where}: the columns {names[:80]} may have the values; --target-column names one")
     other = next(table.names[index] for index in rest if index != named)
+    if other == table.names[named]:
+        raise DataError(f"{table.where}: two columns are called '{other[:40]}'; rename one")
     raise DataError(
         f"{table.where}: the column '{other[:40]}' is not used: {OWN_PAST}; --target-column {table.names[named]} "
         "leaves other columns out"

@@ -99,6 +99,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     curve = SERIES
     format = DETECT  # of the file, once it is read
 
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        return [*self.verb.split(), *record["data"], "--start-from", run]
+
     def choose_start(self) -> None:
         request = self.request
         if request.is_from_scratch or request.start is not None:

@@ -22,7 +22,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 from foretell.weight_shapes import count_parameters, weight_shapes
 
-MOST_TOKENS = 1e18
+MOST_TOKENS, MOST_GPUS = 1e18, 1_000_000
 UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
@@ -50,16 +50,16 @@ class Devices:
 
 def find_devices(name: str, count: int) -> Devices:
     """The devices of a name; `this` is the best device of this machine."""
-    if count < 1:
-        raise UsageError(f"--gpus {count} is not a number of devices; give 1 or more")
+    if not 1 <= count <= MOST_GPUS:
+        raise UsageError(f"gpus {count} is not a number of devices; give 1 or more, at most {MOST_GPUS:,}")
     if name != speed.THIS:
         return Devices(speed.find_accelerator(name), count)
     device = choose_device("auto")
     if count > (there := torch.cuda.device_count() if device.type == "cuda" else 1):
-        raise UsageError(f"--gpus {count}: this machine has {there} {device.type}; name another device with --gpu")
+        raise UsageError(f"gpus {count}: this machine has {there} {device.type}; name another device as gpu")
     size = estimate.device_memory(device).size
     rate = speed.peak_flops(device, choose_inference_dtype("auto", device))
-    here = speed.Accelerator(f"this {device.type}", size, speed.read_bandwidth(device), rate, "measured now")
+    here = speed.Accelerator(f"{device.type} of this machine", size, speed.read_bandwidth(device), rate, "measured now")
     return Devices(here, count, device)
 
 
@@ -82,9 +82,9 @@ def plan_training(
     Raises ConfigError for a training that cannot fit, with changes that would.
     """
     if not 1 <= tokens <= MOST_TOKENS:
-        raise UsageError(f"--tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
+        raise UsageError(f"tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
     if price is not None and not 0 < price < math.inf:
-        raise UsageError(f"--price {price:g} is not a positive number; give the price of one device for an hour")
+        raise UsageError(f"price {price:g} is not a positive number; give the price of one device for an hour")
     if training.batch_size < devices.count * training.gradient_accumulation_steps:
         raise ConfigError(
             f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
@@ -127,7 +127,7 @@ def plan_generating(model: ModelConfig, devices: Devices, context: int | None = 
     """Plan generation on one device with `context` tokens for each user, by default the model's context."""
     context = model.context_length if context is None else context
     if not 1 <= context <= model.context_length:
-        raise UsageError(f"--context {context} is not between 1 and the model's context of {model.context_length:,}")
+        raise UsageError(f"context {context} is not between 1 and the model's context of {model.context_length:,}")
     here = devices.accelerator
     weights = count_parameters(model) * devices.element_bytes
     if weights > here.memory:

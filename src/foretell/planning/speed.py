@@ -68,7 +68,7 @@ def find_accelerator(name: str) -> Accelerator:
     """The GPU of this name; an unknown one is a `UsageError`."""
     if name not in ACCELERATORS:
         known = ", ".join((THIS, *ACCELERATORS))
-        raise UsageError(f"--gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
+        raise UsageError(f"gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
     return ACCELERATORS[name]
 
 
@@ -136,7 +136,7 @@ def calibrations() -> tuple[Calibration, ...]:
         _on_gpu("Llama 2 13B", "a100", flops(_llama(40, 40, 5120, 13_824)), 2e12, 368_640 * 3600, LLAMA),
         _on_gpu("Llama 2 70B", "a100", flops(_llama(80, 64, 8192, 28_672, 8)), 2e12, 1_720_320 * 3600, LLAMA),
         # 3 steps of 64 rows of 256 tokens at 3,962 tokens/s
-        _on_cpu("10.7M, all dropouts, AdamW", flops(_shakespeare()), 3 * 64 * 256, 3_962, "docs/performance.md"),
+        _on_cpu("10.7M, AdamW", flops(_shakespeare()), 3 * 64 * 256, 3_962, "docs/performance.md"),
         # 1,300 steps of 8 rows of 256 tokens at 4,548 tokens/s; Muon's matmuls are a third of the arithmetic
         _on_cpu("4.8M, Muon", _flops_with_muon(8), 1_300 * 8 * 256, 4_548, "docs/speedrun.md"),
     )
@@ -235,7 +235,7 @@ def backtest_document(predictions: list[Prediction]) -> DocumentSection:
             each.row.name,
             f"{round_number(each.device_seconds.low / 3600)} - {round_number(each.device_seconds.high / 3600)}",
             round_number(each.row.device_seconds / 3600),
-            each.basis.row.name[:18],
+            each.basis.row.name,
         )
         for each in predictions
     ]

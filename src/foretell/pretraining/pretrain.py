@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from typing import Any
 
@@ -20,6 +19,7 @@ from foretell.pretraining.resolve import (
     check_row_fits,
     check_size_fits,
     describe_rows_read,
+    in_times,
     mean_row,
     resolve_config,
     shape_of,
@@ -32,7 +32,6 @@ from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import Choice, Machine, Training, describe_model
-from foretell.session.failures import command_name
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.weight_shapes import weight_shapes
@@ -158,10 +157,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if given is not None and given.fingerprint != own:
             raise request.changed("tokenizer", own, given.fingerprint)
 
-    def how_to_extend(self, steps: int = 0) -> str:
-        more = f" --steps {steps}" if steps else ""
-        run = shlex.quote(str(self.request.out))
-        return f"to train it further: {command_name()} train DATA --start-from {run}{more}"
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        return ["train", *record["data"], "--start-from", run]
 
 
 def describe_rows(config: Config, text: TokenizedText) -> str:
@@ -181,4 +178,4 @@ def describe_dropout(config: Config, text: TokenizedText) -> str:
     train, rows = text.store.splits["train"], training.steps * training.batch_size
     epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
-    return f"{shown}, for a text that is read {epochs:.1f} times"
+    return f"{shown}, for a text that is read {in_times(epochs)}"

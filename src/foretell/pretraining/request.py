@@ -52,6 +52,8 @@ class TextRequest(TrainingRequest):
         """Refuse a size or tokenizer with a model to continue from, which has its own."""
         if self.start is None:
             return
+        if any(part.kind == "series_codec" for part in self.start.model.parts.values()):
+            raise ConfigError(f"{self.start.name} is a forecaster, which cannot start a training of text")
         if self.size is not None:
             raise ConfigError("--start-from takes the size of its model; leave out --size")
         if self.tokenizer is not None or self.tokenizer_settings:

@@ -166,7 +166,11 @@ def steps_for_text(
         fewest=FEWEST_STEPS,
     )
     epochs = steps * tokens_per_step / train_tokens
-    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
+    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({in_times(epochs)} the text): {why}"
+
+
+def in_times(epochs: float) -> str:
+    return f"{epochs:.{1 if epochs >= 0.05 else 4}f} times"
 
 
 def training_defaults(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ WRITTEN += (
     *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")),
 )
 
+NUMBER = re.compile(r"\d+")
 logger = logging.getLogger(__name__)
 
 
@@ -298,6 +300,7 @@ def find_run(argument: str) -> Run:
 
 def find_runs(folder: Path) -> list[Run]:
     try:
-        return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+        paths = sorted(folder.iterdir(), key=lambda path: NUMBER.sub(lambda digits: digits[0].zfill(20), path.name))
+        return [Run(path) for path in paths if is_run(path)]
     except OSError as error:
         raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None

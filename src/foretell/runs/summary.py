@@ -271,7 +271,7 @@ class RunTable(Shown):
                 columns = [column for column in columns if column[0] != left_out]
         header, *rows = zip(*columns, strict=True)
         parts: list[Part] = [Table(header, rows)]
-        if any(letters):
+        if any(letters) and not self.warning:
             parts.append(Paragraph("losses with different letters do not compare: other tasks or held-out data"))
         if self.warning:
             parts.append(Paragraph(self.warning))

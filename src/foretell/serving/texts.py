@@ -113,7 +113,10 @@ class Embeddings(TextEndpoint[EmbeddingRequest]):
         return list_to_json(rows, {"model": served.name, "usage": numbers})
 
     def _encode(self, served: ServedModel, request: EmbeddingRequest) -> list[list[int]]:
-        texts = [encode(served, text, "input") for text in as_list(request.input, "input", MOST_INPUTS)]
+        inputs = as_list(request.input, "input", MOST_INPUTS)
+        if not all(inputs):
+            raise ApiError(400, "an input is empty; give at least one token", "input")
+        texts = [encode(served, text, "input") for text in inputs]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
             message = (
                 f"a text has {len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps
+from foretell.session.failures import command_name
 from foretell.session.machine import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -173,7 +175,18 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def how_to_extend(self, steps: int = 0) -> str:
         """Advice on training beyond the last step of a run, by a number of steps if one is given."""
-        return "start again with another --out to train longer"
+        run = Run(self.request.out)
+        record = run.record()
+        data = [name for name in record["data"] if Path(name).exists()] or ["DATA"]
+        words = self.words_to_extend(record | {"data": data}, str(run.directory))
+        if not words:
+            return "start again with another --out to train longer"
+        words += ["--steps", str(steps)] if steps else []
+        return f"to train it further: {command_name()} {shlex.join([*words, '--out', f'{run.directory}-longer'])}"
+
+    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+        """The command that starts a training from a run; empty if no training can."""
+        return []
 
     def opened(self, session: Session[AnyTask]) -> None:
         """Called before the first or the next step."""

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def shared_metric(runs: Sequence[Metrics]) -> str:
     """The validation loss if every run has at least two, else the training loss."""
-    has_all = all(len(points_of(metrics, "validation_loss", "step")) > 1 for metrics in runs)
+    has_all = all(len(points_of(metrics, "validation_loss", "step")) > 1 for metrics in runs if metrics)
     return "validation_loss" if has_all else "loss"
 
 

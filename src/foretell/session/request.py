@@ -51,6 +51,10 @@ class TrainingRequest:
     def __post_init__(self) -> None:
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
+            for key in self.section(name).keys() - self.section_type(name).model_fields.keys():
+                homes = [each for each in self.config_type.model_fields if key in self.section_type(each).model_fields]
+                if homes:
+                    raise ConfigError(f"unknown key '{name}.{key}'; it is {homes[0]}.{key}")
             check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
         others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]

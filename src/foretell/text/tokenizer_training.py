@@ -18,7 +18,7 @@ from typing import TypeVar
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers, trainers
 
-from foretell.errors import TokenizerError, did_you_mean
+from foretell.errors import TokenizerError, UsageError, did_you_mean
 from foretell.text.streaming import AFTER_WORD, iter_pieces
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import (
@@ -78,13 +78,13 @@ def train_tokenizer(
     merge; 'words' keeps the most frequent words and writes the others as `<|unknown|>`; the other kinds refuse it.
     split: how 'bpe' splits text into words, 'gpt2' or 'qwen2'. special: the names of special tokens; nothing is learned
     from their occurrences in the texts. start: a special token that is put before every text. Raises TokenizerError for
-    an unknown kind or split, a size that does not fit the kind, texts that are all empty, a lone surrogate, or a
+    an unknown kind or split, a size that does not fit the texts, texts that are all empty, a lone surrogate, or a
     special token's name that is an ordinary token too.
     """
     _refuse_unknown("kind", kind, KINDS)
     _refuse_unknown("split", split, SPLITS)
     if vocab_size is not None and kind not in ("bpe", "words"):
-        raise TokenizerError(f"leave vocab_size out: bpe and words have a choice of size, and {kind} do not")
+        raise UsageError(f"leave vocab_size out: bpe and words have a choice of size, and {kind} do not")
     if split != "gpt2" and kind != "bpe":
         raise TokenizerError(f"split={split!r} is for kind 'bpe'; leave it out for {kind!r}")
     names = special_names([*special, *([] if start is None else [start])])
