@@ -22,7 +22,7 @@ from foretell.finetuning.settings import Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
-from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
+from foretell.planning.plan import Plan, find_devices, plan_generation, plan_training
 from foretell.planning.speed import THIS
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
@@ -355,7 +355,7 @@ def plan(
         logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
     devices = find_devices(gpu, gpus)
     trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
-    generated = None if only == "training" else plan_generating(shape, devices, context)
+    generated = None if only == "training" else plan_generation(shape, devices, context)
     return Plan(size, shape, settings, count, devices, trained, generated)
 
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.batch_generation import make_scheduler, run
+from foretell.generation.block_table import common_length
 from foretell.generation.engine import Engine
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Rules, Sequence
-from foretell.generation.speculation import DraftModel, PromptLookup, Proposer, common_length, last_occurrence
+from foretell.generation.speculation import DraftModel, PromptLookup, Proposer, last_occurrence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 

@@ -19,7 +19,7 @@ from foretell.config import SamplingConfig
 from foretell.data.questions import Ending, Question
 from foretell.errors import ContextLengthError, DataError
 from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
-from foretell.generation.block_table import blocks_for
+from foretell.generation.block_table import blocks_for, common_length
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules
@@ -176,7 +176,7 @@ def continuation_rows(
     prefix = prefix_ids(tokenizer)
     texts = [context, *(joined(context, continuation) for continuation in continuations)]
     encoded = [tokenizer.encode(text) for text in texts]
-    first = len(prefix) + common_length(encoded)
+    first = len(prefix) + common_length(*encoded)
     rows = [prefix + ids for ids in encoded[1:]]
     if longest := next((ids for ids in rows if len(ids) - first > limit), None):
         raise ContextLengthError(
@@ -200,12 +200,6 @@ def joined(context: str, continuation: str) -> str:
     """Both texts with white space between them."""
     is_separated = not context or context[-1].isspace() or continuation[:1].isspace()
     return context + ("" if is_separated else " ") + continuation
-
-
-def common_length(rows: list[list[int]]) -> int:
-    """The number of tokens that all rows begin with."""
-    shortest = min(map(len, rows))
-    return next((index for index in range(shortest) if len({row[index] for row in rows}) > 1), shortest)
 
 
 def share(hits: Sequence[bool]) -> tuple[float, float]:

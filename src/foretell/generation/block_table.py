@@ -6,15 +6,20 @@ blocks. A returned block keeps its content until it is needed for something else
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 
 from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
 
 Content = tuple[int, tuple[int, ...]]  # the content id of the blocks before, and the tokens of this one
+
+
+def common_length(*rows: Sequence[int]) -> int:
+    """The number of ids that all rows begin with."""
+    return sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, zip(*rows, strict=False)))
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -77,9 +82,7 @@ class BlockPool:
         """A block that holds the next tokens after this table, and how many of them; (0, 0) without such a block."""
         block, held = self.part_after.get(table.last_content, (PADDING_BLOCK, ()))
         rest = [] if block in self.unsound else tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
-        same = 0
-        while same < min(len(held), len(rest)) and held[same] == rest[same]:
-            same += 1
+        same = common_length(held, rest)
         return (block, same) if same else (PADDING_BLOCK, 0)
 
     @property

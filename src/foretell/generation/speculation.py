@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from foretell.generation.block_table import common_length
 from foretell.generation.sequence import Sequence, rules_of
 from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder
@@ -23,8 +24,6 @@ LONGEST_MATCH = 3  # tokens
 
 class Proposer(Protocol):
     """Guesses the next tokens of sequences."""
-
-    num_tokens: int  # the most tokens of one guess
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
         """At most rooms[b] next ids of each sequence; an empty list without a guess."""
@@ -108,9 +107,3 @@ class DraftModel:
             proposal += new
         self._read[sequence] = cache, ids + proposal[:-1]
         return proposal
-
-
-def common_length(first: list[int], second: list[int]) -> int:
-    """The number of ids with which both lists begin."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))

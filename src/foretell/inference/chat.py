@@ -108,11 +108,12 @@ class Chat:
         prompt, dropped = self._fitting_prompt(asked)
         limit = self.model.config.context_length + 1 - len(prompt)  # the last token is predicted, and not read
         stop_texts, stop_ids = self.format.stop_texts, self.format.stop_ids
-        completer = ChatCompleter(self.model, [prompt], self.sampling, stop_texts, stop_ids=stop_ids)
+        sampler = NewestReceipts(self.sampling, self.model)
+        completer = Completer(self.model, [prompt], self.sampling, stop_texts, stop_ids, sampler)
         pieces = completer.stream(
             limit if self.max_tokens is None else min(limit, self.max_tokens), scheduler=self._current_scheduler()
         )
-        return self._read(asked, dropped, completer, pieces)
+        return self._read(asked, dropped, sampler, completer, pieces)
 
     def _current_scheduler(self) -> Scheduler:
         """The scheduler whose cache holds the conversation so far; a new one after the model was changed."""
@@ -124,10 +125,15 @@ class Chat:
         return self._scheduler[1]
 
     def _read(
-        self, asked: list[Message], dropped: int, completer: ChatCompleter, pieces: Iterator[tuple[int, str]]
+        self,
+        asked: list[Message],
+        dropped: int,
+        sampler: NewestReceipts,
+        completer: Completer,
+        pieces: Iterator[tuple[int, str]],
     ) -> Generator[str]:
         written, is_finished = "", False
-        self._sampler = completer.recorder
+        self._sampler = sampler
         try:
             for _, piece in pieces:
                 shown = piece if written else piece.lstrip()
@@ -138,7 +144,7 @@ class Chat:
         finally:
             self._finish(asked, dropped, completer, is_finished)
 
-    def _finish(self, asked: list[Message], dropped: int, completer: ChatCompleter, is_finished: bool) -> None:
+    def _finish(self, asked: list[Message], dropped: int, completer: Completer, is_finished: bool) -> None:
         """Put the answer into the history; a question without one is left out."""
         completion, sequence = completer.completions()[0], completer.sequences[0]
         reason = completion.finish_reason if is_finished else "interrupted"
@@ -228,14 +234,6 @@ class NewestReceipts(RecordingSampler):
         self.newest.extend(self._receipts.values())
         self._receipts.clear()
         return tokens
-
-
-class ChatCompleter(Completer):
-    """A completer whose newest receipts can be looked at."""
-
-    def _make_sampler(self, sampling: SamplingConfig) -> NewestReceipts:
-        self.recorder = NewestReceipts(sampling, self.model)
-        return self.recorder
 
 
 def state_of(decoder: Decoder) -> list[int]:

@@ -220,7 +220,8 @@ class Completer:
     """Continues prompts and yields their text while it grows.
 
     A prompt is a text, or the ids to continue. stop_ids: tokens that end a continuation; the end tokens do so anyway.
-    samples: the index of each prompt's random stream; by default 0, and 1, 2, ... for further copies of a prompt.
+    Copies of a prompt draw from random streams 0, 1, 2, ...
+    sampler: of a kind that keeps receipts; default: a plain one.
     """
 
     def __init__(
@@ -229,19 +230,20 @@ class Completer:
         prompts: Iterable[Prompt],
         sampling: SamplingConfig,
         stop: list[str],
-        samples: list[int] | None = None,
-        allow_special: bool = False,
         stop_ids: Collection[int] = (),
+        sampler: Sampler | None = None,
     ):
+        tokenizer = model.tokenizer
         self.model, prompts, self.keeps_digests = model, list(prompts), False
         self.prompts = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
-        self.stop_ids = frozenset([*model.tokenizer.end_ids, *stop_ids])
-        self.sampler, self.min_tokens = self._make_sampler(sampling), sampling.min_tokens
+        self.stop_ids = frozenset([*tokenizer.end_ids, *stop_ids])
+        self.sampler = sampler or Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
+        self.min_tokens = sampling.min_tokens
         sequences = [
-            Sequence(self._encode(prompt, allow_special), sample)
-            for prompt, sample in zip(prompts, samples or number_copies(prompts), strict=True)
+            Sequence(self._encode(prompt), sample)
+            for prompt, sample in zip(prompts, number_copies(prompts), strict=True)
         ]
-        self.continuations = [Continuation(model.tokenizer, sequence, StopStrings(stop)) for sequence in sequences]
+        self.continuations = [Continuation(tokenizer, sequence, StopStrings(stop)) for sequence in sequences]
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -286,14 +288,10 @@ class Completer:
         reason = continuation.sequence.finish_reason or "length"
         return Completion(self.prompts[index], continuation.text, continuation.kept_ids(), reason)
 
-    def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
-        tokenizer = self.model.tokenizer
-        return Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
-
-    def _encode(self, prompt: Prompt, allow_special: bool) -> list[int]:
+    def _encode(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
             return list(prompt)
-        ids, end_id = self.model.encode(prompt, allow_special), self.model.tokenizer.end_id
+        ids, end_id = self.model.encode(prompt), self.model.tokenizer.end_id
         if not ids and end_id is not None:  # nothing to continue: what follows the end of a document
             return [end_id]
         return ids
@@ -340,9 +338,17 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
 class RecordingCompleter(Completer):
     """A completer that keeps a receipt of every sampled token; of a strict model also one of each answer."""
 
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **keywords)
-        self.keeps_digests = self.model.is_strict
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Iterable[Prompt],
+        sampling: SamplingConfig,
+        stop: list[str],
+        stop_ids: Collection[int] = (),
+    ):
+        self.recorder = RecordingSampler(sampling, model.tokenizer)
+        super().__init__(model, prompts, sampling, stop, stop_ids, self.recorder)
+        self.keeps_digests = model.is_strict
 
     @cached_property
     def identity(self) -> ModelIdentity:
@@ -355,10 +361,6 @@ class RecordingCompleter(Completer):
         if self.model.is_strict:
             receipt = make_receipt(self.identity, self.continuations[index], self.model.device)
         return replace(super().completion(index), receipts=receipts, receipt=receipt)
-
-    def _make_sampler(self, sampling: SamplingConfig) -> RecordingSampler:
-        self.recorder = RecordingSampler(sampling, self.model.tokenizer)
-        return self.recorder
 
 
 def make_completer(

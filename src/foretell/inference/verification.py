@@ -169,8 +169,6 @@ def impossible(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
 class Replay:
     """Computes an answer again: a chooser of its tokens, and a proposer that lets several be read in one pass."""
 
-    num_tokens = TOKENS_AT_ONCE
-
     def __init__(self, model: LanguageModel, receipt: AnswerReceipt, positions: set[int], are_bits_comparable: bool):
         self.model, self.receipt, self.positions = model, receipt, positions
         self.are_bits_comparable = are_bits_comparable

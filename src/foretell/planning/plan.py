@@ -123,44 +123,38 @@ class Generation:
     tokens_per_second_of_all: float
 
 
-def plan_generating(model: ModelConfig, devices: Devices, context: int | None = None) -> Generation:
-    """Plan generation on one device with `context` tokens for each user, by default the model's context."""
+def plan_generation(model: ModelConfig, devices: Devices, context: int | None = None) -> Generation:
+    """Plan generation on one device with `context` tokens of cache for each user, by default the model's context.
+
+    A step reads all weights once, and the keys and values of all users. That bounds the speed of one user: with a full
+    cache, and with an empty one. The users fit in the share of the memory that the engine takes for its cache by
+    default, and in all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
+    """
     context = model.context_length if context is None else context
     if not 1 <= context <= model.context_length:
         raise UsageError(f"context {context} is not between 1 and the model's context of {model.context_length:,}")
     here = devices.accelerator
-    weights = count_parameters(model) * devices.element_bytes
+    parameters = count_parameters(model)
+    weights, per_token = parameters * devices.element_bytes, model.cache_bytes_per_token(devices.element_bytes)
     if weights > here.memory:
         raise ConfigError(
             f"generating is planned on one device, and weights of {format_bytes(weights)} do not fit the "
             f"{format_bytes(here.memory)} of {here.name}; take a device with more memory or a smaller --size, or plan "
             "the training alone with --only training"
         )
-    return plan_generation(model, devices.element_bytes, here.memory, here.bandwidth, here.peak_flops, context)
-
-
-def plan_generation(
-    config: ModelConfig, element_bytes: int, memory: float, bandwidth: float, peak_flops: float, context: int
-) -> Generation:
-    """Generation with `context` tokens of cache for each user, on a device.
-
-    A step reads all weights once, and the keys and values of all users. That bounds the speed of one user: with a full
-    cache, and with an empty one. The users fit in the share of the memory that the engine takes for its cache by
-    default, and in all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
-    """
-    parameters = count_parameters(config)
-    weights, per_token = parameters * element_bytes, config.cache_bytes_per_token(element_bytes)
     cache = context * per_token
-    left = max(0.0, memory - weights)
-    users = Range(users_in(min(left, memory // MEMORY_SHARE), per_token, context), users_in(left, per_token, context))
-    by_memory = users.high * bandwidth / (weights + users.high * cache)
+    left = here.memory - weights
+    users = Range(
+        users_in(min(left, here.memory // MEMORY_SHARE), per_token, context), users_in(left, per_token, context)
+    )
+    by_memory = users.high * here.bandwidth / (weights + users.high * cache)
     return Generation(
         weights,
         per_token,
         context,
-        Range(bandwidth / (weights + cache), bandwidth / weights),
+        Range(here.bandwidth / (weights + cache), here.bandwidth / weights),
         users,
-        min(by_memory, peak_flops / (2 * parameters)),
+        min(by_memory, here.peak_flops / (2 * parameters)),
     )
 
 

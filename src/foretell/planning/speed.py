@@ -83,7 +83,6 @@ class Calibration:
     device_seconds: float
     peak_flops: float
     source: str
-    devices: int | None = None  # None: not published
 
     @property
     def flops(self) -> float:
@@ -129,9 +128,9 @@ class Basis:
 def calibrations() -> tuple[Calibration, ...]:
     flops = training_flops_per_token
     return (
-        _on_gpu("llm.c, GPT-2 124M", "a100", flops(preset_config("gpt2")), 10e9, 8 * 95 * 60, LLM_C, 8),
+        _on_gpu("llm.c, GPT-2 124M", "a100", flops(preset_config("gpt2")), 10e9, 8 * 95 * 60, LLM_C),
         # 16,704 steps of 524,288 tokens; operations as nanochat counts them
-        _on_gpu("nanochat d24", "h100", 4.33e19 / (16_704 * 524_288), 16_704 * 524_288, 8 * 10_949, NANOCHAT, 8),
+        _on_gpu("nanochat d24", "h100", 4.33e19 / (16_704 * 524_288), 16_704 * 524_288, 8 * 10_949, NANOCHAT),
         _on_gpu("Llama 2 7B", "a100", flops(_llama(32, 32, 4096, 11_008)), 2e12, 184_320 * 3600, LLAMA),
         _on_gpu("Llama 2 13B", "a100", flops(_llama(40, 40, 5120, 13_824)), 2e12, 368_640 * 3600, LLAMA),
         _on_gpu("Llama 2 70B", "a100", flops(_llama(80, 64, 8192, 28_672, 8)), 2e12, 1_720_320 * 3600, LLAMA),
@@ -147,14 +146,12 @@ NANOCHAT = "karpathy/nanochat, dev/LEADERBOARD.md, run 1"
 LLAMA = "Touvron et al. 2023b (Llama 2), table 2"
 
 
-def _on_gpu(
-    name: str, gpu: str, flops: float, tokens: float, seconds: float, source: str, devices: int | None = None
-) -> Calibration:
-    return Calibration(name, gpu, flops, tokens, seconds, ACCELERATORS[gpu].peak_flops, source, devices)
+def _on_gpu(name: str, gpu: str, flops: float, tokens: float, seconds: float, source: str) -> Calibration:
+    return Calibration(name, gpu, flops, tokens, seconds, ACCELERATORS[gpu].peak_flops, source)
 
 
 def _on_cpu(name: str, flops: float, tokens: float, tokens_per_second: float, source: str) -> Calibration:
-    return Calibration(name, CPU, flops, tokens, tokens / tokens_per_second, CPU_PEAK, source, 1)
+    return Calibration(name, CPU, flops, tokens, tokens / tokens_per_second, CPU_PEAK, source)
 
 
 def _flops_with_muon(rows: int) -> float:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
 from foretell.errors import OutputError
+from foretell.generation.block_table import common_length
 from foretell.insight.page.family import Family, Index, PositionFamily
 from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection, pack_exact
@@ -96,10 +97,10 @@ class KeptPasses:
     def read_on(self, served: ServedModel, client: str, ids: list[int]) -> Tensor | None:
         """The logits (V,) after ids, if nearly all of them are the beginning of a kept pass of this client."""
         own = (each for each in self._passes if each.owner == (served.name, client))
-        earlier = max(own, key=lambda each: shared_length(each.ids, ids), default=None)
+        earlier = max(own, key=lambda each: common_length(each.ids, ids), default=None)
         if earlier is None:
             return None
-        start = min(shared_length(earlier.ids, ids), len(ids) - 1)
+        start = min(common_length(earlier.ids, ids), len(ids) - 1)
         if len(ids) - start > len(ids) * MOST_NEW:
             return None
         decoder, rest = served.model.decoder, torch.tensor([ids[start:]], device=served.model.device)
@@ -115,13 +116,6 @@ class KeptPasses:
         self._passes = [*others, KeptPass(owner, ids, keys)]
         while sum(each.nbytes for each in self._passes) > served.look_bytes:
             del self._passes[0]
-
-
-def shared_length(first: list[int], second: list[int]) -> int:
-    """The number of ids with which both begin."""
-    return next(
-        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
 
 
 class LeftError(Exception):
