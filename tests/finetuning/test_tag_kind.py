@@ -238,7 +238,7 @@ def test_from_a_file_to_tags(foretell, base: Path, tmp_path: Path, reviews) -> N
     assert json.loads(foretell("predict", "run", "the", "film", "--json")[1])["tags"] == ["O", "B-THING"]
     assert foretell("predict", "run", "two.conll")[1].startswith("THING film ")
     texts = foretell("predict", "run", "lines.txt")[1].splitlines()
-    assert [line.split("  ")[0] for line in texts] == ["THING film", "no span"]
+    assert [line.split("  ")[0] for line in texts] == ["THING film", "no text", "no span"]
     evaluated = json.loads(foretell("evaluate", "run", "two.conll", "--json")[1])
     assert (evaluated["examples"], evaluated["figures"]["span_f1"]) == (2, 1.0)
     assert foretell("predict", "run", "x.jsonl", "--out", "out.jsonl")[0] == 0

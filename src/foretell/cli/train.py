@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from foretell.device import DeviceName, DtypeName
+    from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
     from foretell.pretraining.task import TextTask
     from foretell.pretraining.training_data import Replay
     from foretell.session.session import Session
-    from foretell.session.task import ReplayedRow, ReplayedToken
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")

@@ -34,19 +34,19 @@ def split_documents(
     return _split(iter(documents), fraction, seed)
 
 
-def split_rows(documents: Iterable[Document], fraction: float = 0.1, seed: int = 0) -> Iterator[tuple[Part, Document]]:
+def split_rows(documents: Iterable[Document], fraction: float = 0.1) -> Iterator[tuple[Part, Document]]:
     """Like `split_documents`, but no document is cut: of fewer than 20, nothing is held out."""
     _check_fraction(fraction)
     iterator = iter(documents)
     first = list(islice(iterator, FEW_DOCUMENTS))
-    return _split(chain(first, iterator), fraction if len(first) == FEW_DOCUMENTS else 0, seed)
+    return _split(chain(first, iterator), fraction if len(first) == FEW_DOCUMENTS else 0, seed=0)
 
 
-def describe_row_split(rows: int, fraction: float = 0.1, seed: int = 0) -> str:
+def describe_row_split(rows: int, fraction: float = 0.1) -> str:
     """The rule of `split_rows` for this number of rows, in one line."""
     if fraction != 0 and rows < FEW_DOCUMENTS:
         return f"nothing is held out for validation of fewer than {FEW_DOCUMENTS} rows"
-    return describe_split(rows, fraction, seed).replace("document", "row")
+    return describe_split(rows, fraction).replace("document", "row")
 
 
 def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:

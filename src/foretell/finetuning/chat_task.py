@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from foretell.config import DataConfig, ModelConfig, SamplingConfig, Section, TrainingConfig
-from foretell.data.batch import PADDING, Batch
+from foretell.data.batch import Batch
 from foretell.evaluation.perplexity import evaluate, perplexity
+from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
 from foretell.finetuning.chat_data import ChatData, PackedChats
 from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.lora import LoRAConfig
 from foretell.saved_model.parts_on_disk import save_parts
-from foretell.session.task import ReplayedRow, ReplayedToken, Sample, Task
+from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
 
+SHOWN_ROWS = 2  # of a batch
 SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)
 
@@ -101,29 +102,15 @@ def first_answer(chat: ChatTokens) -> int:
 
 
 @torch.no_grad()
-def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer, rows: int = 2) -> list[ReplayedRow]:
+def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer) -> list[ReplayedRow]:
     """The first rows of a batch without their padding, with losses in evaluation mode of the tokens that are learned.
 
     A row's last target is left out if it is not learned: it may be padding.
     """
-    part, was_training = batch.rows(0, rows), decoder.training
+    part, was_training = batch.rows(0, SHOWN_ROWS), decoder.training
     losses = Objective(decoder.eval()).token_losses(part).cpu()  # (B, T)
     decoder.train(was_training)
     part = part.to("cpu")
-    return [ReplayedRow(0, make_tokens(part, losses, row, tokenizer)) for row in range(len(part))]
-
-
-def make_tokens(batch: Batch, losses: Tensor, row: int, tokenizer: Tokenizer) -> list[ReplayedToken]:
-    """The tokens of one row; each has the loss of the position before it."""
-    assert batch.document_ids is not None, "conversations are packed with document ids"
-    is_learned = [False, *(batch.loss_weights[row] > 0).tolist()]
-    documents = batch.document_ids[row].tolist()
-    ids = batch.ids[row].tolist()
-    if is_learned[-1]:
-        ids, documents = [*ids, int(batch.targets[row, -1])], [*documents, documents[-1]]
-    before = [0.0, *losses[row].tolist()]
-    return [
-        ReplayedToken(token, tokenizer.decode([token]), before[index] if is_learned[index] else None, document)
-        for index, (token, document) in enumerate(zip(ids, documents, strict=True))
-        if document != PADDING
-    ]
+    assert part.lengths is not None, "conversations are packed, with their lengths"
+    counts = [int(part.lengths[row]) + int(part.loss_weights[row, -1] > 0) for row in range(len(part))]
+    return [replayed_row(part, losses, row, tokenizer, count) for row, count in enumerate(counts)]

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from foretell.config import Section, make_section
-from foretell.files import read_json, write_json
+from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
 
 SHARES = np.linspace(0, 1, 11)
@@ -151,6 +151,9 @@ class Calibration(Section):
         factor = float(np.interp(level, LEVELS, self.scores))
         return median - factor * below, median + factor * above
 
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_none=True)
+
     def loss(self, held_out: Sequence[HeldOut]) -> float:
         """The mean interval score at BASE_LEVEL, in standard deviations of the context: the width, and for a value
         outside the distance to it times 2 / (1 - level) (Gneiting and Raftery 2007, "Strictly Proper Scoring Rules,
@@ -202,11 +205,6 @@ def calibrate_in(
     ranks = np.clip(np.ceil((len(scores) + 1) * LEVELS / 100).astype(int), 1, len(scores))
     quantiles = (0.0, *scores[ranks[1:] - 1].tolist())
     return Calibration(scores=quantiles, windows=len(held_out), combination=combination, unit=unit)
-
-
-def save_calibration(directory: Path, calibration: Calibration) -> None:
-    """Write the calibration into the directory of a saved model."""
-    write_json(directory / INTERVALS, calibration.model_dump(mode="json", exclude_none=True))
 
 
 def load_calibration(directory: Path) -> Calibration | None:

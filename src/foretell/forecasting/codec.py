@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from foretell.config import Section, make_section
-from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration, save_calibration
+from foretell.files import write_json
+from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
@@ -210,7 +211,7 @@ class SeriesCodecPart(Part):
 
     def save_files(self, directory: Path) -> None:
         if self.calibration is not None:
-            save_calibration(directory, self.calibration)
+            write_json(directory / INTERVALS, self.calibration.to_json())
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:

@@ -181,10 +181,6 @@ class Series:
     def until(self, end: int) -> Series:
         return Series(self.unique_id, self.values[:end], self.timeline)
 
-    def tail(self, count: int) -> Series:
-        skipped = max(0, len(self.values) - count)
-        return Series(self.unique_id, self.values[skipped:], self.timeline.moved(skipped))
-
 
 def check_size(values: np.ndarray, name: str) -> None:
     """Raise DataError for a value that is too large to compute with."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretell.data.batch import Batch
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import Progress, evaluate, silent
+from foretell.evaluation.perplexity import evaluate
 from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
@@ -139,9 +139,7 @@ class ForecastTask(Task):
         """At most CALIBRATION_WINDOWS windows with values to compare a forecast with."""
         return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
-    def calibration(
-        self, forecaster: Forecaster, prior: Calibration | None = None, progress: Progress = silent
-    ) -> Calibration | None:
+    def calibration(self, forecaster: Forecaster, prior: Calibration | None = None) -> Calibration | None:
         """The combination and the calibrated intervals that held-out windows choose; None without a value in them.
 
         prior: of the model that the training started from.
@@ -149,7 +147,7 @@ class ForecastTask(Task):
         chosen = self.calibration_windows
         histories = [each.history for each in chosen]
         horizon = self.config.series.horizon
-        paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, progress=progress) if chosen else []
+        paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS) if chosen else []
         held_out = [
             HeldOut(history, each.values[each.context :], sampled, forecaster.spread(history, horizon))
             for each, history, sampled in zip(chosen, histories, paths, strict=True)

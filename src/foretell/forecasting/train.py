@@ -15,7 +15,7 @@ import numpy as np
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
-from foretell.forecasting.calibration import save_calibration
+from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
@@ -24,8 +24,8 @@ from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
+from foretell.language_model import load_model
 from foretell.loading import Start, load_start
-from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
@@ -204,6 +204,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
 
+    def load_model(self, directory: Path, device: torch.device) -> Decoder:
+        return load_model(directory, device, for_training=True).decoder
+
     def make_task(
         self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]
     ) -> ForecastTask:
@@ -214,15 +217,14 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         if not session.world.is_first or not session.task.has_held_out:
             return
         began = time.monotonic()
-        directory = session.run.best().directory
-        forecaster = load_forecaster(directory, cast("DeviceName", session.device.type))
+        best = session.run.best()
+        forecaster = load_forecaster(best.directory, cast("DeviceName", session.device.type))
         start = session.task.about.get("from")
         prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
         calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
-        save_calibration(directory, calibration)
-        write_manifest(directory)
+        best.replace_json(INTERVALS, calibration.to_json())
         if (combination := calibration.combination) is not None:
             logger.info(f"forecasts   {combination.describe()}; {combination.describe_errors()}")
         logger.info(

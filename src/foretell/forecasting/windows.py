@@ -7,7 +7,7 @@ of the loss has helped to scale it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +21,6 @@ from foretell.forecasting.synthetic import synthetic_series
 from foretell.randomness import stream_key
 
 MOST_HIDDEN = 0.3  # of the values of a window in which some are hidden
-
-
-ScaleRule = Callable[["Window"], Scale]
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,8 @@ class Window:
         """All values before the forecast."""
         return np.concatenate([self.before, self.values[: self.context]])
 
-    def scale(self, scale_rule: ScaleRule | None = None) -> Scale:
-        """The scale, from the values before the forecast alone. `scale_rule` is another one, for the check below."""
-        if scale_rule is not None:
-            return scale_rule(self)
+    def scale(self) -> Scale:
+        """The scale, from the values before the forecast alone."""
         return scale_of(self.values[: self.context], self.season, self.before)
 
     def loss_mask(self) -> np.ndarray:
@@ -78,10 +73,6 @@ class WindowSource:
         self.codec, self.config, self.length, self.rows, self.seed = codec, config, length, rows, seed
         lengths = np.array([len(values) for values in self.series], dtype=float)
         self.shares = lengths / lengths.sum()
-
-    @property
-    def values(self) -> int:
-        return sum(len(values) for values in self.series)
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng(stream_key("windows", self.seed, step))
@@ -150,14 +141,12 @@ def held_out_values(length: int, horizon: int, windows: int) -> int:
     return horizon * (windows if 10 * windows * horizon <= length else 1)
 
 
-def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec, scale_rule: ScaleRule | None = None) -> None:
+def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec) -> None:
     """Change every value after the context; if that changes an id before it, raise a TrainingError."""
     for window in windows:
         future = 3 * np.abs(window.values[window.context :]) + 1
         changed = replace(window, values=np.concatenate([window.values[: window.context], future]))
         length = len(window.values)
-        before, after = (
-            make_window_batch([each], codec, [each.scale(scale_rule)], length) for each in (window, changed)
-        )
+        before, after = (make_window_batch([each], codec, [each.scale()], length) for each in (window, changed))
         if not torch.equal(before.ids[:, : window.context], after.ids[:, : window.context]):
             raise TrainingError("values after the context of a window change the ids before: its scale looks ahead")

@@ -14,11 +14,11 @@ from foretell.data.batch import Batch
 from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
+from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
 from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import TokenizedText, open_tokens
 from foretell.runs.record import RUN
 from foretell.runs.run import Run
-from foretell.session.task import ReplayedRow, ReplayedToken
 from foretell.training.objective import Objective
 
 PROMPT_TOKENS = 8
@@ -162,32 +162,11 @@ def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     objective = Objective(model.decoder).eval()
     parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
-    rows = [make_row(data, batch, losses, (step - 1) * data.batch_size + row, model) for row in range(len(losses))]
+    extents = [data.extent((step - 1) * data.batch_size + row) for row in range(len(losses))]
+    rows = [
+        replayed_row(batch, losses, row, model.tokenizer, extent.tokens, extent.start)
+        for row, extent in enumerate(extents)
+    ]
     logged = {line["step"]: line.get("loss") for line in run.metrics.records()}
     mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
     return Replay(step, mean, logged.get(step), rows)
-
-
-def make_row(data: TrainingData, batch: Batch, losses: torch.Tensor, index: int, model: LanguageModel) -> ReplayedRow:
-    """One row of a batch without its padding; the first token is not a target, and others may have no loss."""
-    row, extent = index % data.batch_size, data.extent(index)
-    ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])][: extent.tokens]
-    counted = [False, *(batch.loss_weights[row] > 0).tolist()]
-    row_losses = [0.0, *losses[row].tolist()]
-    documents = documents_of(batch, row)[: len(ids)]
-    tokens = [
-        ReplayedToken(token, model.tokenizer.decode([token]), loss if is_counted else None, document)
-        for token, loss, is_counted, document in zip(
-            ids, row_losses, counted, documents, strict=False
-        )  # without the padding
-    ]
-    return ReplayedRow(extent.start, tokens)
-
-
-def documents_of(batch: Batch, row: int) -> list[int | None]:
-    """The index of each token's document within the row, from 0; the last token's follows from its weight."""
-    if batch.document_ids is None:
-        return [None] * (batch.ids.shape[1] + 1)
-    document_ids = batch.document_ids[row]
-    indices = (document_ids - document_ids[0]).tolist()
-    return [*indices, indices[-1] + int(batch.loss_weights[row, -1] == 0)]

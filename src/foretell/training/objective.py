@@ -38,12 +38,10 @@ class Loss:
         return float(self.sum.detach()) / max(float(self.count), 1.0)
 
 
-def make_objective(
-    decoder: Decoder, device: torch.device, dtype: torch.dtype, label_smoothing: float = 0.0
-) -> Objective:
+def make_objective(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> Objective:
     """The objective for training on a device with matrix products in `dtype`; chooses the kernels that suit them."""
     choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
-    return Objective(decoder, label_smoothing=label_smoothing).train()
+    return Objective(decoder).train()
 
 
 def logits_on_cpu(vocab_size: int) -> int:

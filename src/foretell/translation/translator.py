@@ -178,8 +178,8 @@ class DecodingPart(Part):
         return cls(make_section(DecodingConfig, values, source.name).length_penalty)
 
 
-def save_translator(directory: Path, translator: Translator, dtype: torch.dtype | None = None) -> None:
-    """Write a model's files into an existing directory, weights in `dtype` if one is given."""
+def save_translator(directory: Path, translator: Translator) -> None:
+    """Write a model's files into an existing directory."""
     vocabulary = translator.vocabulary
     parts: dict[str, Part] = {MODEL: EncoderDecoderPart(translator.model), TARGET: TokenizerPart(vocabulary.target)}
     if not vocabulary.is_shared:
@@ -188,7 +188,7 @@ def save_translator(directory: Path, translator: Translator, dtype: torch.dtype 
         parts[COUNTS] = translator.side_counts
     if translator.length_penalty is not None:
         parts[DECODING] = DecodingPart(translator.length_penalty)
-    save_parts(directory, parts, dtype)
+    save_parts(directory, parts)
 
 
 def load_saved(
