@@ -96,6 +96,7 @@ async function showPass(signal) {
     Object.assign(session, { nextLogits: data.get("logits").whole, isShown: true });
     data.append = (id) => session.update(continued(data, id), null, true);
     if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
+    if (data.outcomes?.kind === "orders") data.otherOrder = { words: "with the texts in the other order", text: session.state.others[0], others: [session.state.text] };
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showProblem(damage);
     damage = "";
