@@ -129,7 +129,7 @@ const STEPS = [
       const share = (point) => number(storedProbability(tops[point].probability), lensAddress(data, point, "probabilities", token, id));
       return [
         sentence`After ${named(data, token)}, the most probable token is ${quoted(data.vocabulary[id])}, with probability ${share(tops.length - 1)}.`,
-        sentence`The lens predicts it ${since ? `first ${label}` : "from the embedding on"}, and with probability ${share(since)} there.`,
+        sentence`In the lens it is the most probable token from ${since ? label.replace("after ", "") : "the embedding"} on, where it has probability ${share(since)}.`,
       ];
     },
   },
@@ -141,10 +141,10 @@ const STEPS = [
       const parts = data.get("contributions.parts")?.value, stored = data.get(`contributions.${Math.floor(position / atOnce)}`);
       if (!parts || !stored) return null;
       const [id, logit, ...values] = stored.vector(position % atOnce, 0), most = largest(values), least = largest(values.map((value) => -value));
-      const part = (i) => sentence`${partWords(parts[i])} with ${number(four(values[i]), addressOf("contributions", token, id, i))}`;
+      const part = (i) => sentence`${partWords(parts[i])}, ${number(four(values[i]), addressOf("contributions", token, id, i))}`;
       return [
         sentence`The logit of ${quoted(data.vocabulary[id])} after ${named(data, token)} is ${number(four(logit), addressOf("head", token, id))}: the sum of what ${count(values.length, "part")} of the model add to it.`,
-        ["The largest addend is of ", ...part(most), ", the smallest of ", ...part(least), "."],
+        ["Most is added by ", ...part(most), ", and least by ", ...part(least), "."],
       ];
     },
   },
@@ -166,7 +166,7 @@ function largest(values) {
   return best;
 }
 
-const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module} in layer ${layer}` : `head ${head} in layer ${layer}`);
+const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module.replace("_", " ")} in layer ${layer}` : `head ${head} in layer ${layer}`);
 
 let index = 0;
 let draw = () => {}; // shows the step with the numbers of the pass

@@ -100,7 +100,7 @@ async function show(isFocused = false) {
   fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown: ${problem}`)]));
 }
 
-const nameOf = ({ address, minus, sum }) => (sum ? `sum of ${sum.column} in ${address}` : minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
+const nameOf = ({ address, minus, sum }) => (sum ? `sum of ${sum.column}` : minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
 
 // The explanation of a number, of the difference of two, or of a sum in an explanation.
 async function read({ address, pass = {}, minus, sum }, signal) {
@@ -113,10 +113,11 @@ async function read({ address, pass = {}, minus, sum }, signal) {
   };
 }
 
-// The sum of a column of a listing, with the addends and the columns that open.
+// The sum of a column of a listing: the addends, and the columns before them that open.
 function sumIn({ words, headWidth, meaning, steps }, { step, column }) {
   const { columns, operands, sums: { [column]: stored }, ...rest } = steps[step], [first] = Object.keys(columns), addends = columns[column];
-  const shownColumns = Object.entries(columns).filter(([name, [entry]]) => [first, column].includes(name) || operands[name] || typeof entry === "string");
+  const before = Object.keys(columns).indexOf(column);
+  const shownColumns = Object.entries(columns).filter(([name, [entry]], i) => [first, column].includes(name) || (i < before && (operands[name] || typeof entry === "string")));
   const recomputed = rest.left_out ? null : addends.reduce((total, each) => total + each, 0), difference = stored - recomputed;
   return {
     words, headWidth, meaning: [`the sum of ${column}`, ...meaning], dtype: "float64", stored, recomputed, difference,
