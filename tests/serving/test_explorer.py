@@ -156,6 +156,39 @@ def test_a_click_continues_and_the_tree_leads_back(open_live):
     assert complaints == []
 
 
+def test_a_link_to_what_the_pass_does_not_have_says_so_once(open_live):
+    page, complaints = open_live(f"#text={TEXT}&layer=7&head=1&token=99")
+    words = "The link names token 99, layer 7, which this pass does not have. The page shows token 9, layer 1."
+    assert page.locator("#trouble").inner_text() == words
+    page.locator("#text").fill(TEXT[:-3])
+    wait_for_tokens(page, len(TEXT) - 3)
+    assert page.locator("#trouble").is_hidden()  # a shorter text is not a link
+    assert complaints == []
+
+
+def test_a_link_to_a_section_shows_it_after_a_reload_too(open_live):
+    page, complaints = open_live(f"#text={TEXT}&stream-section=")
+    for _ in range(2):
+        page.wait_for_selector("#sizes table")
+        settled(page)
+        assert 0 <= page.locator("#stream-section").bounding_box()["y"] < 200
+        page.mouse.wheel(0, -9000)
+        page.reload()
+        settled(page)
+    assert complaints == []
+
+
+def test_an_empty_text_is_refused_in_a_sentence(open_live):
+    page, complaints = open_live(f"#text={TEXT}")
+    page.locator("#text").fill("")
+    page.locator("#trouble").wait_for()
+    assert page.locator("#trouble").inner_text() == "The text is empty. Write at least one character."
+    page.locator("#text").fill("so")
+    wait_for_tokens(page, 2)
+    assert page.locator("#trouble").is_hidden()
+    assert complaints == []
+
+
 def test_a_link_opens_the_same_state(open_live):
     page, _ = open_live(f"#text={TEXT}&appended=[40,41]&layer=1&head=1&token=3")
     other, _ = open_live(page.url[page.url.index("#") :])
@@ -229,19 +262,14 @@ def test_an_error_is_one_line_and_the_last_pass_stays(open_live):
 STALE = "[...document.querySelectorAll('[aria-busy]')].filter((e) => e.checkVisibility()).map((e) => e.id)"
 
 
-def refused(page: Any, action: Any) -> None:
-    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.status == 400):
-        action()
-    page.wait_for_selector("#trouble:not([hidden])")
-    settled(page)
-
-
 @pytest.mark.parametrize("bad", ["", "x" * 500])
 def test_what_belongs_to_another_text_is_stale_once_an_edit_is_refused(open_live, bad):
     page, _ = open_live(f"#text={TEXT}")
     continued = page.get_by_text("Add the most probable token")
     assert page.evaluate(STALE) == [] and continued.is_enabled()
-    refused(page, lambda: page.locator("#text").fill(bad))
+    page.locator("#text").fill(bad)
+    page.wait_for_selector("#trouble:not([hidden])")
+    settled(page)
     assert {"facts", "where", "text-section", "next-section", "attention-section"} <= set(page.evaluate(STALE))
     assert page.locator("#next-section").evaluate("section => section.inert")
     assert page.locator("#next-section").evaluate("e => getComputedStyle(e).transitionProperty") == "filter"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import foretell
+from foretell.insight.explain.explanation import explain_value
 from foretell.insight.replacement import without_heads
 from tests.serving.conftest import click, settled
 from tests.serving.test_explorer_panels import CORE, OTHER, TEXT, link
@@ -146,6 +147,56 @@ def test_a_patched_number_and_one_of_another_text_open(whole_page, model):
     shown = there.inner_text()
     assert "in the other pass, position 9 'ile'" in opened(whole_page, there)
     assert f"{value_in(whole_page):.4f}" == shown
+
+
+def test_probabilities_after_filters_and_their_sum_open(open_live, model):
+    settings = "temperature=0.7,top_k=5,top_p=0.9,min_p=0.1"
+    page, complaints = open_live(link() + "&" + settings.replace(",", "&"))
+    rows = page.locator("#next-table tbody tr")
+    assert page.locator("#next-table .opens").count() == 2 * rows.count()
+    for row in (0, 1, 9):  # the last one is excluded
+        before, after = rows.nth(row).locator("td.number").all()
+        address = after.get_attribute("data-address")
+        assert address.startswith(f"probabilities.filtered({settings})[{LAST},")
+        assert before.get_attribute("data-address") == address.replace(f".filtered({settings})", "")
+        stored = explain_value(model, TEXT, address).stored
+        shown = after.inner_text()
+        assert "The value follows from its operands" in opened(page, after.locator(".opens"))
+        assert shown == f"{value_in(page):.4f}" and value_in(page) == pytest.approx(stored, rel=1e-6)
+    kept = page.locator("#next-summary .opens")
+    shown, address = kept.inner_text(), kept.locator("..").get_attribute("data-address")
+    assert "probabilities are without filters" in opened(page, kept)
+    assert shown == f"{value_in(page):.4f}" == f"{explain_value(model, TEXT, address).stored:.4f}"
+    opened(page, page.locator("#value tbody tr").first.locator(".opens").first)
+    assert page.locator("#value code").inner_text().startswith(f"probabilities[{LAST},")
+    page.get_by_role("button", name="Reset to the model").click()
+    assert page.locator("#next-summary .opens").count() == 0
+    assert complaints == []
+
+
+def test_the_sum_of_a_listing_opens_into_its_addends(open_live, model):
+    page, complaints = open_live(link())
+    page.locator("#address").evaluate("() => document.querySelector('#value').hidden = false")
+    for address in (f"probabilities[{LAST},3]", f"{CORE}.scores[1,{LAST},2]", f"trunk.blocks.1.vector_norm[{LAST}]"):
+        page.locator("#address").fill(address)
+        page.locator("#address").press("Enter")
+        settled(page)
+        count, steps = (
+            page.locator("#value .sum .opens").count(),
+            explain_value(model, TEXT, address).to_json()["steps"],
+        )
+        sums = [(name, value) for step in steps for name, value in step.get("sums", {}).items()]
+        assert count == len(sums) > 0
+        for index, (name, value) in enumerate(sums):
+            shown = page.locator("#value .sum .opens").nth(index)
+            words = shown.inner_text()
+            assert f"the sum of {name}" in opened(page, shown)
+            assert page.locator("#value dd").first.inner_text() == words
+            assert value_in(page) == pytest.approx(value, rel=1e-6)
+            assert "does not follow" not in page.locator("#value-body").inner_text()
+            assert page.locator("#value-body .sum").count() == 0 and page.locator("#value-body tr").count() > 5
+            click(page, "‹ Back", "#value-path")
+    assert complaints == []
 
 
 def test_the_numbers_of_a_formula_open_with_the_keyboard(whole_page):

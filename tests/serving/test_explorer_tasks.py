@@ -48,6 +48,7 @@ TUNED: list[tuple[str, str, tuple[str, ...], Pool]] = [
     ("tags", "tag", TAGS, "last"),
 ]
 SECOND = ["a dull one"]
+ORDER = "Texts in the other order"
 SEVERAL = {"follows": SECOND, "similar": SECOND, "close": SECOND, "answers": ["yes", "no", "so"]}
 CORE = "trunk.blocks.0.attention.core"
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("stars", "close")]
@@ -463,6 +464,35 @@ def test_a_number_and_its_change(open_live, folders):
     assert complaints == []
 
 
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [
+        ("stars", ["Mean of the training examples"]),
+        ("similar", [ORDER]),
+        ("close", [ORDER, "Mean of the training examples"]),
+    ],
+)
+def test_what_the_parts_do_not_add_opens(open_live, folders, name, constants):
+    page, complaints = opened(open_live, name, TEXT, others=json.dumps(SEVERAL.get(name, [])))
+    page.locator("#outcome-section").scroll_into_view_if_needed()
+    page.locator("#outcome-sums tbody tr").first.wait_for()
+    rows = page.locator("#outcome-sums tr.total")
+    for words in [*constants, "Remainder"]:
+        number = rows.filter(has_text=words).locator(".opens")
+        shown = float(number.inner_text().replace("−", "-"))
+        number.click()
+        settled(page)
+        assert float(numbers(page, "#value dd")[0]) == pytest.approx(shown, abs=0.501e-4)
+        assert "The value follows" in page.locator("#value .summary").inner_text()
+        if words == ORDER:
+            assert "in the other order" in page.locator("#value .hint").first.inner_text()
+            page.locator("#value-body .opens").nth(1).click()  # an operand is of the same pass
+            settled(page)
+            assert "in the other order" in page.locator("#value .hint").first.inner_text()
+            assert "The value follows" in page.locator("#value .summary").inner_text()
+    assert complaints == []
+
+
 def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     page, complaints = opened(open_live, "series", VALUES)
     forecaster = as_forecaster(load(folders / "series", dtype="float32"))
@@ -473,6 +503,17 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     page.locator("#series tbody .number").first.wait_for()
     mean = float(next_probabilities(forecaster, np.array([ids]))[0] @ model.levels)
     assert float(numbers(page, "#series tbody .number")[0]) == pytest.approx(mean, rel=1e-3)
+    for cell in page.locator("#series tbody .number").all():
+        shown, address = cell.inner_text(), cell.get_attribute("data-address")
+        cell.locator(".opens").click()
+        settled(page)
+        stored = explain_value(model, VALUES, address, levels=model.levels)
+        assert stored.agrees and float(numbers(page, "#value dd")[0]) == pytest.approx(stored.stored, rel=1e-6)
+        assert float(shown.replace("−", "-")) == pytest.approx(stored.stored, rel=1e-3)
+    page.locator("#value tbody .opens").first.click()
+    settled(page)
+    assert page.locator("#value code").inner_text() == f"head[{len(ids) - 1},0]"
+    page.keyboard.press("Escape")
     assert page.locator("#series polyline").count() == 2  # the missing value parts the line
     page.locator("#next-table .link").first.click()
     page.locator("#tokens").scroll_into_view_if_needed()

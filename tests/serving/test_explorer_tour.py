@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 
 import foretell
+from foretell.insight.explain.explanation import explain_value
 from foretell.insight.trace import Trace
 from tests.serving.conftest import settled
 
@@ -58,6 +60,31 @@ def test_ten_steps_have_the_numbers_of_the_pass(open_live, numbers):
         text = words(page)
         assert all(number in text for number in numbers.get(step, [])), (step, text)
         page.keyboard.press("ArrowRight")
+    assert complaints == []
+
+
+def test_the_numbers_of_every_step_open(open_live, model):
+    page, complaints = open_live(CHOICE)
+    page.get_by_role("button", name="Tour").click()
+    counts = []
+    for step in range(1, STEPS + 1):
+        page.locator(f"#tour-title:has-text('Tour {step} of {STEPS}')").wait_for()
+        sentences = words(page)
+        numbers = page.locator("#tour-words .opens")
+        counts.append(numbers.count())
+        assert counts[-1] == len(re.findall(r"\d\.\d", sentences))
+        for number in numbers.all():
+            shown = number.inner_text().replace("−", "-")
+            number.click()
+            settled(page)
+            value = page.locator("#value dd").first.inner_text().replace("−", "-")
+            assert float(shown) == pytest.approx(float(value), abs=0.501e-4), sentences
+            if not number.locator("..").get_attribute("data-minus"):
+                address = number.locator("..").get_attribute("data-address")
+                assert explain_value(model, TEXT, address).stored == pytest.approx(float(value), rel=1e-5, abs=1e-6)
+            page.keyboard.press("Escape")  # closes the number, and the focus is in the tour again
+        page.keyboard.press("ArrowRight")
+    assert counts == [0, 2, 1, 1, 3, 2, 3, 2, 3, 0]
     assert complaints == []
 
 

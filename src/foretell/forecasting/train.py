@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
+import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError

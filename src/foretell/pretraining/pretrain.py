@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from foretell.config import Config
 from foretell.data.loader import RowStream, check_enough_tokens

@@ -303,11 +303,9 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 def one_line(error: Any) -> str:
     """An error of pydantic in the words of JSON."""
-    if error["type"] == "extra_forbidden":
-        return "this field is not known here"
-    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return "input should be an object"
-    message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    known = {"extra_forbidden": "this field is not known here", "string_too_short": "give at least one character"}
+    known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")
+    message = known.get(error["type"]) or error["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return f"{message[:1].lower()}{message[1:]}"
 
 

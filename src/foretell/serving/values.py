@@ -48,7 +48,7 @@ def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tup
     """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
     changes = replacements(served, request.change, Patches(served, request.change), lambda: 0)
     with errors_of("address"), Trace(served.model, replace=changes):
-        explanation = explain_value(served.model, ids, request.address, served.outcomes)
+        explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
     return explanation, explanation.name in changes
 
 

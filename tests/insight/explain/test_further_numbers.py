@@ -8,10 +8,15 @@ import pytest
 import torch
 
 import foretell
+from foretell.config import SamplingConfig, make_section
 from foretell.errors import UsageError
+from foretell.generation.filters import Prefix
+from foretell.generation.sampling import Sampler
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.explain.explanation import explain_value
+from foretell.insight.explain.explanation import explain_value, operands_of
+from foretell.insight.implied_values import implied_values
 from foretell.insight.page.write_page import page_html
+from foretell.model.structure import model_structure
 
 TEXT = "abcafig!"
 BLOCK = "trunk.blocks.0"
@@ -79,6 +84,37 @@ def test_the_lens_has_the_numbers_of_the_norm_and_the_head(gpt2):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 0},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"min_p": 0.3},
+        {"temperature": 1.7, "top_k": 6, "top_p": 0.8, "min_p": 0.1},
+    ],
+)
+def test_filtered_probabilities_are_those_of_the_sampler(gpt2, settings):
+    logits = gpt2.decoder(torch.tensor([gpt2.encode(TEXT)]))[0, 3]
+    filters = make_section(SamplingConfig, {"temperature": 1, "top_k": None, "top_p": 1, "min_p": 0, **settings})
+    sampler = Sampler(filters, gpt2.tokenizer.vocab_size)
+    *_, (_, filtered) = sampler.stages(logits[None, : sampler.vocab_size], [Prefix([])])
+    expected, plain = filtered[0].softmax(-1), gpt2.log_probabilities(logits).exp()
+    written = ",".join(f"{name}={value}" for name, value in settings.items())
+    for token, share in enumerate(expected.tolist()):
+        explanation = explain_value(gpt2, TEXT, f"probabilities.filtered({written})[3,{token}]")
+        assert explanation.stored == pytest.approx(share, rel=1e-12, abs=0) and explanation.agrees
+        assert max(map(len, str(explanation).splitlines())) <= 80
+    kept = explain_value(gpt2, TEXT, f"probabilities.kept({written})[3]")
+    assert kept.stored == pytest.approx(float(plain[expected > 0].sum())) and kept.agrees
+    listing = kept.to_json()["steps"][0]
+    assert listing["operands"] == {"probability": "probabilities[3,:]"}
+    assert len(listing["columns"]["number"]) == int((expected > 0).sum())
+
+
+@torch.inference_mode()
 def test_a_neuron_adds_its_column_times_its_activation(gpt2):
     names = [f"{BLOCK}.feedforward.activation", f"{BLOCK}.feedforward"]
     with foretell.Trace(gpt2, names) as trace:
@@ -100,11 +136,24 @@ def test_a_neuron_adds_its_column_times_its_activation(gpt2):
         (f"{BLOCK}.lens.probabilities[99,0]", "position 99"),
         ("trunk.blocks.7.lens.probabilities[0,0]", "no value is named"),
         ("loss.mean[0]", "loss.mean is one number; give it without an index"),
+        ("probabilities.filtered(temprature=1)[0,0]", "no setting 'temprature'.*temperature"),
+        ("probabilities.filtered(seed=1)[0,0]", "no setting 'seed'"),
+        ("probabilities.filtered(top_k)[0,0]", "'' is not a number"),
+        ("probabilities.filtered(top_k=0)[0,0]", "top_k = 0"),
+        ("probabilities.filtered(top_k=2)[0]", "1 of 2 numbers"),
+        ("probabilities.kept(top_p=2)[99]", "position 99"),
+        ("next_value.mean", "no value is named"),
     ],
 )
 def test_an_invalid_address_is_refused(gpt2, address, words):
     with pytest.raises(UsageError, match=words):
         explain_value(gpt2, TEXT, address)
+
+
+def test_a_norm_records_its_vector_alone(make_model):
+    structure = model_structure(make_model("gpt2").decoder)
+    norm = implied_values(structure)[f"{BLOCK}.vector_norm"]
+    assert list(operands_of(structure, norm)) == [BLOCK]
 
 
 def test_a_text_of_one_token_has_no_mean_loss(gpt2):

@@ -7,7 +7,8 @@ import torch
 
 from foretell.config import SamplingConfig, make_section
 from foretell.generation.filters import Prefix, make_filters
-from foretell.insight.page.write_page import make_page, record_all
+from foretell.insight.explain.explanation import explain_value
+from foretell.insight.page.write_page import make_page, record_all, write_page
 from foretell.insight.trace import Trace
 from tests.insight.conftest import CONFIGURATIONS
 from tests.insight.page.test_block import assert_addressed_numbers_are_recorded, recorded
@@ -199,3 +200,15 @@ def test_numbers_are_also_in_tables(smallest, open_page):
     vectors = opened.page.locator("#vectors tbody tr").all_inner_texts()
     assert vectors[2].split("\t") == ["word + position", "0.2883", "0.5985", "−0.1772"]
     assert vectors[-1].split("\t") == ["after layer 0", "−0.3068", "0.1780", "−0.5976"]
+
+
+def test_probabilities_after_filters_have_addresses_in_a_file(primer, tmp_path, open_page):
+    path, (model, text) = tmp_path / "filtered.html", primer
+    write_page(model, text, path)
+    opened = open_page.file(path, "#temperature=0.7&top_k=5&min_p=0.2")
+    cells = opened.page.locator("#next-table td.number, #next-summary span").all()
+    names = {cell.get_attribute("data-address").partition("(")[0].partition("[")[0] for cell in cells}
+    assert names == {"probabilities", "probabilities.filtered", "probabilities.kept"}
+    for cell in cells:
+        explanation = explain_value(model, text, cell.get_attribute("data-address"))
+        assert explanation.agrees and f"{explanation.stored:.4f}" == cell.inner_text(), explanation.address

@@ -122,6 +122,25 @@ def test_an_invalid_url_is_ignored(page_file, open_page):
     assert opened.complaints == []
 
 
+def test_a_link_to_what_the_pass_does_not_have_says_so(page_file, open_page):
+    opened = open_page.file(page_file, "#token=99&layer=1&head=-1")
+    words = "The link names token 99, head -1, which this pass does not have. The page shows token 9, head 0."
+    assert opened.text("#trouble") == words
+    opened.ask("() => { location.hash = 'token=3&layer=1'; }")
+    opened.page.locator("#trouble").wait_for(state="hidden")
+
+
+@pytest.mark.parametrize("link", ["#lens-section", "#token=3&stream-section="])
+def test_a_link_to_a_section_shows_it_after_a_reload_too(page_file, open_page, link):
+    opened, section = open_page.file(page_file, link), link.strip("=").rpartition("#")[2].rpartition("&")[2]
+    for _ in range(2):
+        opened.wait_for_frames()
+        assert 0 <= opened.page.locator(f"#{section}").bounding_box()["y"] < 200
+        opened.page.evaluate("window.scrollTo(0, 0)")
+        opened.page.reload()
+        opened.wait()
+
+
 def test_the_small_maps_are_a_grid_of_buttons(page_file, open_page):
     opened = open_page.file(page_file)
     opened.page.locator(".thumb[aria-pressed=true]").focus()

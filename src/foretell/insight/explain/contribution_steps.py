@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, HeadReads, Normalized, Part, Term
-from foretell.insight.explain.contribution_values import VECTOR, Contributions, LogitReadout, Output, Readout
+from foretell.insight.explain.contribution_values import (
+    VECTOR,
+    Contributions,
+    LogitReadout,
+    OutcomeReadout,
+    Output,
+    Readout,
+)
+from foretell.insight.explain.explain_outcome import MEAN, stream
 from foretell.insight.explain.implied_number import Explained
 from foretell.insight.explain.steps import (
     Column,
@@ -52,6 +61,17 @@ def explain_part(numbers: Contributions, readout: Readout, output: Output, part:
 def explain_logit(numbers: Contributions, _: Readout, output: Output) -> Explained:
     value = float(numbers.recording.pass_logits(output[0])[output[1]])
     return value, unchanged(address_of("head", *output), value)
+
+
+def explain_whole(numbers: Contributions, readout: OutcomeReadout, output: Output) -> Explained:
+    """w · x of the vector that the head of a task reads: its output without the constant and other token sequences."""
+    recording, outcomes, at = numbers.recording, readout.outcomes, readout.positions(output)
+    own = outcomes.outputs(recording.hidden).double() - outcomes.constant
+    source = address_of(MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
+    hidden = to_array(recording.hidden[at])  # (P, D)
+    working = dot_product(readout, output, source, hidden.mean(0))
+    scale = working.scale + readout.scale * float(np.abs(readout.row(output)[0]) @ np.abs(hidden).mean(0))
+    return float(own[(*output[:-1], output[-1] - outcomes.first)]), replace(working, scale=scale)
 
 
 def sum_of_parts(numbers: Contributions, name: str, values: Array, opens: str) -> Working:

@@ -5,9 +5,10 @@ vector after the last norm, with the statistics of the pass; `.written[t,n,d]`: 
 `logits.difference[t,v,w]`: of two logits.
 
 A tuned model has `task_head.contributions[c,n]`, where the number after the labels is the mean of all; for tags, the
-position comes first. `.word[c,w]` is the sum over the tokens of a word, `.token[c,n,s]` the contribution of part n from
-token s: the sum over the positions that the head reads of `.read[c,n,t,s]`. `.vector[n,d]` is the mean over positions,
-if the head reads that. A `.difference` of them has a second output after the first.
+position comes first. `.whole[c]` is the product that they add up to, `.word[c,w]` the sum over the tokens of a word,
+`.token[c,n,s]` the contribution of part n from token s: the sum over the positions that the head reads of
+`.read[c,n,t,s]`. `.vector[n,d]` is the mean over positions, if the head reads that. A `.difference` of them has a
+second output after the first.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from foretell.insight.explain.contribution_steps import (
     explain_read,
     explain_token,
     explain_vector,
+    explain_whole,
     explain_word,
     explain_written,
 )
@@ -46,6 +48,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
 
 LOGITS, DIFFERENCE = "logits", ".difference"
+WHOLE = f"{OutcomeReadout.name}.whole"
 
 
 def is_contribution(name: str) -> bool:
@@ -85,6 +88,7 @@ class ContributionExplainer:
         self.texts["output"], owners = task.labels, outcomes.words()
         word = partial(explain_word, owners)
         self.kinds |= self.of_outputs(task.name, task, explain_part, part=N)
+        self.kinds |= self.of_outputs(WHOLE, task, explain_whole)
         self.kinds |= self.of_outputs(f"{task.name}.word", task, word, word=max(owners) + 1)
         self.kinds |= self.of_outputs(f"{task.name}.token", task, explain_token, part=N, source=T)
         self.kinds |= self.of_outputs(f"{task.name}.read", task, explain_read, part=P, position=T, source=T)

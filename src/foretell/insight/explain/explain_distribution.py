@@ -1,13 +1,21 @@
-"""Explanations of the distribution after a position: probabilities, their logarithms, entropy and losses."""
+"""Explanations of the distribution after a position: probabilities, their logarithms, entropy and losses.
+
+There are also numbers of the distribution that is sampled from, and of the next value of a series.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
 
+from foretell.config import SamplingConfig, make_section
 from foretell.errors import UsageError
+from foretell.generation.filters import FILTERS, SHAPING, make_filters
+from foretell.insight.address import Address
+from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -20,36 +28,50 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of, to_array
 from foretell.model.decoder import HEAD
+from foretell.paths import suggest
 
 PROBABILITIES, LOSS = "probabilities", "loss"
+FILTERED, KEPT = f"{PROBABILITIES}.filtered", f"{PROBABILITIES}.kept"
+MEAN, QUANTILE = "next_value.mean", "next_value.quantile"
 
 
 class Distribution:
-    """The softmax of the logits after a position, over the tokens of the tokenizer."""
+    """The softmax of the logits after a position, over the tokens of the tokenizer.
 
-    def __init__(self, recording: Recording, position: int):
-        self.recording, self.position = recording, position
-        self.logits: Array = to_array(recording.logits(position))[: recording.vocabulary]
+    settings: of filters before it, as in `explain_sampling`; an excluded token has minus infinity in `logits`.
+    """
+
+    def __init__(self, recording: Recording, position: int, settings: str | None = None):
+        self.recording, self.position, self.settings = recording, position, settings
+        read = recording.logits if settings is None else recording.pass_logits  # the page filters logits of the pass
+        self.plain: Array = to_array(read(position))[: recording.vocabulary]
+        self.logits, scaled = (self.plain, "") if settings is None else filtered(self.plain, settings)
+        self.order = np.argsort(-self.logits, kind="stable")[: np.count_nonzero(self.logits != -np.inf)].tolist()
         self.largest = float(self.logits.max())
         self.exponentials: Array = np.exp(self.logits - self.largest)
         self.total = float(self.exponentials.sum())
+        kept = f"{len(self.order):,} of {len(self.logits):,} tokens are kept by {settings or 'no filter'}"
+        self.note = f"{kept if settings is not None else f'logits = head[{position}]'}, most probable first; "
+        self.scaled = f"{scaled}exp is of {'logit' if settings is None else 'x'} - {self.largest:.6f}, the largest"
 
     def listing(self, focus: int | None = None) -> Listing:
-        """All tokens, the most probable one first."""
-        order = np.argsort(-self.logits, kind="stable")
+        """All tokens that are not excluded, the most probable one first."""
+        exponentials, position = self.exponentials[self.order], self.position
         columns = {
-            "number": order.tolist(),
-            "token": [self.recording.named(token_id) for token_id in order.tolist()],
-            "logit": self.logits[order],
-            "exp": self.exponentials[order],
-            "probability": self.exponentials[order] / self.total,
+            **self.tokens(),
+            "logit": self.plain[self.order],
+            **({} if self.settings is None else {"x": self.logits[self.order]}),
+            "exp": exponentials,
+            "probability": exponentials / self.total,
         }
-        position = self.position
-        note = f"logits = head[{position}], most probable first; exp is of logit - {self.largest:.6f}, the largest"
-        names = {"logit": HEAD, "exp": f"{PROBABILITIES}.exponentials", "probability": PROBABILITIES}
+        own = {"exp": f"{PROBABILITIES}.exponentials", "probability": PROBABILITIES}
+        names = {"logit": HEAD, **(own if self.settings is None else {"probability": f"{FILTERED}({self.settings})"})}
         opens = {column: address_of(name, position, ":") for column, name in names.items()}
-        row = None if focus is None else int(np.flatnonzero(order == focus)[0])
-        return Listing(note, columns, ("exp", "probability"), row, opens=opens)
+        row = self.order.index(focus) if focus in self.order else None
+        return Listing(self.note + self.scaled, columns, ("exp", "probability"), row, opens=opens)
+
+    def tokens(self) -> dict[str, list]:
+        return {"number": self.order, "token": [self.recording.named(token_id) for token_id in self.order]}
 
 
 def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
@@ -59,7 +81,7 @@ def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
 
 def probability_of(after: Distribution, token: int) -> Working:
     equation = softmax_equation("probability", after.exponentials, token, "v")
-    scale = equation.value * (2 + after.largest - float(after.logits[token]))
+    scale = equation.value and equation.value * (2 + after.largest - float(after.logits[token]))
     return Working([after.listing(token), equation], equation.value, scale)
 
 
@@ -154,6 +176,96 @@ def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float 
         "loss": lambda: -logprobs[recording.ids[position + 1]],
     }
     return float(stored[scalar.name]()) if scalar.name in stored else None
+
+
+# --- what is sampled, and the next value of a series ------------------------------------------------------------------
+
+
+def is_of_sampling(name: str) -> bool:
+    return name.partition("(")[0] in (FILTERED, KEPT, MEAN, QUANTILE)
+
+
+def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> ImpliedNumber:
+    """The steps to a number whose settings are in its name.
+
+    `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters;
+    `probabilities.kept(...)[t]` the sum of the probabilities without filters of all tokens that these filters keep.
+    With levels, the values of the first tokens: `next_value.mean` and `next_value.quantile(0.25)`.
+    """
+    name, _, settings = wanted.name.removesuffix(")").partition("(")
+    T, V = len(recording.ids), recording.vocabulary
+    kinds = {
+        FILTERED: NumberKind(("position", "token"), (T, V), partial(filtered_probability, recording, settings)),
+        KEPT: NumberKind(("position",), (T,), partial(kept_probability, recording, settings)),
+    }
+    if levels is not None:
+        kinds |= {
+            each: NumberKind((), (), partial(next_value, recording, levels, settings)) for each in (MEAN, QUANTILE)
+        }
+    return explain_number(recording, kinds, Address(name, wanted.index), {})
+
+
+def setting(text: str) -> float:
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise UsageError(f"'{text}' is not a number, as in {FILTERED}(temperature=0.8,top_k=40)") from None
+
+
+def filtered(logits: Array, settings: str) -> tuple[Array, str]:
+    """The logits (V,) after filters, minus infinity for an excluded token, and what the temperature does to them."""
+    parts = [part.partition("=") for part in settings.split(",") if part]
+    if unknown := [name for name, *_ in parts if name not in SHAPING]:
+        raise UsageError(f"{FILTERED} has no setting '{unknown[0]}'{suggest(unknown[0], sorted(SHAPING))}")
+    neutral = {name: FILTERS[name][0] for name in SHAPING}
+    config = make_section(SamplingConfig, neutral | {name: setting(text) for name, _, text in parts})
+    after = torch.from_numpy(logits)[None]
+    for apply in make_filters(config).values():
+        after = apply(after, ())
+    scaled = f"x is the logit minus the largest, over {config.temperature:g}; "
+    return to_array(after[0]), "" if config.temperature in (0, 1) else scaled
+
+
+def filtered_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
+    after, token = Distribution(recording, index[0], settings), index[1]
+    return float(torch.from_numpy(after.logits).softmax(-1)[token]), probability_of(after, token)
+
+
+def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
+    """The sum of the unfiltered probabilities of the tokens that are kept."""
+    after = Distribution(recording, index[0], settings)
+    probabilities = logprobs_of(recording, index[0]).exp()[after.order]
+    columns = {**after.tokens(), "probability": probabilities.tolist()}
+    opens = {"probability": address_of(PROBABILITIES, *index, ":")}
+    listing = Listing(f"{after.note}probabilities are without filters", columns, ("probability",), opens=opens)
+    value = listing.sums["probability"]
+    return float(probabilities.sum()), Working([listing, equals(value, "sum")], value, 8 * value)
+
+
+def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int, ...]) -> Explained:
+    """The mean of the next value, or the first one up to which the probabilities add up to a share.
+
+    A missing value has no level, and no share of the distribution.
+    """
+    last = len(recording.ids) - 1
+    logits = recording.pass_logits(last)[: len(levels)].double()
+    exponentials = np.exp(to_array(logits - logits.max()))
+    probabilities = exponentials / exponentials.sum()
+    columns = {"number": range(len(levels)), "logit": to_array(logits), "exp": exponentials}
+    columns |= {"probability": probabilities, "value": levels}
+    opens = {"logit": address_of(HEAD, last, ":")}
+    note = "the bins in the order of their values; exp is of the logit minus the largest"
+    if not settings:
+        columns["product"] = probabilities * levels
+        listing = Listing(note, columns, ("exp", "probability", "product"), opens=opens)
+        mean = listing.sums["product"]
+        stored = float(logits.softmax(-1) @ torch.from_numpy(levels))
+        return stored, Working([listing, equals(mean, "mean")], mean, 8 * scale_of(listing))
+    columns["up to here"] = np.cumsum(probabilities)
+    row = min(int(np.searchsorted(columns["up to here"], setting(settings))), len(levels) - 1)
+    listing = Listing(note, columns, ("exp", "probability"), row, opens=opens)
+    value = float(levels[row])
+    return value, Working([listing, equals(value, f"the first value where the sum reaches {settings}")], value, 0.0)
 
 
 DISTRIBUTION_EXPLAINERS: dict[str, Explainer] = {

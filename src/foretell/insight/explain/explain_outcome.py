@@ -24,12 +24,14 @@ HEAD = "task_head"
 MEAN_OF_LABELS = "the mean of all labels"
 DIFFERENCE = f"{HEAD}.difference"
 PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
+CONSTANT = f"{HEAD}.constant"
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
     """The steps to `task_head[c]`, an output, or after the last the mean of all; `task_head.difference[c,b]`, of two;
-    `task_head.probabilities[c]`; `task_head.weight[c,d]`; and `task_head.mean[d]`, the vector that the head reads if it
-    is the mean over all positions. For tags, the first three have the position of a token first.
+    `task_head.probabilities[c]`; `task_head.weight[c,d]`; `task_head.constant`, of a number; and `task_head.mean[d]`,
+    the vector that the head reads if it is the mean over all positions. For tags, the first three have the position of
+    a token first.
 
     An output may be given by its name. Raises `UsageError` for an unknown name or index.
     """
@@ -55,6 +57,7 @@ class OutcomeExplainer:
             HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
             DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
             WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
+            CONSTANT: NumberKind((), (), self.constant),
         }
         kinds |= {MEAN: NumberKind(("element",), (D,), self.mean)} if self.outcomes.reads_mean else {}
         return kinds | ({PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability)} if C > 1 else {})
@@ -89,6 +92,10 @@ class OutcomeExplainer:
     def weight(self, index: tuple[int, ...]) -> Explained:
         value = float(self.outcomes.weight[index])
         return value, Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
+
+    def constant(self, _: tuple[int, ...]) -> Explained:
+        value = self.outcomes.constant
+        return value, unchanged("The mean of the training examples, which is stored with the head.", value, "mean")
 
     def mean(self, index: tuple[int, ...]) -> Explained:
         return float(self.recording.hidden.mean(0)[index]), explain_mean(self.recording, *index)

@@ -12,8 +12,13 @@ from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
-from foretell.insight.explain.explain_contribution import explain_contribution, is_contribution
-from foretell.insight.explain.explain_distribution import DISTRIBUTION_EXPLAINERS, stored_in_distribution
+from foretell.insight.explain.explain_contribution import WHOLE, explain_contribution, is_contribution
+from foretell.insight.explain.explain_distribution import (
+    DISTRIBUTION_EXPLAINERS,
+    explain_sampling,
+    is_of_sampling,
+    stored_in_distribution,
+)
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer
 from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
 from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
@@ -33,7 +38,7 @@ from foretell.insight.explain.steps import (
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.implied_values import implied_values
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Recording, TracedScalar, address_of, record, with_token_ids
+from foretell.insight.recording import Array, Recording, TracedScalar, address_of, record, with_token_ids
 from foretell.insight.replacement import STAGES
 from foretell.insight.trace import LISTED
 from foretell.language_model import LanguageModel, check_model
@@ -138,19 +143,27 @@ def explain(model: LanguageModel, text: str, address: str | None = None) -> Expl
 
 
 def explain_value(
-    model: LanguageModel, text: str | list[int], address: str, outcomes: Outcomes | None = None
+    model: LanguageModel,
+    text: str | list[int],
+    address: str,
+    outcomes: Outcomes | None = None,
+    levels: Array | None = None,
 ) -> Explanation:
     """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
 
     Besides all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths, and the
     contributions that `explain_contribution.py` lists; a token v may be given as text, `probabilities[4,'!']`. Negative
     indices count from the end. outcomes: of a tuned model, for the numbers of its head, which `explain_outcome` lists.
+    levels: of a forecaster, for the next value, which `explain_sampling` lists with the probabilities after filters.
     Raises `UsageError` for an unknown name or index.
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
     if is_contribution(parsed.name):
         number = explain_contribution(model, text, outcomes, parsed)
+        return implied_explanation(parsed.name, number, model.dtype if WHOLE in parsed.name else torch.float64)
+    if is_of_sampling(parsed.name):
+        number = explain_sampling(record(model, text, []), parsed, levels)
         return implied_explanation(parsed.name, number, torch.float64)
     if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
         number = explain_outcome(record(model, text, []), outcomes, parsed)
@@ -353,6 +366,8 @@ def operands_of(structure: Structure, value: Value) -> Iterator[str]:
         return
     reads = [read for read in value.reads if read in structure.values]
     yield from reads
+    if value.formula == "vector norm":
+        return
     if value.formula == "rotated heads":
         yield from (angle.name for angle in structure.with_formula(ROTATION))
     for read in reads:

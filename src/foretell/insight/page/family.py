@@ -70,7 +70,7 @@ class PositionFamily(Family):
         """Raise UsageError for a position after the text or the source."""
         length = traced.page.source_length if self.is_of_source else len(traced.ids)
         if last_number(index) >= length:
-            raise UsageError(f"the text has {length} tokens; there is no position {last_number(index)}")
+            raise UsageError(f"the text has {length:,} tokens; there is no position {last_number(index)}")
 
     @property
     def prefix(self) -> str:

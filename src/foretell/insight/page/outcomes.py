@@ -39,7 +39,7 @@ class Outcomes:
     example: str = "text"
 
     def to_json(self) -> dict[str, Any]:
-        names = ("names", "kind", "remark", "first", "example")
+        names = ("names", "kind", "remark", "first", "example", "constant")
         return {**{name: getattr(self, name) for name in names}, "readsMean": self.reads_mean}
 
     @torch.no_grad()

@@ -87,7 +87,7 @@ def kept_positions(traced: TracedPass) -> list[str]:
     total = len(traced.ids)
     kept = {"The logit lens is": total - traced.lens_from, "The tokens that neurons write are": last_written(traced)}
     return [
-        f"{words} kept for the last {count} of {total} positions." for words, count in kept.items() if count < total
+        f"{words} kept for the last {count} of {total:,} positions." for words, count in kept.items() if count < total
     ]
 
 
@@ -231,7 +231,7 @@ class PageReport:
     cut: list[str]
 
     def __str__(self) -> str:
-        shape = f"{self.tokens} tokens, {self.layers} layers, {self.heads} heads per layer"
+        shape = f"{self.tokens:,} tokens, {self.layers} layers, {self.heads} heads per layer"
         return f"{self.path}: {shape}, {in_megabytes(self.bytes)}"
 
     def __repr__(self) -> str:

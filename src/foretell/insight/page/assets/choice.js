@@ -1,5 +1,7 @@
 // The choice shared by all parts of the page: token (the query), key, layer, head; and what is under the pointer.
 import { strongest, strongestSource } from "./data.js";
+import { byId } from "./dom.js";
+import { visible } from "./format.js";
 
 export function makeChoice(data) {
   const listeners = [];
@@ -72,6 +74,21 @@ export function readChoice(data, choice) {
   const values = { token: data.last, layer: 0, head: 0, ...data.choice };
   for (const name of NAMES) if (/^\d+$/.test(given.get(name) ?? "")) values[name] = Number(given.get(name));
   choice.set(values);
+  const missing = NAMES.filter((name) => given.has(name) && given.get(name) !== String(choice[name]) && (data.memory || name !== "sourceToken"));
+  const list = (value) => missing.map((name) => `${name === "sourceToken" ? "source token" : name} ${value(name)}`).join(", ");
+  choice.problem = missing.length ? `The link names ${list((name) => visible(given.get(name)))}, which this pass does not have. The page shows ${list((name) => choice[name])}.` : "";
+}
+
+// The section that a link names: a field without a value. What arrives above it moves it, so it is brought into view
+// again, for some seconds or until the reader does something.
+export function goToLinked() {
+  const name = [...new URLSearchParams(location.hash.slice(1))].find(([id, value]) => !value && byId(id)?.matches("section:not([hidden])"))?.[0];
+  if (!name) return;
+  history.scrollRestoration = "manual";
+  const observer = new ResizeObserver(() => byId(name).scrollIntoView({ behavior: "instant" }));
+  observer.observe(document.body);
+  setTimeout(() => observer.disconnect(), 10_000);
+  for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(type, () => observer.disconnect(), { once: true, passive: true });
 }
 
 function write(choice, names) {

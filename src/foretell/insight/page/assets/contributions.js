@@ -57,7 +57,8 @@ export function makeComparison(id, isLastSubtracted = false) {
   };
 }
 
-// What each part, and what each head contributed; `own`: a row, as `makeComparison` has them; noun: what it adds up to.
+// What each part, and what each head contributed; noun: what it adds up to. `own`: a row, as `makeComparison` has them, also
+// with constants: [[words, value, address]] that are not of the parts, and the address of the whole without them.
 export const contributionTables = (data, choice, id, parts, own, noun = "logit") => [sumTable(id, parts, own, noun), make("div", {}, ...headTables(data, choice, id, parts, own))];
 
 // The tokens whose contributions the page has at the chosen position, each once: {id, logit, parts}.
@@ -84,7 +85,8 @@ function rowsOf(parts, { parts: values, address }) {
 function sumTable(id, parts, own, noun) {
   const rows = rowsOf(parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
-  const constant = own.constant || 0, total = own.parts.reduce((sum, value) => sum + value, 0);
+  const total = own.parts.reduce((sum, value) => sum + value, 0), constants = own.constants ?? [];
+  const remainder = constants.reduce((rest, [, value]) => rest - value, own.logit - total);
   const number = (value, address) => make("td", { class: "number", ...(typeof address === "object" ? address : { "data-address": address }) }, four(value));
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
@@ -92,7 +94,7 @@ function sumTable(id, parts, own, noun) {
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-      make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...(constant ? [end(own.constantName, constant)] : []), end("Remainder", own.logit - total - constant, constant ? undefined : opensDifference({ address: own.ofDifference ?? own.logits[0].address }, { address: own.address(LAST) })),
+      make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...constants.map(([words, value, address]) => end(words, value, address)), end("Remainder", remainder, opensDifference({ address: own.whole ?? own.ofDifference ?? own.logits[0].address }, { address: own.address(LAST) })),
         ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit, own.ofDifference)]
           : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
 }

@@ -1,7 +1,7 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
 import { dot, firstKey, hasLens, hasOperands, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
 import { byId, fill, make, math } from "./dom.js";
-import { addressOf, four, named, quoted, storedProbability } from "./format.js";
+import { addressOf, count, four, named, quoted, storedProbability } from "./format.js";
 
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
 const VECTOR_ENDS = [3, 2];
@@ -127,7 +127,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": ofWeight }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight", "data-address": ofWeight }, four(shares[key - first])))),
     make("p", { class: "hint" }, "m = ", make("span", { "data-address": ofLargest }, four(largest)),
-      ` is the largest scaled attention score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
+      ` is the largest scaled attention score of the row; the sum is over ${count(all.length, "visible key")}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
   ];
 }
 

@@ -1,6 +1,6 @@
 // Starts the page of a file, and shows the parts of a pass.
 import { hasFeedforward, showAttentionValues, showCrossValues, showEncoderAttention, showEncoderFeedforward, showFeedforwardValues, showHeadOutputs } from "./block.js";
-import { followUrl, makeChoice, readChoice } from "./choice.js";
+import { followUrl, goToLinked, makeChoice, readChoice } from "./choice.js";
 import { showTheme } from "./colors.js";
 import { showContributions } from "./contributions.js";
 import { readFile } from "./data.js";
@@ -69,9 +69,11 @@ export async function start() {
     const data = await readFile();
     performance.mark("read");
     const choice = begin(data);
-    listen(window, "hashchange", () => readChoice(data, choice));
+    showProblem(choice.problem);
+    listen(window, "hashchange", () => { readChoice(data, choice); showProblem(choice.problem); goToLinked(); });
     for (const show of Object.values(PARTS).flat()) choice.show(show);
     showOmissions(data);
+    goToLinked();
     document.documentElement.dataset.ready = "true";
     performance.mark("interactive");
     await data.openRest();

@@ -80,17 +80,17 @@ const logScale = (high) => ({
 });
 
 // A table of tokens, or of what `noun` names, with their probabilities as bars. A full bar is probability 1 in every table.
-// rows: [{id, text, probability, mark, before, address}], where the address belongs to `before`, if there is one; digits: the probability as text; append: in a live page, continues with a token
+// rows: [{id, text, probability, address, mark, before, addressBefore}]; digits: the probability as text; append: in a live page, continues with a token
 export function barTable(title, rows, digits, { append = null, noun = "Token" } = {}) {
   const piece = ({ id, text }) => {
     const name = make("bdi", { class: "piece" }, visible(text));
     return append ? make("button", { type: "button", class: "link", title: "Continue with this token", onclick: () => append(id) }, name) : name;
   };
   const hasBefore = rows[0]?.before !== undefined;
-  const line = ({ id, text, probability, mark, before, address }) => make("tr", mark ? { class: "marked" } : {},
+  const line = ({ id, text, probability, address, mark, before, addressBefore }) => make("tr", mark ? { class: "marked" } : {},
     make("th", { scope: "row" }, piece({ id, text }), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
-    ...(hasBefore ? [make("td", { class: "number before", "data-address": address }, digits(before))] : []),
-    make("td", { class: "number", "data-address": hasBefore ? undefined : address }, digits(probability)),
+    ...(hasBefore ? [make("td", { class: "number before", "data-address": addressBefore }, digits(before))] : []),
+    make("td", { class: "number", "data-address": address }, digits(probability)),
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
@@ -120,6 +120,9 @@ function writeSettings() {
   history.replaceState(null, "", `#${values}`);
 }
 
+// The filters that are not neutral, as in the names of numbers after them.
+const changedSettings = () => Object.entries(FIELDS).filter(([name]) => settings[name] !== MODELS[name]).map(([name, [field]]) => `${field}=${settings[name]}`).join(",");
+
 function draw({ kept, probabilities }, order) {
   let left = Math.random();
   for (let i = 0; i < kept; i++) if ((left -= probabilities[i]) < 0) return order[i];
@@ -129,9 +132,10 @@ function draw({ kept, probabilities }, order) {
 // The logits after the last token, with what `barTable` needs; position: of the addresses of their probabilities.
 function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
   const { kept, probabilities } = distribution(logits, order, settings);
-  const isFiltered = Object.keys(MODELS).some((name) => settings[name] !== MODELS[name]);
+  const filters = changedSettings(), address = (name, id) => (position === null ? null : addressOf(name, position, id));
   const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
-    id, text: vocabulary[id], probability: probabilities[i] ?? 0, before: isFiltered ? unfiltered[i] : undefined, address: position === null ? null : addressOf("probabilities", position, id),
+    id, text: vocabulary[id], probability: probabilities[i] ?? 0, address: address(filters ? `probabilities.filtered(${filters})` : "probabilities", id),
+    ...(filters && { before: unfiltered[i], addressBefore: address("probabilities", id) }),
   }));
   fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${logits.length.toLocaleString("en")}`, rows, inDigits, { append }));
   return kept;
@@ -161,9 +165,9 @@ export function showNext(data) {
     const kept = drawNext({ ...read, vocabulary: data.vocabulary, append: data.append, position: data.last });
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
-    byId("next-summary").textContent = kept === size
-      ? `All ${count(size, "token")} can be sampled.`
-      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters ${kept === 1 ? "it has" : "they have"} ${inDigits(Math.min(1, mass))} of the probability.`;
+    fill(byId("next-summary"), ...(kept === size ? [`All ${count(size, "token")} can be sampled.`]
+      : [`${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters ${kept === 1 ? "it has" : "they have"} `,
+        make("span", { "data-address": addressOf(`probabilities.kept(${changedSettings()})`, data.last) }, inDigits(Math.min(1, mass))), " of the probability."]));
   };
   const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); writeSettings(); update(); };
   const controls = [

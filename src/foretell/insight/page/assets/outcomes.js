@@ -3,7 +3,7 @@ import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
 import { softmax, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
-import { addressOf, four, probability, quoted, visible } from "./format.js";
+import { addressOf, four, opens, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
 
@@ -46,7 +46,7 @@ export function showOutcome(data, choice) {
       return { id: id === MEAN ? names.length : id, logit, constant, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)),
         title: id === MEAN ? `Mean of all ${labels}` : undefined, words: id === MEAN ? `the mean of all ${labels}` : isNumber(data) ? names[id] : quoted(names[id]) };
     });
-    const own = { ...comparison.difference(rows, ["task_head.contributions", ...(hasTags(data) ? [at] : [])], "task_head"), constantName: kind === "orders" ? "Texts in the other order" : "Mean of the training examples" };
+    const own = withConstants(data, comparison.difference(rows, ["task_head.contributions", ...(hasTags(data) ? [at] : [])], "task_head"));
     const ofStream = parts.value.filter(({ name }) => name !== "head.bias"); // the task's head has no bias
     const [sums, heads] = contributionTables(data, choice, "outcome", ofStream, own, isNumber(data) ? "number" : "logit");
     fill(byId("outcome-contributions"), ...(rows.length > 1 ? [comparison.selects(rows, show)] : []),
@@ -54,6 +54,12 @@ export function showOutcome(data, choice) {
   };
   choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
   onTheme(show);
+}
+
+// A row with what is not of the parts: the output for the texts in the other order, whose pass opens, and a mean.
+function withConstants({ outcomes: { kind, constant }, otherOrder }, own) {
+  const whole = own.addressIn(".whole"), orders = kind === "orders" ? [["Texts in the other order", own.constant - constant, otherOrder && opens({ address: whole, ...otherOrder })]] : [];
+  return { ...own, whole, constants: [...orders, ...(constant ? [["Mean of the training examples", constant, "task_head.constant"]] : [])] };
 }
 
 function lead(data) {

@@ -1,7 +1,7 @@
 // One row of attention, of the chosen token in the chosen head: as arcs and as a table.
 import { firstKey, hasOperands, isKept, scaledScores, weightRow } from "./data.js";
 import { bar, byId, caption, draw, fill, make, onWidth } from "./dom.js";
-import { addressOf, four, named, short, visible } from "./format.js";
+import { addressOf, count, four, named, short, visible } from "./format.js";
 
 // Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
 const HEIGHT = 190; // of the arcs
@@ -114,7 +114,7 @@ function rowTable(data, choice, byWeight) {
     make("td", { class: "number", "data-address": addressOf(`${core}.weights`, head, token, key) }, four(weight)),
     bar(weight));
   const hidden = data.tokens.length - entries.length;
-  const words = `Layer ${layer}, head ${head}: ${entries.length} visible keys${hidden ? `, ${hidden} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;
+  const words = `Layer ${layer}, head ${head}: ${count(entries.length, "visible key")}${hidden ? `, ${hidden.toLocaleString("en")} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;
   return make("table", { class: "bars" }, caption(words),
     make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "number" }, "Key"), make("th", { scope: "col" }, "Token"),
       ...(own ? [make("th", { scope: "col", class: "number" }, "Scaled score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),

@@ -6,6 +6,8 @@ import { niceTicks } from "./stream.js";
 
 const HEIGHT = 280, LEFT = 62, TOP = 12, BOTTOM = 26, SIDE = 0.24; // pixels; the share of the width for the distribution
 const QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95];
+const MEAN = "next_value.mean"; // the address
+export const quantileOf = (share) => `next_value.quantile(${share})`; // the address
 const SEEN = 0.995; // of the distribution on either side of the picture
 const STEP = 4; // pixels of a bar
 
@@ -76,9 +78,9 @@ function bars(levels, shares, y, left, width) {
 }
 
 function table(data, { mean, quantile }) {
-  const columns = [["mean", mean], ...QUANTILES.map((share) => [share === 0.5 ? "median" : `${100 * share}% are below`, quantile(share)])];
+  const columns = [["mean", mean, MEAN], ...QUANTILES.map((share) => [share === 0.5 ? "median" : `${100 * share}% are below`, quantile(share), quantileOf(share)])];
   const words = `The next value, after ${named(data, data.last)}: the model’s own distribution, before any calibration or naive part of a forecast. A missing value is never drawn.`;
   return make("table", {}, caption(words),
     make("thead", {}, make("tr", {}, ...columns.map(([name]) => make("th", { scope: "col", class: "number" }, name)))),
-    make("tbody", {}, make("tr", {}, ...columns.map(([, each]) => make("td", { class: "number" }, inDigits(each))))));
+    make("tbody", {}, make("tr", {}, ...columns.map(([, each, address]) => make("td", { class: "number", "data-address": address }, inDigits(each))))));
 }

@@ -99,9 +99,9 @@ function vectorTable(words, lines) {
   const shown = whole ? lines[0].values.map((_, i) => i) : [...Array(TABLE_ENDS[0]).keys(), null, ...Array.from({ length: TABLE_ENDS[1] }, (_, i) => size - TABLE_ENDS[1] + i)];
   const cell = ({ values, address }, i) => (i === null ? make("td", { class: "number" }, "…") : make("td", { class: "number", "data-address": address(i) }, four(values[i])));
   const line = (each) => make("tr", {}, make("th", { scope: "row" }, each.label), ...shown.map((i) => cell(each, i)));
-  return make("details", { open: whole || undefined }, make("summary", {}, `As a table: ${size} numbers each`),
+  return make("details", { open: whole || undefined }, make("summary", {}, `As a table: ${size.toLocaleString("en")} numbers each`),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${words} as a table` },
-      make("table", {}, caption(whole ? "All numbers of each vector." : `The first ${TABLE_ENDS[0]} and the last ${TABLE_ENDS[1]} of ${size} numbers.`),
+      make("table", {}, caption(whole ? "All numbers of each vector." : `The first ${TABLE_ENDS[0]} and the last ${TABLE_ENDS[1]} of ${size.toLocaleString("en")} numbers.`),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Vector"), ...shown.map((i) => make("th", { scope: "col", class: "number" }, i === null ? "…" : String(i))))),
         make("tbody", {}, ...lines.map(line)))));
 }

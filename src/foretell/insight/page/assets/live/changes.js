@@ -113,7 +113,7 @@ async function vectorOf({ section, row }, whose) {
 export function inWords({ value, scale, add: added, set, patch, heads, neurons, positions } = {}) {
   const only = [["head", heads], ["neuron", neurons], ["position", positions]].filter(([, indices]) => indices)
     .map(([noun, indices]) => `${noun}${indices.length > 1 ? "s" : ""} ${[].concat(indices).join(", ")}`);
-  const size = (operand) => (Array.isArray(operand) ? `a vector of ${operand.length} numbers` : operand);
+  const size = (operand) => (Array.isArray(operand) ? `a vector of ${operand.length.toLocaleString("en")} numbers` : operand);
   const what = scale !== undefined ? `× ${scale}` : added !== undefined ? `+ ${size(added)}` : set !== undefined ? `= ${size(set)}` : `from ${quoted(patch)}`;
   return `${only.length ? `${only.join(", ")} of ` : ""}${value} ${what}`;
 }

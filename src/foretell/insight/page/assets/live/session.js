@@ -1,4 +1,5 @@
 // The state of the live page, and the pass that it shows. The state is in the URL: a link opens the same state.
+import { goToLinked } from "../choice.js";
 import { makeData, open } from "../data.js";
 import { byId, fill, make } from "../dom.js";
 import { begin, PARTS, showProblem, shown } from "../main.js";
@@ -92,14 +93,20 @@ async function showPass(signal) {
   const wanted = new Set(FIRST);
   if (shown.data?.model === session.state.model) wanted.add(`attention.${shown.choice.layer}`);
   let data = null;
-  await busy(signal, async () => { data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly); }, () => {
+  await busy(signal, async () => {
+    if (!session.state.text) throw new Error("The text is empty. Write at least one character.");
+    data = await readPass(passFields(), wanted, signal, (structure) => makeAsk(structure, signal), showEarly);
+  }, () => {
     Object.assign(session, { nextLogits: data.get("logits").whole, isShown: true });
     data.append = (id) => session.update(continued(data, id), null, true);
     if (data.outcomes?.kind === "choice") data.showAnswer = (answer) => session.update({ answer });
+    if (data.outcomes?.kind === "orders") data.otherOrder = { words: "with the texts in the other order", text: session.state.others[0], others: [session.state.text] };
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
-    showProblem(damage);
-    damage = "";
     showParts(data);
+    showProblem([damage, isLinked ? shown.choice.problem : ""].filter(Boolean).join(" "));
+    if (isLinked) goToLinked();
+    damage = "";
+    isLinked = false;
     session.onShown();
   }, refuse);
   return !session.isShown && !signal.aborted;
@@ -234,10 +241,11 @@ export async function busy(signal, work, done, fail = showProblem) {
   }
 }
 
-let damage = ""; // of a link that was opened
+let damage = "", isLinked = false; // of a link that was opened, until its pass is shown
 
 export function readUrl() {
   damage = "";
+  isLinked = true;
   const given = new URLSearchParams(location.hash.slice(1));
   const state = {};
   for (const name of Object.keys(STATE)) {

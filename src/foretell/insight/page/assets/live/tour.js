@@ -1,27 +1,32 @@
 // A tour in ten steps, with the numbers of the shown pass.
 import { hasFeedforward } from "../block.js";
-import { dot, firstKey, hasLens, hasOperands, keyVector, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
+import { blockOf, dot, firstKey, hasLens, hasOperands, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
 import { byId, fill, make } from "../dom.js";
-import { count, four, named, probability, quoted, storedProbability, value as inDigits } from "../format.js";
+import { addressOf, count, four, named, opensDifference, probability, quoted, storedProbability, value as inDigits } from "../format.js";
 import { isNumber, predictionOf } from "../outcomes.js";
-import { seriesOf } from "../series.js";
+import { quantileOf, seriesOf } from "../series.js";
 
-// Each step: the element that it shows, a title, and two sentences; null while their numbers are fetched.
+// A sentence with numbers that open: a list of texts and elements.
+const sentence = (texts, ...values) => texts.flatMap((text, i) => [text, ...values.slice(i, i + 1)]);
+const number = (words, address) => make("span", typeof address === "string" ? { "data-address": address } : address, words);
+const coreOf = (layer, name, ...index) => addressOf(`trunk.blocks.${layer}.attention.core.${name}`, ...index);
+
+// Each step: the element that it shows, a title, and two sentences, or lists as of `sentence`; null while their numbers are fetched.
 const STEPS = [
   {
     at: "text-section", title: "The text as tokens",
     words: (data, { token }) => [
       `The model reads the text as ${count(data.tokens.length, "token")}, each one of the ${data.shape.vocabulary.toLocaleString("en")} of its vocabulary.`,
-      `The chosen token is ${quoted(data.tokens[token].text)}, which has position ${token} and the id ${data.tokens[token].id} in the vocabulary.`,
+      `The chosen token is ${quoted(data.tokens[token].text)}, which has position ${token} and the id ${data.tokens[token].id.toLocaleString("en")} in the vocabulary.`,
     ],
   },
   {
     at: "series", title: "The series and its next value", isIn: (data) => data.hasLevels,
     words: (data) => {
-      const series = seriesOf(data);
+      const series = seriesOf(data), quantile = (share) => number(inDigits(series.quantile(share)), quantileOf(share));
       return series && [
         `The model has read ${count(data.tokens.length, "value")} and gives each of its ${series.levels.length.toLocaleString("en")} bins a probability for the next one.`,
-        `Half of the probability is between ${inDigits(series.quantile(0.25))} and ${inDigits(series.quantile(0.75))}; the median is ${inDigits(series.quantile(0.5))}.`,
+        sentence`Half of the probability is between ${quantile(0.25)} and ${quantile(0.75)}; the median is ${quantile(0.5)}.`,
       ];
     },
   },
@@ -32,7 +37,8 @@ const STEPS = [
       if (!prediction) return null;
       const best = largest(Array.from(prediction.shares));
       return [
-        isNumber(data) ? `The number of this text is ${four(logits.whole[0])}.` : `The label of this text is ${quoted(prediction.names[best])}, with probability ${probability(prediction.shares[best])}.`,
+        isNumber(data) ? sentence`The number of this text is ${number(four(logits.whole[0]), addressOf("task_head", 0))}.`
+          : sentence`The label of this text is ${quoted(prediction.names[best])}, with probability ${number(probability(prediction.shares[best]), prediction.address(best))}.`,
         "Below it, every word, head and layer has its contribution.",
       ];
     },
@@ -43,10 +49,10 @@ const STEPS = [
       const logits = data.get("logits");
       if (!logits) return null;
       const { shares } = softmax(Array.from(logits.whole));
-      const [first, second] = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+      const [first, second] = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]), share = (id) => number(probability(shares[id]), addressOf("probabilities", data.last, id));
       return [
-        `After the whole text, the most probable token is ${quoted(data.vocabulary[first])}, with probability ${probability(shares[first])}.`,
-        `The next one is ${quoted(data.vocabulary[second])} with ${probability(shares[second])}, and all others share ${probability(Math.max(0, 1 - shares[first] - shares[second]))}.`,
+        sentence`After the whole text, the most probable token is ${quoted(data.vocabulary[first])}, with probability ${share(first)}.`,
+        sentence`The next one is ${quoted(data.vocabulary[second])} with ${share(second)}, and all others share the rest.`,
       ];
     },
   },
@@ -59,7 +65,7 @@ const STEPS = [
       const head = largest(weights);
       return [
         `Layer ${layer} has ${count(data.shape.heads, "head")}, which compute their attention weights independently.`,
-        `The largest weight of ${named(data, token)} is in head ${head}: ${four(weights[head])}, to ${named(data, keys[head])}.`,
+        sentence`The largest weight of ${named(data, token)} is in head ${head}: ${number(four(weights[head]), coreOf(layer, "weights", head, token, keys[head]))}, to ${named(data, keys[head])}.`,
       ];
     },
   },
@@ -70,7 +76,7 @@ const STEPS = [
       const row = Array.from(weightRow(data, layer, head, token), (stored) => stored / 10000);
       return [
         `In head ${head} of layer ${layer}, ${named(data, token)} can see ${count(row.length, "token")}, from ${named(data, firstKey(data, layer, token))} to itself; their weights add up to 1.`,
-        `It gives ${four(weight(data, layer, head, token, token))} to itself, and ${row.filter((share) => share > 1 / row.length).length} of the ${row.length} get more than an even share.`,
+        sentence`It gives ${number(four(weight(data, layer, head, token, token)), coreOf(layer, "weights", head, token, token))} to itself, and ${row.filter((share) => share > 1 / row.length).length} of the ${row.length} get more than an even share.`,
       ];
     },
   },
@@ -79,9 +85,10 @@ const STEPS = [
     words: (data, { layer, head, token, key }) => {
       if (!hasOperands(data, layer)) return null;
       const score = dot(queryVector(data, layer, head, token), keyVector(data, layer, head, key)), { headWidth } = data.shape;
+      const at = (name, value) => number(four(value), coreOf(layer, name, head, token, key));
       return [
-        `The attention score of ${named(data, token)} and ${named(data, key)} is the dot product of a query and a key of ${headWidth} numbers: ${four(score)}.`,
-        `Divided by √${headWidth} it is ${four(score / Math.sqrt(headWidth))}; after the softmax over all keys, the weight is ${four(weight(data, layer, head, token, key))}.`,
+        sentence`The attention score of ${named(data, token)} and ${named(data, key)} is the dot product of a query and a key of ${headWidth} numbers: ${at("scores", score)}.`,
+        sentence`Divided by √${headWidth} it is ${at("scaled", score / Math.sqrt(headWidth))}; after the softmax over all keys, the weight is ${at("weights", weight(data, layer, head, token, key))}.`,
       ];
     },
   },
@@ -90,10 +97,10 @@ const STEPS = [
     words: (data, { layer, token }) => {
       const ids = data.get(`neurons.ids.${layer}`), values = data.get(`neurons.values.${layer}`);
       if (!ids || !values) return null;
-      const [first, second] = ids.vector(token), length = (k) => four(values.vector(token, k).at(-1));
+      const [first, second] = ids.vector(token), length = (k, id) => number(four(values.vector(token, k).at(-1)), addressOf(`${blockOf(data, layer)}.neurons.vector_norm`, token, id));
       return [
-        `In layer ${layer}, neuron ${first} adds the longest vector to the stream of ${named(data, token)}: its norm is ${length(0)}.`,
-        second === undefined ? "The layer has no other neuron." : `Neuron ${second} follows with ${length(1)}; each neuron reads this token alone.`,
+        sentence`In layer ${layer}, neuron ${first.toLocaleString("en")} adds the longest vector to the stream of ${named(data, token)}: its norm is ${length(0, first)}.`,
+        second === undefined ? "The layer has no other neuron." : sentence`Neuron ${second.toLocaleString("en")} follows with ${length(1, second)}; each neuron reads this token alone.`,
       ];
     },
   },
@@ -102,12 +109,12 @@ const STEPS = [
     words: (data, { token }) => {
       const sizes = data.get("stream.sizes");
       if (!sizes) return null;
-      const after = data.places.flatMap(({ layer }, i) => (layer === null ? [] : [{ layer, size: sizes.at(i, token) }]));
-      const steps = after.slice(1).map(({ size }, i) => size - after[i].size), { layer, size } = after.at(-1);
-      const most = largest(steps.map(Math.abs));
+      const after = data.places.flatMap(({ layer, name }, i) => (layer === null ? [] : [{ layer, size: sizes.at(i, token), address: addressOf(`${name}.vector_norm`, token) }]));
+      const steps = after.slice(1).map(({ size }, i) => size - after[i].size), most = largest(steps.map(Math.abs));
+      const norm = ({ size, address }) => number(four(size), address), addressAt = (i) => ({ address: after[i].address });
       return [
-        `The vector of ${named(data, token)} has norm ${four(after[0].size)} after the embedding and ${four(size)} after layer ${layer}.`,
-        `Layer ${after[most + 1].layer} changes the norm most, by ${four(steps[most])}.`,
+        sentence`The vector of ${named(data, token)} has norm ${norm(after[0])} after the embedding and ${norm(after.at(-1))} after layer ${after.at(-1).layer}.`,
+        sentence`Layer ${after[most + 1].layer} changes the norm most, by ${number(four(steps[most]), opensDifference(addressAt(most + 1), addressAt(most)))}.`,
       ];
     },
   },
@@ -118,10 +125,11 @@ const STEPS = [
       const readings = data.lensPlaces.map((_, point) => readLens(data, point, token));
       if (!readings.every((reading) => reading)) return null;
       const tops = readings.map(({ top }) => top[0]), { id, probability: final } = tops.at(-1);
-      const since = tops.findLastIndex((top) => top.id !== id) + 1, layer = data.places[data.lensPlaces[since]];
+      const since = tops.findLastIndex((top) => top.id !== id) + 1, { label } = data.places[data.lensPlaces[since]];
+      const share = (point) => number(storedProbability(tops[point].probability), lensAddress(data, point, "probabilities", token, id));
       return [
-        `After ${named(data, token)}, the model predicts ${quoted(data.vocabulary[id])} with probability ${storedProbability(final)}.`,
-        `In the lens it is the most probable token from ${layer.label} on, there with ${storedProbability(tops[since].probability)}.`,
+        sentence`After ${named(data, token)}, the most probable token is ${quoted(data.vocabulary[id])}, with probability ${share(tops.length - 1)}.`,
+        sentence`In the lens it is the most probable token from ${since ? label.replace("after ", "") : "the embedding"} on, where it has probability ${share(since)}.`,
       ];
     },
   },
@@ -133,9 +141,10 @@ const STEPS = [
       const parts = data.get("contributions.parts")?.value, stored = data.get(`contributions.${Math.floor(position / atOnce)}`);
       if (!parts || !stored) return null;
       const [id, logit, ...values] = stored.vector(position % atOnce, 0), most = largest(values), least = largest(values.map((value) => -value));
+      const part = (i) => sentence`${partWords(parts[i])}, ${number(four(values[i]), addressOf("contributions", token, id, i))}`;
       return [
-        `The logit of ${quoted(data.vocabulary[id])} after ${named(data, token)} is ${four(logit)}, the sum of ${count(values.length, "part")}.`,
-        `Most comes from ${partWords(parts[most])}: ${four(values[most])}; least from ${partWords(parts[least])}: ${four(values[least])}.`,
+        sentence`The logit of ${quoted(data.vocabulary[id])} after ${named(data, token)} is ${number(four(logit), addressOf("head", token, id))}: the sum of what ${count(values.length, "part")} of the model add to it.`,
+        ["Most is added by ", ...part(most), ", and least by ", ...part(least), "."],
       ];
     },
   },
@@ -157,7 +166,7 @@ function largest(values) {
   return best;
 }
 
-const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module}, layer ${layer}` : `head ${head} of layer ${layer}`);
+const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module.replace("_", " ")} in layer ${layer}` : `head ${head} in layer ${layer}`);
 
 let index = 0;
 let draw = () => {}; // shows the step with the numbers of the pass
@@ -214,8 +223,8 @@ function end() {
 
 // Screen readers speak the words again only when they change.
 function say(sentences) {
-  const before = Array.from(words.children, (line) => line.textContent);
-  if (before.join("\n") !== sentences.join("\n")) fill(words, ...sentences.map((sentence) => make("p", {}, sentence)));
+  const lines = sentences.map((each) => make("p", {}, ...[each].flat()));
+  if (words.innerHTML !== lines.map((line) => line.outerHTML).join("")) fill(words, ...lines);
 }
 
 // A button that had the focus keeps the keys of the card working when it is turned off.

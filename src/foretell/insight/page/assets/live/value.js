@@ -9,7 +9,7 @@ import { busy, passFields, session } from "./session.js";
 const FIRST = 12; // rows of a listing, before all are asked for
 const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
-let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus}
+let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus, sum}
 let running = new AbortController();
 let origin = { element: null, stop: "" }; // the element that had the focus, and its number
 let lastStop = ""; // the last number in a table that had the focus
@@ -37,7 +37,7 @@ export function makeValuePanel() {
 const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
 
 const parsed = (text) => text && JSON.parse(text);
-const numberOf = ({ dataset: { address, pass, minus } }) => ({ address, pass: parsed(pass), minus: parsed(minus) });
+const numberOf = ({ dataset: { address, pass, minus, sum } }) => ({ address, pass: parsed(pass), minus: parsed(minus), sum: parsed(sum) });
 const stopOf = (element) => JSON.stringify(numberOf(element.closest("[data-address]")));
 
 // The numbers of a table, or of a card of formulas, are one stop of the Tab key, and arrow keys move between them.
@@ -100,16 +100,29 @@ async function show(isFocused = false) {
   fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown: ${problem}`)]));
 }
 
-const nameOf = ({ address, minus }) => (minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
+const nameOf = ({ address, minus, sum }) => (sum ? `sum of ${sum.column}` : minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
 
-// The explanation of a number, or of the difference of two.
-async function read({ address, pass = {}, minus }, signal) {
+// The explanation of a number, of the difference of two, or of a sum in an explanation.
+async function read({ address, pass = {}, minus, sum }, signal) {
   const explained = ({ address, words, headWidth, ...fields }) => ask("explore/value", { ...passFields(), ...fields, address }, signal).then((found) => ({ ...found, words, headWidth }));
-  if (!minus) return explained({ address, ...pass });
+  if (!minus) return explained({ address, ...pass }).then((found) => (sum ? sumIn(found, sum) : found));
   const numbers = [{ address, ...pass }, minus], [a, b] = await Promise.all(numbers.map(explained)), value = a.stored - b.stored;
   return {
     meaning: a.meaning, dtype: a.dtype, stored: value, recomputed: a.recomputed - b.recomputed, difference: value - (a.recomputed - b.recomputed), agrees: a.agrees && b.agrees,
     steps: [{ formula: [`a − b = ${number(a.stored)} − ${b.stored < 0 ? `(${number(b.stored)})` : number(b.stored)} = ${number(value)}`], operands: { a: numbers[0], b: numbers[1] } }],
+  };
+}
+
+// The sum of a column of a listing: the addends, and the columns before them that open.
+function sumIn({ words, headWidth, meaning, steps }, { step, column }) {
+  const { columns, operands, sums: { [column]: stored }, ...rest } = steps[step], [first] = Object.keys(columns), addends = columns[column];
+  const before = Object.keys(columns).indexOf(column);
+  const shownColumns = Object.entries(columns).filter(([name, [entry]], i) => [first, column].includes(name) || (i < before && (operands[name] || typeof entry === "string")));
+  const recomputed = rest.left_out ? null : addends.reduce((total, each) => total + each, 0), difference = stored - recomputed;
+  return {
+    words, headWidth, meaning: [`the sum of ${column}`, ...meaning], dtype: "float64", stored, recomputed, difference,
+    agrees: rest.left_out > 0 || Math.abs(difference) <= 1e-12 * addends.reduce((total, each) => total + Math.abs(each), 0),
+    steps: [{ ...rest, columns: Object.fromEntries(shownColumns), operands, sums: {} }],
   };
 }
 
@@ -119,20 +132,21 @@ function showPath() {
 }
 
 function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps }) {
-  const facts = [["Value", number(stored)], ["Recomputed", number(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
+  const compared = [["Recomputed", number(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
+  const facts = [["Value", number(stored)], ...(recomputed === null ? [] : compared)]; // the rows of a sum may be cut
   const verdict = changed ? "A change replaced this number; its operands give what it was before."
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
     make("p", { class: "hint" }, [...(words ? [words] : []), ...meaning].join(", ")),
     make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
     make("p", { class: "summary" }, verdict),
-    ...steps.flatMap((each) => step(each, headWidth)),
+    ...steps.flatMap((each, i) => step(each, i, headWidth)),
   ];
 }
 
-function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }, headWidth) {
+function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }, index, headWidth) {
   if (remark !== undefined) return [make("p", {}, ...linked(remark))];
-  if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0, headWidth })];
+  if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0, index, headWidth })];
   const source = (operand) => (operand.address ? [make("button", { type: "button", class: "opens", ...opens(operand) }, operand.address), operand.words ? `, ${operand.words}` : ""] : linked(operand));
   const sources = Object.entries(operands).map(([name, operand]) => make("li", {}, `${name} = `, ...source(operand)));
   return [
@@ -153,7 +167,7 @@ function linked(text) {
   return [...parts, text.slice(end)];
 }
 
-function table({ listing, columns, operands, sums, row, leftOut, headWidth }) {
+function table({ listing, columns, operands, sums, row, leftOut, index, headWidth }) {
   const names = Object.keys(columns), indices = columns[names[0]], length = indices.length;
   const cell = (name, i) => (typeof columns[name][i] === "number"
     ? make("td", { class: "number", "data-address": operands[name] ? addressOf(operands[name], indices[i], headWidth) : undefined }, name === names[0] ? String(columns[name][i]) : number(columns[name][i]))
@@ -162,11 +176,12 @@ function table({ listing, columns, operands, sums, row, leftOut, headWidth }) {
   const fillRows = (count) => {
     const shownRows = new Set([...Array(Math.min(count, length)).keys(), ...(row === null ? [] : [row]), length - 1]);
     const lines = [...shownRows].sort((a, b) => a - b).map((i) => make("tr", { class: i === row ? "chosen" : "" }, ...names.map((name) => cell(name, i))));
-    const total = Object.keys(sums).length ? [make("tr", { class: "sum" }, make("th", { scope: "row" }, "sum"), ...names.slice(1).map((name) => make("td", { class: "number" }, name in sums ? number(sums[name]) : "")))] : [];
+    const sum = (name) => make("td", { class: "number", "data-address": path.at(-1).address, "data-sum": JSON.stringify({ step: index, column: name }) }, number(sums[name]));
+    const total = Object.keys(sums).length ? [make("tr", { class: "sum" }, make("th", { scope: "row" }, "sum"), ...names.slice(1).map((name) => (name in sums ? sum(name) : make("td"))))] : [];
     fill(holder, ...lines, ...total);
   };
   fillRows(FIRST);
-  const more = length > FIRST + 2 ? [button(`Show all ${length} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
+  const more = length > FIRST + 2 ? [button(`Show all ${length.toLocaleString("en")} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
   const cut = leftOut ? [make("p", { class: "hint" }, `${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operands" },
     make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: columns[name].some((entry) => typeof entry === "number") ? "number" : "" }, name)))), holder), ...more, ...cut);
