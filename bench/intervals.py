@@ -74,16 +74,15 @@ def stretches(data: DataSet, quick: bool) -> list[dict[str, Any]]:
 def print_stretches(console: Console, report: BenchmarkReport) -> None:
     """A row per data set."""
     table = make_table(
-        ["", "stretches", "by changes", *(f"in {level:g}%" for level in LEVELS), "least and most", "interval score"],
+        ["", "stretches", "by changes", *(f"in {level:g}%" for level in LEVELS), "score"],
         words={""},
-        title="intervals of almanac; the score in units of intervals as wide as the paths",
+        title="intervals of almanac: share inside (least to most); interval score relative to the width of the paths",
     )
     for name, rows in report["sets"].items():
-        shares = {level: [row["coverage"][f"{level:g}"] for row in rows] for level in LEVELS}
-        ends = ", ".join(f"{min(each):.0f} to {max(each):.0f}" for each in shares.values())
-        means = (f"{np.mean(each):.1f}" for each in shares.values())
+        shares = [[row["coverage"][f"{level:g}"] for row in rows] for level in LEVELS]
+        cells = (f"{np.mean(each):.1f} ({min(each):.0f} to {max(each):.0f})" for each in shares)
         changes = sum(row["unit"] == "changes" for row in rows)
-        table.add_row(name, str(len(rows)), str(changes), *means, ends, f"{np.mean([row['loss'] for row in rows]):.2f}")
+        table.add_row(name, str(len(rows)), str(changes), *cells, f"{np.mean([row['loss'] for row in rows]):.2f}")
     console.print(table)
 
 
