@@ -126,4 +126,4 @@ def test_micro_batches_of_an_enormous_batch_are_found_without_trying_every_numbe
 
 
 def test_nothing_fits_no_memory() -> None:
-    assert refusal(10).endswith("what surely fits: a smaller --size")
+    assert refusal(10).endswith("this would fit: a smaller --size")

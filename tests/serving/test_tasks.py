@@ -141,7 +141,7 @@ def test_a_model_without_the_task(server, path, body):
     answer = server.post(path, **body)
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
     if body["model"] == "t":
-        assert answer.json()["error"]["message"] == "t answers at /v1/translate alone"
+        assert answer.json()["error"]["message"] == "t answers only at /v1/translate"
 
 
 @pytest.mark.parametrize("series", [[[1e308, -1e308, 1e308]], [SERIES, [None, -1e151]], [[1e308] * 3]])

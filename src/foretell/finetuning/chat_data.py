@@ -114,7 +114,7 @@ def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[Chat
 def split(
     conversations: Sequence[Conversation], fraction: float, seed: int
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """The conversations to learn from and those held out, chosen by the seed; at least one of each where it is more."""
+    """The conversations to learn from and the held-out ones, chosen by the seed; of two or more, at least one each."""
     count = len(conversations)
     held = min(count - 1, max(1, round(count * fraction))) if fraction > 0 else 0
     chosen = set(permutation(stream_key("held-out chats", seed), count)[:held].tolist())

@@ -134,7 +134,7 @@ class InputFormat:
 
 
 def are_few(count: int, total: int) -> bool:
-    """True if so small a share of a data set does not fit the context that the rest should not be refused."""
+    """True if few enough examples are too long for the context, so that the others are used without them."""
     return count <= FEW * total
 
 

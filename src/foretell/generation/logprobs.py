@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, for those who want to see what else was likely."""
+"""Log-probabilities and ranks of sampled and prompt tokens."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def largest_on_gpu(logits: Tensor) -> list[int]:
 def check_left(logits: Tensor, name: str) -> Tensor:
     """The logits (B, V) after a filter. Raises UsageError if a row has no token left."""
     if name not in SHAPING and not bool((logits.amax(-1) > -torch.inf).all()):
-        raise UsageError(f"{name.replace('_', '-')} leaves no token to write; relax it, or the options next to it")
+        raise UsageError(f"{name.replace('_', '-')} leaves no token to write; relax it or the other filters")
     return logits
 
 

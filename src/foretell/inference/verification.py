@@ -131,7 +131,7 @@ def changes(receipt: AnswerReceipt) -> list[str]:
     for index, draw in enumerate(receipt.draws):
         expected = sampler.draw(request.sample, len(request.prompt) + index)
         if draw != expected:
-            findings.append(f"token {index}: the draw is {draw!r}, and of this seed and position it is {expected!r}")
+            findings.append(f"token {index}: the draw is {draw!r}, but this seed and position give {expected!r}")
     return findings
 
 

@@ -213,7 +213,7 @@ def check_training_fits(config: ModelConfig, shapes: Shapes, training: TrainingC
     ways = list(iter_ways(config, shapes, training, memory)) or ["a smaller --size"]
     raise ConfigError(
         f"{rows:,} x {config.context_length:,} tokens at once on each of {memory.processes:,} devices need more than "
-        f"{format_bytes(needed)}, and {memory.device} memory is {format_bytes(memory.size)}; what surely fits: "
+        f"{format_bytes(needed)}, and {memory.device} memory is {format_bytes(memory.size)}; this would fit: "
         f"{', or '.join(ways)}"
     )
 

@@ -132,7 +132,7 @@ class Repetition:
 
 
 def other_machine(record: SpeedrunRecord) -> list[str]:
-    """In what this machine differs from the record's, where that may change the last bits."""
+    """The differences of this machine from the record's that may change the last bits."""
     here = this_machine(CPU)
     names = ("torch", "numba", "processor", "features", "instructions", "limits")
     return [name for name in names if getattr(here, name) != getattr(record.machine, name)]

@@ -1,4 +1,4 @@
-"""`Access`: who may send what: host, origin, key, content type. Everything is refused that is not allowed here."""
+"""`Access`: which requests are let in, by host, origin, key and content type. All others are refused."""
 
 from __future__ import annotations
 

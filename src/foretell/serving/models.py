@@ -247,7 +247,7 @@ class ServedModels:
         if not name and len(self._by_name) == 1:
             return next(iter(self))
         if name not in self._by_name and (task := next((task for task in self.tasks if task.name == name), None)):
-            raise ApiError(404, f"{name} answers at {task.path} alone", "model", "model_not_found")
+            raise ApiError(404, f"{name} answers only at {task.path}", "model", "model_not_found")
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "no language model"
             asked = f"no model is named {name[:80]!r}" if name else "the request names no model"

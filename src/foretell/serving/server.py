@@ -29,7 +29,7 @@ INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the even
 
 @dataclass(frozen=True)
 class Limits:
-    """requests: that are read or wait at once; others are told to come back. strict_fields: refuse unknown fields."""
+    """requests: that are read or wait at once; further ones get status 429. strict_fields: refuse unknown fields."""
 
     requests: int = 256
     strict_fields: bool = False

@@ -117,7 +117,7 @@ def in_minutes(minutes: float) -> str:
 
 
 def round_up(minutes: float) -> str:
-    """Minutes with two digits, not fewer."""
+    """Minutes, rounded up to two significant digits."""
     unit = 10 ** (math.floor(math.log10(minutes)) - 1)
     return f"{math.ceil(minutes / unit) * unit:.10g}"
 
@@ -125,7 +125,7 @@ def round_up(minutes: float) -> str:
 def choose_steps(
     minutes: float | None, left: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
 ) -> tuple[int, str]:
-    """The steps of `seconds` each that fit the time, and the reason; of `minutes` it is an estimate.
+    """The number of steps of `seconds` each that fit the time, and the reason; with `minutes`, an estimate.
 
     left: the minutes for steps. most: more would mostly memorise the data. fewest: without `minutes`. speed: the
     measured speed in words.

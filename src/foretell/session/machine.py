@@ -60,7 +60,7 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
 
 
 def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> None:
-    """Log in what the machine differs from the one that the run was started on, where that changes the last digits."""
+    """Warn about differences from the machine that the run was started on which change the last digits."""
     before, now = run.environment(), describe_environment(device, dtype)
     changed = [name for name in ("processor", "threads", "torch") if before.get(name, now[name]) != now[name]]
     if changed:

@@ -157,7 +157,7 @@ class Session(Generic[AnyTask]):
             self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
-        """Train to the last step, until patience ends, or until a signal (signals.py); then a checkpoint is saved."""
+        """Train to the last step, until patience ends, or until a signal (failures.py); then a checkpoint is saved."""
         began = self.progress.step
         with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
             self.reporter.ready(self.task)

@@ -16,27 +16,24 @@ from foretell.model.decoder import Decoder
 class Outcomes:
     """The C outputs of a linear layer that reads vectors of a text: logits of labels, or with C = 1 a number.
 
-    names: of the outputs. weight: (C, D), whose products with the vector, times `scale`, plus `constant`, are the
-    outputs. reads_mean: the vector is the mean over all positions, else the last one's. others: further token sequences
-    that the head reads. outputs: computes the outputs (C,) from the stream after the last norm, (T, D), of the pass and
-    of all `others`; given the pass alone, its share. words: the word that each token of the text belongs to, -1 for a
-    special token. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one, and the
-    pass has output `first`, of which `weight` is; `tags`, each token has outputs, (T, C), and a word has the outputs of
-    its last token. example: what the tokens are of, in a heading.
+    outputs: computes them, (C,), from the stream after the last norm, (T, D), of the pass and all `others`; given the
+    pass alone, its share. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one,
+    and the pass has output `first`, which `weight` belongs to; `tags`, each token has outputs, (T, C), and a word has
+    the outputs of its last token.
     """
 
-    names: tuple[str, ...]
-    weight: Tensor
-    reads_mean: bool
+    names: tuple[str, ...]  # of the outputs
+    weight: Tensor  # (C, D): its products with the vector, times `scale`, plus `constant`, are the outputs
+    reads_mean: bool  # the vector is the mean over all positions, else the last one's
     outputs: Callable[..., Tensor]
-    words: Callable[[], list[int]]
+    words: Callable[[], list[int]]  # the word that each token of the text belongs to, -1 for a special token
     scale: float = 1.0
     constant: float = 0.0
     remark: str = ""  # about what the outputs leave out
     kind: str = "text"
-    others: tuple[list[int], ...] = ()
+    others: tuple[list[int], ...] = ()  # further token sequences that the head reads
     first: int = 0
-    example: str = "text"
+    example: str = "text"  # what the tokens are of, in a heading
 
     def to_json(self) -> dict[str, Any]:
         names = ("names", "kind", "remark", "first", "example", "constant")

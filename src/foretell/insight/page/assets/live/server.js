@@ -9,7 +9,7 @@ async function request(path, options) {
   });
   if (response.ok) return response;
   const given = response.status === 401 && prompt("The key of this server");
-  if (!given && response.status === 401) throw new Error("This server answers those alone who have its key; reload the page to enter the key.");
+  if (!given && response.status === 401) throw new Error("This server needs a key; reload the page to enter the key.");
   if (!given) throw new Error((await response.json()).error.message);
   sessionStorage.setItem(KEY, given);
   return request(path, options);
