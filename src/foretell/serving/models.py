@@ -183,15 +183,15 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
 class ServedTask:
     """A model that was trained for a task: the path of its route, and the function that answers one input.
 
-    explored: the model of a pass, of a task that the live page shows. reads: what such a pass reads: an example of one
+    explored: the model of a pass, for the live page. reads: what such a pass reads: an example of one
     text, a pair of texts, a question and its answers (a choice), a source and its translation, or values.
     """
 
     name: str
     path: str
     answer: Callable[[Any, Any], dict[str, Any]]  # takes the request and one of its inputs
-    explored: Callable[[PassRequest], ExploredModel] | None = None
-    reads: str = "text"
+    explored: Callable[[PassRequest], ExploredModel]
+    reads: str
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -204,17 +204,14 @@ class ServedModels:
         tasks: Iterable[ServedTask] = (),
         arguments: Mapping[str, str] | None = None,  # by name: what each model was opened from
     ):
-        self._by_name: dict[str, ServedModel] = {}
-        self.tasks = list(tasks)
+        self._by_name = {model.name: model for model in models}
+        self.tasks = {task.name: task for task in tasks}
         self.arguments = arguments or {}
-        self._shown = {task.name: task for task in self.tasks if task.explored is not None}
-        for model in models:
-            self._by_name[model.name] = model
 
     @property
     def names(self) -> list[str]:
         """The names of all models, each once."""
-        return list(dict.fromkeys([*self._by_name, *(task.name for task in self.tasks)]))
+        return list(dict.fromkeys([*self._by_name, *self.tasks]))
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_name.values())
@@ -224,7 +221,7 @@ class ServedModels:
 
         A path from the root tells about this machine, so it is left out.
         """
-        reads = dict.fromkeys(self._by_name, "text") | {task.name: task.reads for task in self._shown.values()}
+        reads = dict.fromkeys(self._by_name, "text") | {name: task.reads for name, task in self.tasks.items()}
         examples = {name: served.examples for name, served in self._by_name.items()}
         shown = {name: [each.model_dump(exclude_none=True) for each in examples.get(name, ())] for name in reads}
         told = {name: {"argument": each} for name, each in self.arguments.items() if not Path(each).is_absolute()}
@@ -232,12 +229,12 @@ class ServedModels:
 
     def of_pass(self, request: PassRequest) -> ExploredModel:
         """The model of a pass, as its task sees it. Raises as `find` does."""
-        task = self._shown.get(request.model)
+        task = self.tasks.get(request.model)
         if request.source and (task is None or task.reads != "source"):
             raise refused("source", f"{request.model or 'the model'} reads none; leave it out")
         if request.others and (task is None or task.reads not in SEVERAL):
             raise refused("others", f"{request.model or 'the model'} reads one text; leave them out")
-        if task is None or task.explored is None:
+        if task is None:
             return self.find(request.model)
         with errors_of("source" if task.reads == "source" else "text"):
             return task.explored(request)
@@ -246,8 +243,8 @@ class ServedModels:
         """The model of a request. Raises ApiError that lists the names."""
         if not name and len(self._by_name) == 1:
             return next(iter(self))
-        if name not in self._by_name and (task := next((task for task in self.tasks if task.name == name), None)):
-            raise ApiError(404, f"{name} answers only at {task.path}", "model", "model_not_found")
+        if name not in self._by_name and name in self.tasks:
+            raise ApiError(404, f"{name} answers only at {self.tasks[name].path}", "model", "model_not_found")
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "no language model"
             asked = f"no model is named {name[:80]!r}" if name else "the request names no model"

@@ -35,7 +35,7 @@ class Status:
 
     def _descriptions(self) -> list[dict[str, Any]]:
         """The objects of all models; one that a model and a task share is the model's."""
-        tasks = {task.name: task for task in self.server.models.tasks}
+        tasks = self.server.models.tasks
         models = {model.name: model for model in self.server.models}
         return list(map(describe, [*models.values(), *(tasks[name] for name in tasks if name not in models)]))
 

@@ -70,7 +70,7 @@ class TaskEndpoint(TextEndpoint[TaskRequest]):
     def __init__(self, server: Server, path: str):
         super().__init__(server)
         self.path, self.request_type = path, TASK_REQUESTS[path]
-        self.models = {task.name: task for task in server.models.tasks if task.path == path}
+        self.models = {task.name: task for task in server.models.tasks.values() if task.path == path}
 
     async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
         call = self.server.engine.call
