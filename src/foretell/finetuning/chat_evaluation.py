@@ -122,9 +122,7 @@ def answer_to(model: LanguageModel, conversation: Conversation, chat_format: Cha
     completer = make_completer(
         model, [prompt], SamplingConfig(temperature=0), stop=chat_format.stop_texts, stop_ids=chat_format.stop_ids
     )
-    for _ in completer.stream(min(ANSWER_TOKENS, room)):
-        pass
-    return completer.completions()[0].text.strip()
+    return completer.finished(min(ANSWER_TOKENS, room))[0].text.strip()
 
 
 def one_line(text: str) -> str:

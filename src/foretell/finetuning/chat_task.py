@@ -84,10 +84,9 @@ class ChatTask(Task):
         return [self._answer(chat.ids[: first_answer(chat)]) for chat in self.shown[:SAMPLES]]
 
     def _answer(self, prompt: list[int]) -> Sample:
-        completer = make_completer(self.tuned, [prompt], SAMPLING)
-        for _ in completer.stream(min(SAMPLE_TOKENS, self.config.model.context_length - len(prompt))):
-            pass
-        return Sample(self.tokenizer.decode(prompt), completer.completions()[0].text)
+        room = min(SAMPLE_TOKENS, self.config.model.context_length - len(prompt))
+        (answer,) = make_completer(self.tuned, [prompt], SAMPLING).finished(room)
+        return Sample(self.tokenizer.decode(prompt), answer.text)
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())

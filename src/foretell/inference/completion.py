@@ -193,9 +193,7 @@ def generate(
     check_model(model)
     texts = repeated([prompts] if isinstance(prompts, str) else prompts, n)
     completer = make_completer(model, texts, make_sampling(sampling, model.tokenizer), stop, receipts)
-    for _ in completer.stream(max_tokens, slide=slide):
-        pass
-    completions = completer.completions()
+    completions = completer.finished(max_tokens, slide=slide)
     return completions[0] if isinstance(prompts, str) and n is None else completions
 
 
@@ -277,6 +275,12 @@ class Completer:
         if self.min_tokens > limit:
             raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
         return self._read(scheduler or make_scheduler(self.model.decoder, self.sequences, proposer))
+
+    def finished(self, max_tokens: int | None = None, *, slide: bool = False) -> ShownList[Completion]:
+        """The results, after reading all that is generated; arguments and errors as in `advance`."""
+        for _ in self.advance(max_tokens, slide=slide):
+            pass
+        return self.completions()
 
     def completions(self) -> ShownList[Completion]:
         """The results, once all have ended."""

@@ -27,7 +27,7 @@ from foretell.model.presets import preset_config
 from foretell.planning.estimate import Range, round_number
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.step import SkippingOptimizer, TrainingBatch, training_step
+from foretell.training.step import TrainingBatch, training_step
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.weight_shapes import weight_shapes
 
@@ -256,24 +256,24 @@ def step_seconds(
 ) -> list[float]:
     """The seconds of training steps on random tokens, for `duration` seconds and at least one."""
     objective = make_objective(make_decoder(config, seed=0), device, dtype)
-    # Globs may name layers that only the size chosen later has; weight decay takes no time
-    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer = make_optimizer(objective.decoder, training, dtype)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
     batch = make_batch(tokens)
-    return time_steps(objective, optimizer, lambda step: batch, training, dtype, duration)
+    return time_steps(objective, objective.decoder, lambda step: batch, training, dtype, duration)
 
 
 def time_steps(
     objective: nn.Module,
-    optimizer: SkippingOptimizer,
+    model: nn.Module,
     batch: Callable[[int], TrainingBatch],
     training: TrainingConfig,
     dtype: torch.dtype,
     duration: float,
     fewest: int = 1,
 ) -> list[float]:
-    """The seconds of training steps, for `duration` seconds and at least `fewest` steps."""
+    """The seconds of training steps, at least `fewest`, for `duration` seconds. The weights of the model are used up."""
+    # Globs may name layers that only the model chosen later has; weight decay takes no time
+    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
+    optimizer = make_optimizer(model, training, dtype)
     _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
     seconds: list[float] = []
     while sum(seconds) < duration or len(seconds) < fewest:

@@ -34,7 +34,7 @@ from foretell.planning.speed import peak_flops, time_steps
 from foretell.runs.record import RESUMABLE
 from foretell.runs.run import Run
 from foretell.session.task import Task
-from foretell.training.optimizer import Shapes, make_optimizer
+from foretell.training.optimizer import Shapes
 from foretell.training.step import TrainingBatch, own_rows
 
 logger = logging.getLogger(__name__)
@@ -166,14 +166,12 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
 
 def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, duration: float) -> float:
     """The mean time of a step on this process's rows, measured for `duration` seconds. The weights are used up."""
-    # Globs may name layers that only the model chosen later has; weight decay takes no time
-    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer, world = make_optimizer(task.model, training, dtype), current_world()
+    world = current_world()
 
     def batch(step: int) -> TrainingBatch:
         return own_rows(task.batch(step), world)
 
-    seconds = time_steps(task.objective.train(), optimizer, batch, training, dtype, duration, FEWEST_PROBED)
+    seconds = time_steps(task.objective.train(), task.model, batch, training, dtype, duration, FEWEST_PROBED)
     return sum(seconds) / len(seconds)
 
 
