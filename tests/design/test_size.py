@@ -79,7 +79,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1566,
+        1563,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -105,7 +105,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "inference",
         3,
-        557,
+        561,
         "evaluate from Python, also of rows; receipts of answers and their verification; arguments of another type",
     ),
     (
@@ -151,7 +151,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        198,
+        196,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0",
     ),

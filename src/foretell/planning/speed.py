@@ -270,7 +270,7 @@ def time_steps(
     duration: float,
     fewest: int = 1,
 ) -> list[float]:
-    """The seconds of training steps, at least `fewest`, for `duration` seconds. The weights of the model are used up."""
+    """The seconds of training steps, at least `fewest`, for `duration` seconds; the model's weights are used up."""
     # Globs may name layers that only the model chosen later has; weight decay takes no time
     training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
     optimizer = make_optimizer(model, training, dtype)

@@ -1,5 +1,5 @@
 // The values of the chosen layer in the order of the pass: norms, queries, keys, values, heads, the feed-forward layer.
-import { encoderLayer, streamVector, whyMissing } from "./data.js";
+import { argMax, encoderLayer, streamVector, whyMissing } from "./data.js";
 import { byId, fill, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
@@ -30,7 +30,7 @@ const ENCODER = {
   position: (data, choice, of) => {
     if (of !== "key") return { position: choice.sourceToken, of: "" };
     const weights = data.get(`memory.encoder.${encoderLayer(data, choice.layer)}`)?.vector(choice.head, choice.sourceToken) ?? [1];
-    const key = weights.indexOf(Math.max(...weights));
+    const key = argMax(weights);
     return { position: key, of: ` of ${inSource(data, key)}` };
   },
 };

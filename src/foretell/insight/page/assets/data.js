@@ -134,16 +134,13 @@ export function weight(data, layer, head, query, key) {
 }
 
 export function strongest(data, layer, head, query) {
-  const own = weightRow(data, layer, head, query);
-  let best = 0;
-  for (let i = 1; i < own.length; i++) if (own[i] > own[best]) best = i;
-  return firstKey(data, layer, query) + best;
+  return firstKey(data, layer, query) + argMax(weightRow(data, layer, head, query));
 }
 
 // The token of the source that a token reads most of; 0 without a source.
 export function strongestSource(data, layer, head, token) {
   const weights = data.memory && data.get(`memory.cross.${layer}`)?.vector(head, token);
-  return weights ? weights.indexOf(Math.max(...weights)) : 0;
+  return weights ? argMax(weights) : 0;
 }
 
 export const encoderLayer = (data, layer) => Math.min(layer, data.memory.layers - 1); // the encoder may have fewer
@@ -173,6 +170,7 @@ export function streamVector(data, point, token) {
 // The path of the block that a layer is, and of the stream after it; layer -1 is the embedding.
 export const blockOf = (data, layer) => data.places.find((place) => place.layer === layer).name;
 
+export const argMax = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 export const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 
 // q·k / sqrt(E) for every visible key, from the first.

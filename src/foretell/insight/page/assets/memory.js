@@ -1,6 +1,6 @@
 // The source that a decoder reads: encoder-decoder attention and the encoder's own, with the tokens of both texts.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { encoderLayer, whyMissing } from "./data.js";
+import { argMax, encoderLayer, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
 import { addressOf, four, quoted, short, visible } from "./format.js";
 
@@ -38,7 +38,7 @@ function paintMaps(data, choice) {
 }
 
 function strongest(data, weights, token) {
-  const best = weights.indexOf(Math.max(...weights));
+  const best = argMax(weights);
   return `${quoted(data.tokens[token].text)} (${token}) reads most of ${quoted(data.memory.tokens[best].text)} (${best}): ${four(weights[best])}`;
 }
 

@@ -1,7 +1,7 @@
 // The labels or the number that a tuned model predicts, and what words and parts contribute to it.
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
-import { softmax, whyMissing } from "./data.js";
+import { argMax, softmax, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
 import { addressOf, four, opens, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
@@ -107,7 +107,7 @@ function showTags(data, choice, owners, at, ofWord) {
   const logits = data.get("outcomes.logits"), { names } = data.outcomes;
   if (!logits || !owners) return fill(byId("outcome"), make("p", { class: "hint" }, whyMissing(data)));
   const words = wordsOf(data, { tokens: data.tokens.map(() => 0) }, owners).filter(({ first }) => owners[first] >= 0).map((word) => {
-    const { shares, address } = predictionOf(data, word.last), best = shares.indexOf(Math.max(...shares));
+    const { shares, address } = predictionOf(data, word.last), best = argMax(shares);
     return { ...word, text: word.text.trim(), best, share: shares[best], address: address(best) };
   });
   const chip = (word) => make("button", { type: "button", class: "token tagged", style: `background:${tagColor(word.best, names)}`, "aria-pressed": word.last === at, onclick: () => choice.set({ token: word.last }) },

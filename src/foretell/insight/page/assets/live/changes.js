@@ -1,6 +1,6 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
-import { blockOf } from "../data.js";
+import { argMax, blockOf } from "../data.js";
 import { byId, caption, fill, make } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
@@ -150,7 +150,7 @@ async function showEffect(data, token) {
   const plain = await unchangedPass();
   if (!plain) original.key = ""; // to be asked for again
   if (!plain || shown.data !== data || !session.isShown) return;
-  const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [largest(after), largest(before)];
+  const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [argMax(after), argMax(before)];
   const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. `;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
     make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
@@ -178,5 +178,4 @@ const inBoth = (words, address, after, before) => [`${words}: `, make("span", { 
   ...(before === undefined ? [] : [", originally ", make("span", opens({ address, ...ORIGINAL }), four(before)), "; difference ", difference("span", address, after - before)]), "."];
 const difference = (tag, address, value, attributes = {}) => make(tag, { ...attributes, ...opensDifference({ address }, { address, ...ORIGINAL }) }, signed(four, value));
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
-const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
 const topOf = (shares) => Array.from(shares, (_, id) => id).sort((a, b) => shares[b] - shares[a]).slice(0, SHOWN);

@@ -1,4 +1,5 @@
 // The text to edit, the source of a translation, the model, and the tree of continuations.
+import { argMax } from "../data.js";
 import { byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
@@ -132,7 +133,7 @@ function showContinuations() {
       if (!node.has(id)) node.set(id, new Map());
       node = node.get(id);
     }
-    const best = session.nextLogits && mostProbable(session.nextLogits);
+    const best = session.nextLogits && argMax(session.nextLogits);
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
@@ -156,10 +157,4 @@ function branches(node, path, current) {
       onclick: () => continueWith(own) }, make("bdi", {}, visible(textOf(id))));
     return make("li", {}, chip, ...(after.size ? [branches(after, own, current)] : []));
   }));
-}
-
-function mostProbable(logits) {
-  let best = 0;
-  for (let i = 1; i < logits.length; i++) if (logits[i] > logits[best]) best = i;
-  return best;
 }

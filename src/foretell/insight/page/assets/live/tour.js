@@ -1,6 +1,6 @@
 // A tour in ten steps, with the numbers of the shown pass.
 import { hasFeedforward } from "../block.js";
-import { blockOf, dot, firstKey, hasLens, hasOperands, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
+import { argMax, blockOf, dot, firstKey, hasLens, hasOperands, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
 import { byId, fill, make } from "../dom.js";
 import { addressOf, count, four, named, opensDifference, probability, quoted, storedProbability, value as inDigits } from "../format.js";
 import { isNumber, predictionOf } from "../outcomes.js";
@@ -35,7 +35,7 @@ const STEPS = [
     words: (data) => {
       const logits = data.get("outcomes.logits"), prediction = logits && predictionOf(data);
       if (!prediction) return null;
-      const best = largest(Array.from(prediction.shares));
+      const best = argMax(Array.from(prediction.shares));
       return [
         isNumber(data) ? sentence`The number of this text is ${number(four(logits.whole[0]), addressOf("task_head", 0))}.`
           : sentence`The label of this text is ${quoted(prediction.names[best])}, with probability ${number(probability(prediction.shares[best]), prediction.address(best))}.`,
@@ -62,7 +62,7 @@ const STEPS = [
       if (!data.get(`attention.${layer}`)) return null;
       const keys = Array.from({ length: data.shape.heads }, (_, head) => strongest(data, layer, head, token));
       const weights = keys.map((key, head) => weight(data, layer, head, token, key));
-      const head = largest(weights);
+      const head = argMax(weights);
       return [
         `Layer ${layer} has ${count(data.shape.heads, "head")}, which compute their attention weights independently.`,
         sentence`The largest weight of ${named(data, token)} is in head ${head}: ${number(four(weights[head]), coreOf(layer, "weights", head, token, keys[head]))}, to ${named(data, keys[head])}.`,
@@ -110,7 +110,7 @@ const STEPS = [
       const sizes = data.get("stream.sizes");
       if (!sizes) return null;
       const after = data.places.flatMap(({ layer, name }, i) => (layer === null ? [] : [{ layer, size: sizes.at(i, token), address: addressOf(`${name}.vector_norm`, token) }]));
-      const steps = after.slice(1).map(({ size }, i) => size - after[i].size), most = largest(steps.map(Math.abs));
+      const steps = after.slice(1).map(({ size }, i) => size - after[i].size), most = argMax(steps.map(Math.abs));
       const norm = ({ size, address }) => number(four(size), address), addressAt = (i) => ({ address: after[i].address });
       return [
         sentence`The vector of ${named(data, token)} has norm ${norm(after[0])} after the embedding and ${norm(after.at(-1))} after layer ${after.at(-1).layer}.`,
@@ -140,7 +140,7 @@ const STEPS = [
       if (position < 0) return ["Contributions are kept for the last positions only.", "Choose a later token."];
       const parts = data.get("contributions.parts")?.value, stored = data.get(`contributions.${Math.floor(position / atOnce)}`);
       if (!parts || !stored) return null;
-      const [id, logit, ...values] = stored.vector(position % atOnce, 0), most = largest(values), least = largest(values.map((value) => -value));
+      const [id, logit, ...values] = stored.vector(position % atOnce, 0), most = argMax(values), least = argMax(values.map((value) => -value));
       const part = (i) => sentence`${partWords(parts[i])}, ${number(four(values[i]), addressOf("contributions", token, id, i))}`;
       return [
         sentence`The logit of ${quoted(data.vocabulary[id])} after ${named(data, token)} is ${number(four(logit), addressOf("head", token, id))}: the sum of what ${count(values.length, "part")} of the model add to it.`,
@@ -151,7 +151,7 @@ const STEPS = [
   {
     at: "text", title: "Your turn",
     words: (data) => {
-      const best = data.has("logits") ? largest(Array.from(data.get("logits").whole)) : null;
+      const best = data.has("logits") ? argMax(Array.from(data.get("logits").whole)) : null;
       return [
         `Change a word of the text: ${best === null ? "the prediction" : `${quoted(data.vocabulary[best])}, the present prediction,`} and all other numbers follow.`,
         "Or click a token under “What comes next” to continue the text with it.",
@@ -159,12 +159,6 @@ const STEPS = [
     },
   },
 ];
-
-function largest(values) {
-  let best = 0;
-  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
-  return best;
-}
 
 const partWords = ({ name, layer, module, head }) => (layer === null ? name : head === null ? `${module.replace("_", " ")} in layer ${layer}` : `head ${head} in layer ${layer}`);
 
