@@ -203,18 +203,20 @@ def attribute_label(
     total = sum(parts.values()) + readout.constant
     rows = zip(words.words, effects.values, effects.errors, values, strict=True)
     return LabelAttribution(
-        prediction,
-        readout.title,
-        readout.minus,
-        unit_name("token" if pieces else "word", divided, joined),
-        [WordContribution(word.text, effect, error, value, source) for (source, word), effect, error, value in rows],
-        special,
-        effects,
-        [DirectContribution(name, value) for name, value in parts.items()],
-        readout.constant,
-        total,
-        float(readout.logit_of(torch.from_numpy(outputs))),
-        "" if tfidf_of(model) is None else DECODER_ALONE,
+        prediction=prediction,
+        label=readout.title,
+        against=readout.minus,
+        unit=unit_name("token" if pieces else "word", divided, joined),
+        words=[
+            WordContribution(word.text, effect, error, value, source) for (source, word), effect, error, value in rows
+        ],
+        special_tokens=special,
+        effects=effects,
+        parts=[DirectContribution(name, value) for name, value in parts.items()],
+        constant=readout.constant,
+        total=total,
+        logit=float(readout.logit_of(torch.from_numpy(outputs))),
+        scope="" if tfidf_of(model) is None else DECODER_ALONE,
     )
 
 
@@ -340,18 +342,18 @@ def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
         return logits if factor == 1 and not constant else constant + factor * logits.double()
 
     return Outcomes(
-        settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),
-        head.linear.weight.detach(),
-        settings.pool == "mean",
-        outputs,
-        lambda: token_owners(model, kind.given_texts([text, *model.others])),
-        factor,
-        constant,
-        "" if tfidf_of(model) is None else DECODER_ALONE,
-        kind.outcomes,
-        tuple(ids for index, ids in enumerate(example.sequences) if index != model.shown),
-        model.shown,
-        EXAMPLES.get(kind.fewest_texts, "question and the answer"),
+        names=settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),
+        weight=head.linear.weight.detach(),
+        reads_mean=settings.pool == "mean",
+        outputs=outputs,
+        words=lambda: token_owners(model, kind.given_texts([text, *model.others])),
+        scale=factor,
+        constant=constant,
+        remark="" if tfidf_of(model) is None else DECODER_ALONE,
+        kind=kind.outcomes,
+        others=tuple(ids for index, ids in enumerate(example.sequences) if index != model.shown),
+        first=model.shown,
+        example=EXAMPLES.get(kind.fewest_texts, "question and the answer"),
     )
 
 

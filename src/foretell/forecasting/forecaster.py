@@ -289,5 +289,11 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
     return Forecaster(
-        model.decoder, part.codec, part.horizon, model.name, part.format, None, part.calibration, part.season
+        model.decoder,
+        part.codec,
+        part.horizon,
+        model.name,
+        format=part.format,
+        calibration=part.calibration,
+        season=part.season,
     )

@@ -67,9 +67,9 @@ class TextTraining(Training[TextRequest, TextTask]):
                 request.configured("data"),
                 run.tokens,
                 reporter,
-                request.given_tokenizer,
-                request.old_domain,
-                request.workers,
+                tokenizer=request.given_tokenizer,
+                old_domain=request.old_domain,
+                workers=request.workers,
             )
         text = open_tokens(request.tokens, request.given_tokenizer)
         check_store(text.store, request.configured("data"))
