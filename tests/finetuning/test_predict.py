@@ -86,7 +86,7 @@ def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tm
     path.write_text("text,n\nthe film,1\n ,2\nthe play,3\n", encoding="utf-8")
     predictions = [prediction for _, prediction in predict_file(model, open_table(path), NONE)]
     assert [prediction is None for prediction in predictions] == [False, True, False]
-    assert "1 rows have an empty text" in caplog.text
+    assert "rows without a text, which have no prediction: 1" in caplog.text
     assert "line 3" in caplog.text
 
 

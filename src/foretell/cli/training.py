@@ -104,7 +104,7 @@ def check_tables(sections: dict[str, Any], where: str) -> None:
     for name, values in sections.items():
         if not isinstance(values, dict):
             field = configuration_field(name) or f"{name}.KEY"
-            raise ConfigError(f"{where}: {name} = {values!r} is in no section; write {field}=VALUE")
+            raise ConfigError(f"{where}: {name} = {values!r} is in no section; write {field} = {values!r}")
 
 
 def default_out(data: Sequence[str | Path], resume: bool) -> Path:

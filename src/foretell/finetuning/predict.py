@@ -98,7 +98,7 @@ def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator
             empty, first = empty + 1, first or row.where
         yield row, prediction
     if empty:
-        logger.warning(f"{empty:,} rows have an empty text and so no prediction; the first is {first}")
+        logger.warning(f"rows without a text, which have no prediction: {empty:,}; the first is {first}")
 
 
 def find_table(path: Path, kind: Kind, encoding: str | None = None, names: tuple[str, ...] = ()) -> Table | None:
