@@ -32,7 +32,7 @@ from measure import note
 from rich.console import Console
 
 from foretell.forecasting.forecaster import Forecaster, load_forecaster
-from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, mase_scale, seasonal_naive
+from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, seasonal_naive
 from foretell.forecasting.output import write_table
 from foretell.forecasting.rolling import Origin, Plan, Score, evaluate_origins, rolling_origins, score
 from foretell.forecasting.series import Series, choose_season
@@ -101,8 +101,7 @@ def rows_of(forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, ets_o
     evaluation = evaluate_origins(forecaster, origins, plan, progress=show_progress("foretell"))
     rows = [row_of("foretell", evaluation.model, origins), row_of("seasonal naive", evaluation.naive, origins)]
     points = [seasonal_naive(each.history, 1, len(each.actual))[None] for each in origins]
-    scales = [mase_scale(each.history, plan.season) for each in origins]
-    rows.append(row_of("naive", score(origins, points, plan, scales, ()), origins))
+    rows.append(row_of("naive", score(origins, points, plan), origins))
     step = -(-len(origins) // ets_origins)
     some, progress = origins[::step], show_progress("AutoETS")
     if has_peer():
@@ -112,7 +111,7 @@ def rows_of(forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, ets_o
         for each in some:
             points.append(auto_ets(each.history[-ETS_HISTORY:], plan.season, len(each.actual))[None])
             progress(len(points), len(some))
-        rows.append(row_of("AutoETS", score(some, points, plan, scales[::step], ()), some))
+        rows.append(row_of("AutoETS", score(some, points, plan), some))
     return rows
 
 

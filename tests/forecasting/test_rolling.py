@@ -53,7 +53,7 @@ def test_what_follows_can_be_given_in_another_file():
 def test_a_score_is_that_of_the_median():
     origin = Origin(VALUES[:4], np.array([3.0, 9.0]))  # seasonal error 1.5
     paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
-    result = score([origin], [paths], PLAN, [1.5], (50.0,))
+    result = score([origin], [paths], PLAN, (50.0,))
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
     assert (result.mae, result.rmse) == (pytest.approx(1.5), pytest.approx(4.5**0.5))  # errors -3 and 0

@@ -11,20 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
-from foretell.cli.terminal import note, open_model, show_tokens
+from foretell.cli.terminal import LoadOptions, note, open_model, show_tokens
 from foretell.errors import DataError, UsageError
 from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
-    from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
-    from foretell.model.quantized_linear import Scheme
     from foretell.pretraining.tokens import Source
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
@@ -250,15 +248,6 @@ class TextFields:
     answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None
 
 
-class LoadKeywords(TypedDict, total=False):
-    """The options as keywords of functions that load."""
-
-    device: DeviceName
-    dtype: DtypeName
-    quantize: Scheme | None
-    verify: bool | None
-
-
 @dataclass(frozen=True)
 class LoadingOptions:
     """Device and precision of any model."""
@@ -268,7 +257,7 @@ class LoadingOptions:
     quantize: Quantize = None
     verify: Verify = False
 
-    def keywords(self) -> LoadKeywords:
+    def keywords(self) -> LoadOptions:
         return {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "verify": self.verify}
 
 

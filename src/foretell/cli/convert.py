@@ -51,7 +51,7 @@ def convert(
 
     check_new(target)
     check_export(to, family, dtype)
-    model = open_model(source, "cpu", "float32", adapter=adapter, verify=verify)
+    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, verify=verify)
     exported = export_model(model, source, target, to, family, dtype)
     for line in exported.get("notes", ()):
         note(line)
@@ -110,7 +110,7 @@ def push(
 
     check_export("huggingface", family, dtype)
     hub = find_target(target, private=private, update=update)
-    model = open_model(source, "cpu", "float32", verify=verify)
+    model = open_model(source, device="cpu", dtype="float32", verify=verify)
     directory = find_model(source)
     checkpoint = Checkpoint(directory) if is_checkpoint(directory) else None
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ def convert_adapter(
     check_new(target)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"--to peft writes {', '.join(DTYPES)}, not {dtype}")
-    model = open_model(source, "cpu", "float32", adapter=adapter, keep_adapters=True)
+    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, keep_adapters=True)
     report = export_peft(model, target, DTYPES[dtype or "float32"], family)
     if json:
         print_json({"path": str(target), **report})
@@ -226,7 +226,7 @@ def quantize(
     check_new(out)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated; {to} loses too little, leave --calibrate out")
-    loaded = open_model(model, device, "float32", verify=verify)
+    loaded = open_model(model, device=device, dtype="float32", verify=verify)
     from foretell.convert.huggingface import stored_dtype
     from foretell.quantization.quantize import WeightFiles
     from foretell.quantization.quantize import quantize as quantize_model

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, print_json, report, results, show_loaded, show_loading, write
+from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, did_you_mean
 from foretell.typesetting.text import shorten
@@ -190,14 +190,11 @@ def forecast(
         write(output.table_text(output.table_rows(forecasts, percents)).removesuffix("\n"))
 
 
-def open_forecaster(model: str, **options: Unpack[arguments.LoadKeywords]) -> Forecaster:
+def open_forecaster(model: str, **options: Unpack[LoadOptions]) -> Forecaster:
     """Load a forecaster; lines on stderr as for other models."""
-    show_loading(model)
+    loaded = open_model(model, **options)
     from foretell.forecasting.forecaster import as_forecaster
-    from foretell.loading import load
 
-    loaded = load(model, **options)
-    show_loaded(model, loaded.decoder, loaded.precision, loaded.notes)
     return as_forecaster(loaded)
 
 

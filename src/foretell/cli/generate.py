@@ -70,7 +70,7 @@ def generate(
     if progress and n == 1 and shown is not None:
         raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
     loaded = options.open(model, ids, allow_special=allow_special, texts=texts, shown=shown)
-    drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
+    drafting = None if draft is None else open_model(draft, device=options.device, dtype=options.dtype, ids=ids)
     from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 

@@ -150,7 +150,7 @@ def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> d
 
         model = open_translator(argument, device="cpu", verify=verify).given("")
     else:
-        model = open_model(argument, "cpu", "auto", verify=verify)
+        model = open_model(argument, device="cpu", verify=verify)
     facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model))
     listed = describe_names(model.decoder) if names else {}
     chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}

@@ -270,12 +270,19 @@ class CountLine(ProgressLine):
 
 
 class LoadOptions(TypedDict, total=False):
+    """Keywords of all functions that load a model."""
+
+    device: DeviceName
+    dtype: DtypeName
+    verify: bool | None
+    quantize: Literal["int8", "int4"] | None
+
+
+class AdapterOptions(LoadOptions, total=False):
     """Keywords of `foretell.load`."""
 
     adapter: Path | None
     keep_adapters: bool
-    verify: bool | None
-    quantize: Literal["int8", "int4"] | None
 
 
 def show_loading(argument: str) -> None:
@@ -321,14 +328,13 @@ def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable
 
 def open_model(
     argument: str,
-    device: DeviceName,
-    dtype: DtypeName,
+    *,
     ids: bool = False,
     allow_special: bool = False,
     start_token: str | None = None,
     strict: bool = False,
     texts: Sequence[str] = (),
-    **options: Unpack[LoadOptions],
+    **options: Unpack[AdapterOptions],
 ) -> LanguageModel:
     """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids.
 
@@ -341,7 +347,7 @@ def open_model(
     from foretell.loading import load
     from foretell.saved_model.config_file import command_of
 
-    model = load(argument, device, dtype, **options)
+    model = load(argument, **options)
     show_loaded(argument, model.decoder, model.precision, model.notes)
     for line in model.tokenizer.notes:
         note(line)

@@ -236,7 +236,7 @@ def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName,
         raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
     name, at, _ = str(out).rpartition("@")
     run = find_run(str(out) if not at or is_run(out) else name)
-    model = open_model(str(out), device, dtype)
+    model = open_model(str(out), device=device, dtype=dtype)
     replayed = replay(run, step, model)
     print_json(replayed.to_json()) if json else show_batch(replayed)
 

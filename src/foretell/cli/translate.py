@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, print_json, report, show_loaded, show_loading, write
+from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError
 
@@ -132,7 +132,7 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     return lines
 
 
-def open_translator(argument: str, **options: Unpack[arguments.LoadKeywords]) -> Translator:
+def open_translator(argument: str, **options: Unpack[LoadOptions]) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     show_loading(argument)
     from foretell.translation.translator import load_translator

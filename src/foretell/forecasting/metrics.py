@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,13 +80,7 @@ def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int
     return int(((actual >= low) & (actual <= high) & known).sum()), int(known.sum())
 
 
-def mean_of(values: Sequence[float]) -> float | None:
-    """The mean of what could be measured; None for nothing."""
+def over_known(reduce: Callable[[list[float]], Any], values: Sequence[float]) -> float | None:
+    """The mean or median of what could be measured; None for nothing."""
     known = [value for value in values if not math.isnan(value)]
-    return float(np.mean(known)) if known else None
-
-
-def median_of(values: Sequence[float]) -> float | None:
-    """The median of what could be measured; None for nothing."""
-    known = [value for value in values if not math.isnan(value)]
-    return float(np.median(known)) if known else None
+    return float(reduce(known)) if known else None

@@ -242,14 +242,13 @@ def evaluate_origins(
         histories, horizon, plan.samples, seed=plan.seed, context=context, progress=progress
     )
     naive = [metrics.seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
-    scales = [metrics.mase_scale(origin.history, plan.season) for origin in origins]
     pairs = list(zip(origins, paths, strict=True))
     own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in plan.levels}
     return Evaluation(
-        score(origins, paths, plan, scales, plan.levels, partial(forecaster.interval, context=context)),
-        score(origins, naive, plan, scales, ()),
+        score(origins, paths, plan, plan.levels, partial(forecaster.interval, context=context)),
+        score(origins, naive, plan),
         len(origins),
-        sum(math.isnan(scale) for scale in scales),
+        sum(math.isnan(metrics.mase_scale(each.history, plan.season)) for each in origins),
         by_series=score_series(origins, paths, naive, plan),
         own_coverage=own,
     )
@@ -262,14 +261,13 @@ def score_others(origins: Sequence[Origin], plan: Plan, progress: Progress = sil
         makers["naive"] = lambda history, horizon: metrics.seasonal_naive(history, 1, horizon)
     if metrics.has_peer():
         makers["AutoETS"] = lambda history, horizon: metrics.auto_ets(history, plan.season, horizon)
-    scales = [metrics.mase_scale(origin.history, plan.season) for origin in origins]
     scores = {}
     for name, make in makers.items():
         points = []
         for done, origin in enumerate(origins, start=1):
             points.append(make(origin.history, len(origin.actual))[None])
             progress(done, len(origins))
-        scores[name] = score(origins, points, plan, scales, ())
+        scores[name] = score(origins, points, plan)
     return scores
 
 
@@ -283,9 +281,8 @@ def score_series(
     scores: dict[str, tuple[Score, Score]] = {}
     for name, chosen in indices.items():
         own = [origins[index] for index in chosen]
-        scales = [metrics.mase_scale(origin.history, plan.season) for origin in own]
         model, repeated = ([each[index] for index in chosen] for each in (paths, naive))
-        scores[name] = score(own, model, plan, scales, ()), score(own, repeated, plan, scales, ())
+        scores[name] = score(own, model, plan), score(own, repeated, plan)
 
     def error(item: tuple[str, tuple[Score, Score]]) -> tuple[float, float]:
         own, _ = item[1]
@@ -298,8 +295,7 @@ def score(
     origins: Sequence[Origin],
     paths: Sequence[np.ndarray],
     plan: Plan,
-    scales: Sequence[float],
-    levels: Sequence[float],
+    levels: Sequence[float] = (),
     interval: IntervalRule = own_interval,
 ) -> Score:
     """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
@@ -315,11 +311,12 @@ def score(
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
     errors = [each.actual - median for (each, _), median in zip(pairs, medians, strict=True)]
     known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
+    scales = [metrics.mase_scale(each.history, plan.season) for each in origins]
     return Score(
-        metrics.mean_of(mases),
-        metrics.median_of(mases),
-        metrics.mean_of(smapes),
-        metrics.median_of(smapes),
+        metrics.over_known(np.mean, mases),
+        metrics.over_known(np.median, mases),
+        metrics.over_known(np.mean, smapes),
+        metrics.over_known(np.median, smapes),
         sum(losses) / size if size else None,
         float(np.abs(known).mean()),
         float(np.sqrt((known**2).mean())),
@@ -360,11 +357,7 @@ def evaluate_contexts(
     contexts: Sequence[int],
     progress: Progress = silent,
 ) -> dict[int, Evaluation]:
-    evaluations = {}
-    for done, context in enumerate(contexts):
-
-        def advance(part: int, parts: int, done: int = done) -> None:
-            progress(done * parts + part, len(contexts) * parts)
-
-        evaluations[context] = evaluate_origins(forecaster, origins, plan, context=context, progress=advance)
-    return evaluations
+    """The evaluation with at most each of `contexts` values before an origin."""
+    return {
+        context: evaluate_origins(forecaster, origins, plan, context=context, progress=progress) for context in contexts
+    }

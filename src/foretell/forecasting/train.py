@@ -20,7 +20,7 @@ from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
-from foretell.forecasting.metrics import mase_scale, mean_of
+from foretell.forecasting.metrics import mase_scale, over_known
 from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
@@ -283,7 +283,7 @@ def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: 
     for each in series:
         values = each.values[-PROBED_VALUES:]
         costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
-    cost = mean_of(costs)
+    cost = over_known(np.mean, costs)
     return (
         "rounding to them cannot be compared, no seasonal error"
         if cost is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
 from torch import Tensor
@@ -23,7 +23,6 @@ from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.sampling_options import SamplingOptions
 from foretell.text.chat_template import ChatFormat, ChatTemplate, Message, find_template, own_template
-from foretell.typesetting.document import ending
 
 FALLBACK_TEMPLATE = "plain"
 ROOM_SHARE = 4  # at least 1 / ROOM_SHARE of the context is kept for the answer while older turns can be dropped
@@ -216,10 +215,7 @@ class Chat:
     def attribution(self, back: int = 1) -> DirectLogitAttribution:
         """The contribution of each part of the model to the logit of that token, in a new pass over the text before."""
         receipt = self.receipt(back)
-        ids = " ".join(map(str, receipt.ids))
-        attribution = direct_logit_attribution(self.model.on_ids(), ids, token=receipt.token)
-        where = f"after {ending(self.model.decode(list(receipt.ids)))}"
-        return replace(attribution, where=where, text=receipt.text_of(receipt.token))
+        return direct_logit_attribution(self.model, list(receipt.ids), token=receipt.token)
 
 
 class NewestReceipts(RecordingSampler):

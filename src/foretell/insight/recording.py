@@ -63,8 +63,8 @@ class Prediction:
         return f"after {ending(self.model.tokenizer.decode(self.ids[: self.at + 1]))} (position {self.at})"
 
 
-def make_prediction(model: LanguageModel, text: str, at: int = -1) -> Prediction:
-    """The prediction after token `at` of a text, counted from 0, or from the end if negative."""
+def make_prediction(model: LanguageModel, text: str | list[int], at: int = -1) -> Prediction:
+    """The prediction after token `at` of a text or its ids, counted from 0, or from the end if negative."""
     ids = steady_ids(model, text)
     return Prediction(model, ids, resolve_position(at, len(ids)))
 

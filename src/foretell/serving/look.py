@@ -165,9 +165,8 @@ class Watch:
     def _contributions(self) -> dict[str, Any]:
         """The contributions to the logit of the first new token, in another pass over the prompt."""
         generated = self.sequence.generated
-        ids = " ".join(map(str, self.sequence.prompt))
         model, token = self.served.model, generated[0] if generated else None
-        direct = direct_logit_attribution(model.on_ids(), ids, token=token)
+        direct = direct_logit_attribution(model, self.sequence.prompt, token=token)
         return replace(direct, text=key_of(direct.token, model.tokenizer)).to_json()
 
 

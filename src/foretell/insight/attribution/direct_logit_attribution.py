@@ -91,9 +91,13 @@ class DirectLogitAttribution(Shown):
 
 @torch.inference_mode()
 def direct_logit_attribution(
-    model: LanguageModel, text: str, token: str | int | None = None, at: int = -1, against: str | int | None = None
+    model: LanguageModel,
+    text: str | list[int],
+    token: str | int | None = None,
+    at: int = -1,
+    against: str | int | None = None,
 ) -> DirectLogitAttribution:
-    """The direct contribution of every part to a token's logit at position `at` of the text.
+    """The direct contribution of every part to a token's logit at position `at` of the text, or of its ids.
 
     token: text or id; None for the most probable one. Parts are the token and position embeddings, each head
     (`trunk.blocks.3.attention.core[0]`), the biases of attention outputs, each feed-forward layer, the biases of norms

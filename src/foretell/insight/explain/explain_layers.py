@@ -33,15 +33,19 @@ from foretell.norms import NORMS, Norm
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, script
 
 
+def stored_terms(recording: Recording, path: str, row: int, column: int) -> list[str | float]:
+    """How a quantised weight follows from what is stored; empty for another weight."""
+    stored = {name: values[column] for name, values in recording.stored_weight(path, row).items()}
+    if not stored:
+        return []
+    return ["=", stored["integer"], "·", stored["scale"], *(plus(stored["minimum"]) if "minimum" in stored else ())]
+
+
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
     """One number of the token's embedding."""
     path, (token_id, element), note = embedding_row(recording, scalar)
     value = float(recording.weight(path, token_id, element))
-    stored = {name: values[element] for name, values in recording.stored_weight(path, token_id).items()}
-    terms: list[str | float] = []
-    if stored:  # quantised
-        shift = plus(stored["minimum"]) if "minimum" in stored else ()
-        terms = ["=", stored["integer"], "·", stored["scale"], *shift]
+    terms = stored_terms(recording, path, token_id, element)
     return Working([equals(value, script("W", f"{token_id},{element}"), *terms, note=note)], value, 0.0)
 
 

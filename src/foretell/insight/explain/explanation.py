@@ -19,7 +19,7 @@ from foretell.insight.explain.explain_distribution import (
     is_of_sampling,
     stored_in_distribution,
 )
-from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer
+from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
 from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
 from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
 from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
@@ -33,7 +33,6 @@ from foretell.insight.explain.steps import (
     Working,
     equals,
     plain,
-    plus,
 )
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.implied_values import implied_values
@@ -216,11 +215,10 @@ def explain_weight(recording: Recording, wanted: Address) -> Explanation:
     dimensions = ("row", "column")[: len(shape)]
     index = resolve_index(wanted, dimensions, shape)
     value = float(recording.weight(name, *index))
-    stored = {part: values[index[1]] for part, values in recording.stored_weight(name, index[0]).items()}
+    stored = stored_terms(recording, name, index[0], index[-1])
     steps: list[Step] = [Remark(f"{address_of(name, *index)} is a weight: training sets it.")]
     if stored:
-        shift = plus(stored["minimum"]) if "minimum" in stored else ()
-        steps.append(equals(value, "w =", stored["integer"], "·", stored["scale"], *shift))
+        steps.append(equals(value, "w", *stored))
     meaning = tuple(f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True))
     dtype = dtype_name(recording.model.dtype)
     return Explanation(name, index, meaning, tuple(steps), value, dtype, bool(stored), value, 0.0)
