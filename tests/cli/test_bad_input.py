@@ -69,7 +69,7 @@ TABLE = [
     (["train", "CORPUS", "--config", "missing.toml"], 2, ["missing.toml"]),
     (["train", "CORPUS", "--config", "bad.toml"], 2, ["bad.toml"]),
     (["train", "CORPUS", "--config", "unknown.toml"], 2, ["modle", "model"]),
-    (["train", "CORPUS", "--set", "steps=5"], 2, ["--set: steps = 5", "write training.steps=VALUE"]),
+    (["train", "CORPUS", "--set", "steps=5"], 2, ["--set: steps = 5", "write training.steps = 5"]),
     (["train", "CORPUS", "--steps", "5", "--steps", "6"], 2, ["--steps is given twice"]),
     (["train", "CORPUS", "--set", "model"], 2, ["model"]),
     (["train", "CORPUS", "--training.learning-rate", "inf", "--steps", "1"], 2, ["learning_rate", "inf"]),
