@@ -160,6 +160,18 @@ def test_a_vector_of_another_place_is_added(open_panels):
     assert complaints == []
 
 
+def test_a_row_of_the_head_is_added(open_panels):
+    """The rows of the new pass come after it, so the list of vectors is shorter for a moment."""
+    page, complaints = open_panels(link())
+    page.get_by_text("Add a vector to the stream").click()
+    settled(page)
+    row = page.locator("#vector option").filter(has_text="the head’s row of").first.inner_text()
+    page.locator("#vector").select_option(label=row)
+    click(page, "Add the vector")
+    assert "a vector of 192 numbers" in page.locator(".chip").inner_text()
+    assert page.locator("#trouble").is_hidden() and complaints == []
+
+
 @torch.inference_mode()
 def test_the_difference_of_two_texts_is_added(open_panels, model):
     page, complaints = open_panels(link())
@@ -486,6 +498,20 @@ def test_a_panel_as_a_picture(open_panels, ending):
         assert "".join(ElementTree.fromstring(content).itertext()).count("Head 0 of layer 0 off") == 1
     else:
         assert content.startswith(b"\x89PNG") and len(content) > 5000
+    assert complaints == []
+
+
+def test_the_chosen_panel_stays_when_others_come_or_go(open_panels):
+    page, complaints = open_panels(link(CHANGES[:1]))
+    page.locator("#export details").evaluate("details => details.open = true")
+    page.locator("#export-panel").focus()
+    titles = page.locator("#export-panel option").all_inner_texts()
+    assert len(titles) == len(set(titles)), "a panel is found by its title"
+    page.locator("#export-panel").select_option(label=titles[-1])
+    page.evaluate("[...document.querySelectorAll('.card')].find((card) => card.offsetParent).style.display = 'none'")
+    with page.expect_download() as download:
+        click(page, "SVG", "#export")
+    assert titles[-1] in "".join(ElementTree.fromstring(download.value.path().read_bytes()).itertext())
     assert complaints == []
 
 

@@ -89,7 +89,10 @@ function showVector(element, data, choice) {
   fill(element, make("summary", {}, VECTOR),
     make("div", { class: "editor-row" }, ...what.parts, ...whose.parts), second,
     make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)));
-  for (const [id, value] of Object.entries(before)) byId(id).value = value;
+  for (const [id, value] of Object.entries(before)) {
+    byId(id).value = value;
+    if (byId(id).selectedIndex === -1) byId(id).selectedIndex = 0; // the rows of the head come after the pass
+  }
   for (const { input } of [what, whose]) input.onchange = showSecond;
   showSecond();
 }

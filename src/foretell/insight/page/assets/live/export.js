@@ -50,19 +50,21 @@ const saveMade = (makeFile, name, signal = new AbortController().signal) => busy
 
 // --- pictures
 
-const titled = () => [...document.querySelectorAll(".card:not(#value)")].filter((card) => card.offsetParent && card.querySelector("h2, h3"));
+const titleOf = (card) => card.querySelector("h2, h3")?.firstChild?.textContent;
+const titled = () => [...document.querySelectorAll(".card:not(#value)")].filter((card) => card.offsetParent && titleOf(card));
 
+// The panels that are shown now: more are when the page was read further.
 function listPanels(select) {
-  const before = select.value;
-  fill(select, ...titled().map((card, i) => make("option", { value: i }, card.querySelector("h2, h3").firstChild?.textContent ?? "")));
-  if (before && before < select.length) select.value = before;
+  const before = select.value, titles = titled().map(titleOf);
+  fill(select, ...titles.map((title) => make("option", {}, title)));
+  if (titles.includes(before)) select.value = before;
 }
 
-const chosenPanel = (select) => titled()[select.value] ?? byId("export");
+const chosenPanel = (select) => titled().find((card) => titleOf(card) === select.value) ?? byId("export");
 
 function savePanel(select, picture, ending) {
   const panel = chosenPanel(select);
-  const name = (select.selectedOptions[0]?.textContent ?? "panel").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  const name = select.value.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   return saveMade(() => picture(panel), `${name || "panel"}.${ending}`);
 }
 
