@@ -342,17 +342,9 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
 class RecordingCompleter(Completer):
     """A completer that keeps a receipt of every sampled token; of a strict model also one of each answer."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        prompts: Iterable[Prompt],
-        sampling: SamplingConfig,
-        stop: list[str],
-        stop_ids: Collection[int] = (),
-    ):
-        self.recorder = RecordingSampler(sampling, model.tokenizer)
-        super().__init__(model, prompts, sampling, stop, stop_ids, self.recorder)
-        self.keeps_digests = model.is_strict
+    def __init__(self, model: LanguageModel, *arguments: Any, recorder: RecordingSampler):
+        super().__init__(model, *arguments, sampler=recorder)
+        self.recorder, self.keeps_digests = recorder, model.is_strict
 
     @cached_property
     def identity(self) -> ModelIdentity:
@@ -376,6 +368,8 @@ def make_completer(
     stop_ids: Collection[int] = (),
 ) -> Completer:
     """A completer, one that keeps receipts where they are asked for."""
-    completer = RecordingCompleter if receipts else Completer
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
-    return completer(model, prompts, sampling, stops, stop_ids=stop_ids)
+    if not receipts:
+        return Completer(model, prompts, sampling, stops, stop_ids)
+    recorder = RecordingSampler(sampling, model.tokenizer)
+    return RecordingCompleter(model, prompts, sampling, stops, stop_ids, recorder=recorder)
