@@ -29,9 +29,9 @@ class Transform(Protocol):
 
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]: ...
 
-    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]: ...
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]: ...
 
-    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
         """Convert from their format to ours; `shapes` are the shapes of the result."""
         ...
 
@@ -43,12 +43,12 @@ class Split:
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
 
-    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         import torch  # not above: a configuration is read without torch
 
         return [torch.cat(tensors)]
 
-    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
         return list(tensors[0].split([shape[0] for shape in shapes]))
 
 
@@ -59,27 +59,25 @@ class Transpose:
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         return [shape[::-1] for shape in shapes]
 
-    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         return [tensor.T if tensor.dim() == 2 else tensor for tensor in tensors]
 
-    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
-        return self.to_theirs(tensors)
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
+        return self.to_theirs(tensors, config)
 
 
 @dataclass(frozen=True)
 class Permute:
     """They rotate pairs (2i, 2i+1) of each head, we rotate (i, i + E/2): the format of Llama's original release."""
 
-    head_width: int
-
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         return list(shapes)
 
-    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [self._regrouped(tensor, (-1, 2, self.head_width // 2)) for tensor in tensors]
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
+        return [self._regrouped(tensor, (-1, 2, config.head_width // 2)) for tensor in tensors]
 
-    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
-        return [self._regrouped(tensor, (-1, self.head_width // 2, 2)) for tensor in tensors]
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [self._regrouped(tensor, (-1, config.head_width // 2, 2)) for tensor in tensors]
 
     @staticmethod
     def _regrouped(tensor: Tensor, sizes: Shape) -> Tensor:
@@ -183,7 +181,7 @@ def iter_theirs(family: Family, config: ModelConfig, weights: Mapping[str, Tenso
     for pairing in pairings(family, config):
         tensors = [weights[path] for path in pairing.ours]
         for transform in reversed(pairing.row.transforms):
-            tensors = transform.to_theirs(tensors)
+            tensors = transform.to_theirs(tensors, config)
         yield pairing.theirs, tensors[0].contiguous()
 
 
@@ -192,7 +190,7 @@ def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]
     for pairing in pairings(family, config):
         tensors = [read(pairing.theirs)]
         for transform in pairing.row.transforms:
-            tensors = transform.to_ours(tensors, pairing.shapes)
+            tensors = transform.to_ours(tensors, config, pairing.shapes)
         for path, tensor in zip(pairing.ours, tensors, strict=True):
             yield path, tensor.contiguous()
 

@@ -74,13 +74,20 @@ ROWS = (
     Row("blk.*.ffn_up", (f"{BLOCK}.feedforward.up",)),
     Row("blk.*.ffn_down", (f"{BLOCK}.feedforward.down",)),
 )
-QUERY, KEY = "blk.*.attn_q", "blk.*.attn_k"
-ROTARY_ROWS = (
+GATED_ROWS = (
     *ROWS,
     Row("blk.*.attn_v", (f"{BLOCK}.attention.value",)),
     Row("blk.*.ffn_gate", (f"{BLOCK}.feedforward.gate",)),
-    Row(QUERY, (f"{BLOCK}.attention.query",)),
-    Row(KEY, (f"{BLOCK}.attention.key",)),
+)
+ROTARY_ROWS = (
+    *GATED_ROWS,
+    Row("blk.*.attn_q", (f"{BLOCK}.attention.query",)),
+    Row("blk.*.attn_k", (f"{BLOCK}.attention.key",)),
+)
+LLAMA_ROWS = (  # llama.cpp rotates pairs (2i, 2i+1) here
+    *GATED_ROWS,
+    Row("blk.*.attn_q", (f"{BLOCK}.attention.query",), (Permute(),)),
+    Row("blk.*.attn_k", (f"{BLOCK}.attention.key",), (Permute(),)),
 )
 NORMED_ROWS = (
     *ROTARY_ROWS,
@@ -110,6 +117,7 @@ QWEN3_FILE = replace(QWEN2_FILE, name="qwen3", rows=NORMED_ROWS, shared={**QWEN3
 LLAMA_FILE = replace(
     QWEN2_FILE,
     name="llama",
+    rows=LLAMA_ROWS,
     fields={
         **ROTARY_SIZES,
         "attention_bias": Field(("bias.attention", "bias.attention_output"), False),
@@ -118,7 +126,6 @@ LLAMA_FILE = replace(
     shared={**LLAMA.shared, "activation": "silu"},
 )
 ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE)}
-INTERLEAVED = ("llama",)  # llama.cpp rotates pairs (2i, 2i+1) of queries and keys
 STRETCHED = ("llama",)  # llama.cpp reads a factor for each rotary frequency
 SQUARE = ("qwen2",)  # llama.cpp reads query and output matrices of (width, width)
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
@@ -149,16 +156,7 @@ def choose_architecture(config: ModelConfig, name: str | None = None) -> Family:
         raise ConfigError(
             f"GGUF: {family.name} cannot express rope_scaling of type 'llama3'; llama.cpp does not read it there"
         )
-    return for_heads(family, config)
-
-
-def for_heads(family: Family, config: ModelConfig) -> Family:
-    """The declaration with queries and keys permuted, if the architecture is in INTERLEAVED."""
-    if family.name not in INTERLEAVED:
-        return family
-    permute = Permute(config.head_width)
-    rows = (replace(row, transforms=(permute,)) if row.theirs in (QUERY, KEY) else row for row in family.rows)
-    return replace(family, rows=tuple(rows))
+    return family
 
 
 def write_metadata(family: Family, config: ModelConfig) -> dict[str, Any]:
@@ -186,7 +184,7 @@ def read_metadata(pairs: Mapping[str, Any], tensors: Collection[str]) -> tuple[F
     values |= {field: (tensor in tensors) == value for field, (tensor, value) in IMPLIED.items()}
     known = {field: value for field, value in values.items() if field in family.fields}
     config, _ = read_settings(family, known | (rope_values(values, pairs) if family.is_rotary else {}))
-    return for_heads(family, config), config
+    return family, config
 
 
 def rope_values(values: Mapping[str, Any], pairs: Mapping[str, Any]) -> dict[str, Any]:
