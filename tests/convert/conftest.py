@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from foretell.text import Tokenizer, train_tokenizer
@@ -30,6 +31,7 @@ MODERN: dict[str, Any] = {
     "vocab_size": VOCABULARY,
 }
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SHARE = {"rope_type": "default", "partial_rotary_factor": 0.4}  # 4 of 10 elements
 LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.5}
 # name -> (class of transformers, changes)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -51,6 +53,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 with context 7": ("Qwen2", {"max_position_embeddings": 7, "rope_parameters": LINEAR}),
     "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3 with biases": ("Qwen3", {"head_dim": 10, "attention_bias": True, "num_attention_heads": 1}),
+    "phi3": ("Phi3", {"pad_token_id": None}),
+    "phi3, partly rotated": ("Phi3", {"pad_token_id": None, "rope_parameters": SHARE, "sliding_window": 5}),
+    "gpt_neox": ("GPTNeoX", {}),
+    "gpt_neox, half rotated": ("GPTNeoX", {"rope_parameters": {**SHARE, "rope_theta": 300.0}}),
+    "gpt_neox in sequence": ("GPTNeoX", {"use_parallel_residual": False, "hidden_act": "relu"}),
+    "phi": ("Phi", {"rope_parameters": SHARE}),
+    "stablelm": ("StableLm", {"rope_parameters": SHARE, "use_qkv_bias": True}),
+    "stablelm in parallel": ("StableLm", {"rope_parameters": SHARE, "use_parallel_residual": True}),
     "openai-gpt": ("OpenAIGPT", {}),
     "openai-gpt with one head": ("OpenAIGPT", {"n_head": 1, "n_positions": 7, "afn": "silu"}),
 }
@@ -89,6 +99,8 @@ def make_theirs() -> MakeTheirs:
         settings = {**sizes, "bos_token_id": None, "eos_token_id": None, **own, **changes}
         if settings.get("num_attention_heads") == 1:
             settings["num_key_value_heads"] = 1
+        if kind == "GPTNeoX":
+            del settings["num_key_value_heads"]
         config = getattr(transformers, f"{kind}Config")(**settings)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -101,6 +113,13 @@ def make_theirs() -> MakeTheirs:
     return make
 
 
+def rename_head(file: Path, case: str) -> None:
+    """Give the head of GPT-NeoX the name that it has on the Hub, and in transformers before version 5."""
+    if CASES[case][0] == "GPTNeoX":
+        tensors = load_file(file)
+        save_file({name.replace("lm_head", "embed_out"): tensor for name, tensor in tensors.items()}, file)
+
+
 @pytest.fixture(scope="session")
 def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory):
     """`directory_of("llama")` is where transformers saved that case, with our tokenizer; don't change it."""
@@ -110,6 +129,7 @@ def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory
         if case not in made:
             made[case] = tmp_path_factory.mktemp("theirs")
             make_theirs(case).save_pretrained(made[case])
+            rename_head(made[case] / "model.safetensors", case)
             tokenizer.save(made[case] / "tokenizer.json")
         return made[case]
 

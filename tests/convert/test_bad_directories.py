@@ -139,10 +139,10 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     ),
     "mamba is not llama": (
         config_with(model_type="mamba"),
-        "'mamba', which foretell cannot read; known: gpt2, .*qwen3$",
+        "'mamba', which foretell cannot read; known: gpt2, .*phi$",
     ),
-    "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*qwen3$"),
-    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*qwen3$"),
+    "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*phi$"),
+    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*phi$"),
     "a classifier": (
         weights_with(score__weight=torch.zeros(2, 72)),
         "has the weight 'score.weight', the head of a classifier or another task",

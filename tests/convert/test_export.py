@@ -278,6 +278,13 @@ FITTING = {
     "openai-gpt": {"norm_placement": "post"},
     "llama": LLAMA,
     "mistral": {**LLAMA, "window": 4},
+    "gpt_neox": {"position": "rotary", "rotary_share": 0.5, "residual": "parallel"},
+    "stablelm": {
+        **LLAMA,
+        "norm": "layernorm",
+        "bias": {"attention": False, "attention_output": False, "feedforward": False},
+    },
+    "phi": {"position": "rotary", "residual": "parallel_shared_norm", "bias": {"head": True}},
     "qwen2": {**LLAMA, "bias": {"attention": True, "attention_output": False, "feedforward": False}},
 }
 
@@ -297,7 +304,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "grouped heads": ("gpt2", {"num_kv_heads": 1}, "num_kv_heads = 1 (it has 2)"),
     "no biases": ("gpt2", {"bias": False}, "bias.attention = False (it has True)"),
     "a bias of the head": ("gpt2", {"bias": {"head": True}}, "bias.head = True"),
-    "a window": ("llama", {**LLAMA, "window": 3}, "window = 3 (it has None); mistral can"),
+    "a window": ("llama", {**LLAMA, "window": 3}, "window = 3 (it has None); mistral and phi3 can"),
     "windows by layer": ("mistral", {**LLAMA, "window": (None, 3)}, "window = (None, 3)"),
     "norms of queries": ("llama", {**LLAMA, "qk_norm": True}, "qk_norm = True (it has False); qwen3 can"),
     "another norm": ("qwen3", {**LLAMA, "qk_norm": True, "norm": "layernorm"}, "norm = 'layernorm'"),

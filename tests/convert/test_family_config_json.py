@@ -24,7 +24,10 @@ MODERN: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
 }
-BASE = {name: GPT if "n_embd" in family.fields else MODERN for name, family in FAMILIES.items()}
+BASE = {
+    name: {field: value for field, value in {**GPT, **MODERN}.items() if field in family.fields}
+    for name, family in FAMILIES.items()
+}
 LLAMA3: dict[str, Any] = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 
 
@@ -54,6 +57,14 @@ USED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("qwen2", {}, {"bias.attention": True, "bias.attention_output": False, "qk_norm": False}),
     ("qwen2", {"sliding_window": 3, "use_sliding_window": False}, {"window": None}),
     ("qwen2", {"layer_types": ["full_attention", "full_attention"]}, {"window": None}),
+    ("phi3", {"sliding_window": 3, "embd_pdrop": 0.1}, {"window": 3, "rotary_share": 1.0, "norm_epsilon": 1e-5}),
+    ("phi3", {"partial_rotary_factor": 0.75}, {"rotary_share": 0.75}),
+    ("gpt_neox", {}, {"rotary_share": 0.25, "residual": "parallel", "activation": "gelu_erf", "tie_embeddings": False}),
+    ("gpt_neox", {"rotary_pct": 1.0, "rotary_emb_base": 500}, {"rotary_share": 1.0, "rope_theta": 500}),
+    ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 9}}, {"rotary_share": 0.5}),
+    ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False}, {"residual": "sequential"}),
+    ("phi", {}, {"rotary_share": 0.5, "residual": "parallel_shared_norm", "bias.head": True}),
+    ("stablelm", {"use_qkv_bias": True}, {"rotary_share": 0.25, "bias.attention": True, "residual": "sequential"}),
     ("qwen3", {}, {"qk_norm": True, "head_width": 128, "bias.attention": False}),
 ]
 
@@ -112,6 +123,11 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("llama", {"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping"]),
     ("llama", {"num_key_value_heads": 3}, ["num_kv_heads 3"]),
     ("llama", {"head_dim": 5}, ["even head_width"]),
+    ("gpt_neox", {"rotary_pct": 0.5, "rope_scaling": {"partial_rotary_factor": 1}}, ["rotary_pct", "contradict"]),
+    ("gpt_neox", {"rotary_pct": 0.1}, ["rotary_share 0.1", "even"]),
+    ("gpt_neox", {"use_parallel_residual": "both"}, ["use_parallel_residual", "True, False"]),
+    ("phi", {"qk_layernorm": True}, ["qk_layernorm"]),
+    ("phi3", {"rope_scaling": {"type": "longrope"}}, ["rope_scaling", "longrope"]),
     ("mistral", {"sliding_window": 0}, ["window"]),
     ("mistral", {"sliding_window": [3, None]}, ["sliding_window"]),
     ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, ["layer_types"]),
@@ -145,7 +161,7 @@ def test_a_config_json_written_by_transformers_gives_no_notes(family: str) -> No
 
 
 # enough for the default of 8 or 32 key/value heads of some families
-MANY_HEADS: dict[str, Any] = {"num_attention_heads": 64, "hidden_size": 128}
+MANY_HEADS: dict[str, Any] = {"num_attention_heads": 64, "hidden_size": 512}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

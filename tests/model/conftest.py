@@ -58,6 +58,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "dropout everywhere": {**LLAMA, "dropout": 0.3, "norm_placement": "post"},
     "biases": {**LLAMA, "bias": {"attention": True, "attention_output": False, "norm": False, "head": True}},
     "parallel": {"residual": "parallel", "position": "rotary", "bias": {"head": True}, "tie_embeddings": False},
+    "half rotated": {"residual": "parallel", "position": "rotary", "rotary_share": 0.5},
     "parallel, shared norm": {"residual": "parallel_shared_norm", "dropout": {"residual": 0.2}},
     "no residual": {"attention_residual": False, "attention_output": False, "position": "rotary"},
 }

@@ -81,7 +81,7 @@ def test_late_positions_stay_distinct_in_bfloat16() -> None:
 def frequencies(rotary: RotaryPosition) -> Tensor:
     """The angle of each pair at position 1, from its cosine and sine."""
     cosine, sine = rotary(torch.tensor([[1]]), torch.float64)
-    return torch.atan2(sine, cosine)[0, 0, 0, : rotary.head_width // 2]
+    return torch.atan2(sine, cosine)[0, 0, 0, : rotary.rotary_width // 2]
 
 
 def llama_config(parameters: dict[str, Any]) -> LlamaConfig:

@@ -55,6 +55,9 @@ def configs(draw) -> ModelConfig:
             "vocab_size": draw(st.integers(2, 9)),
             "position": position,
             "rope_theta": draw(st.sampled_from([100.0, 10_000.0])),
+            "rotary_share": draw(
+                st.sampled_from([share for share in (1, 1 / 2, 1 / 3) if head_width * share % 2 == 0])
+            ),
             "rope_scaling": draw(scalings) if position == "rotary" else None,
             "norm": norm_kind,
             "norm_placement": placement,

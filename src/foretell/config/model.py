@@ -87,6 +87,7 @@ class ModelConfig(Section):
         "learned", description="how positions are represented"
     )
     rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary frequencies")
+    rotary_share: float = Field(1.0, gt=0, le=1, description="share of a head's elements that rotary positions rotate")
     rope_scaling: RopeScaling | None = Field(
         None, description="rotary positions for a longer context than the model was trained with"
     )
@@ -151,6 +152,9 @@ class ModelConfig(Section):
             f"rotary positions need an even head_width, not {self.head_width}": (
                 self.position == "rotary" and self.head_width % 2 != 0
             ),
+            f"rotary_share {self.rotary_share:g} of head_width {self.head_width} must be an even number of elements": (
+                self.position == "rotary" and (self.rotary_width < 2 or self.rotary_width % 2 != 0)
+            ),
             f"sinusoidal positions need an even width, not {self.width}": (
                 self.position == "sinusoidal" and self.width % 2 != 0
             ),
@@ -168,6 +172,11 @@ class ModelConfig(Section):
     def windows(self) -> tuple[int | None, ...]:
         """The attention window of each layer."""
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
+
+    @property
+    def rotary_width(self) -> int:
+        """R, the number of a head's elements that rotary positions rotate."""
+        return int(self.head_width * self.rotary_share)
 
     def training_flops_per_token(self, parameters: int) -> int:
         """6N + 12 L (H E) T: forward and backward, with attention over a full context.

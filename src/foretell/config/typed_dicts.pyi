@@ -18,6 +18,7 @@ class ModelDict(TypedDict, total=False):
     vocab_size: int
     position: Literal["learned", "sinusoidal", "rotary", "none"]
     rope_theta: float
+    rotary_share: float
     rope_scaling: Mapping[str, Any] | None
     norm: Literal["layernorm", "rmsnorm", "none"]
     norm_placement: Literal["pre", "post"]

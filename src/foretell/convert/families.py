@@ -3,20 +3,27 @@
 A new family is one declaration here, and its entry in `FAMILIES`. GPT-1 and GPT-2 have Conv1D matrices (inputs,
 outputs), a fused query, key and value, and a tied head. GPT-1 differs in the norm after each sublayer, the missing
 final norm and the meaning of "gelu". Llama 1 to 3 and SmolLM share one table; Mistral adds a window, Qwen2 (and 2.5)
-biases on query, key and value, Qwen3 norms on queries and keys.
+biases on query, key and value, Qwen3 norms on queries and keys. Phi-3 has the same block in fewer matrices. In GPT-NeoX
+(Pythia), Phi and StableLM, positions rotate a part of each head; the feed-forward layer may run in parallel with
+attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from foretell.config import ModelConfig
 from foretell.convert.family import (
+    SHARE,
     Family,
     Field,
+    PermuteRotated,
+    Rope,
     Row,
     Split,
+    SplitHeads,
     Transpose,
     meaningful,
     names,
@@ -138,7 +145,7 @@ LLAMA_SHARED = {"position": "rotary", "norm": "rmsnorm", "norm_placement": "pre"
 LLAMA_LIKE: dict[str, Any] = {
     "prefix": "model.",
     "buffers": ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
-    "is_rotary": True,
+    "rope": Rope(),
 }
 LLAMA = Family(
     name="llama",
@@ -193,9 +200,138 @@ QWEN3 = Family(
     shared={**LLAMA_SHARED, "qk_norm": True},
 )
 
+ROTATED_FIRST = (PermuteRotated(),)
+PHI3 = Family(
+    name="phi3",
+    architecture="Phi3ForCausalLM",
+    prefix="model.",
+    rows=(
+        *(row for row in LLAMA_ROWS if not row.theirs.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))),
+        Row(
+            "model.layers.*.self_attn.qkv_proj",
+            (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+            (Split(), *ROTATED_FIRST),
+        ),
+        Row("model.layers.*.mlp.gate_up_proj", (f"{BLOCK}.feedforward.gate", f"{BLOCK}.feedforward.up"), (Split(),)),
+    ),
+    fields={
+        **{name: field for name, field in LLAMA_FIELDS.items() if name != "head_dim"},
+        "rms_norm_eps": Field(("norm_epsilon",), 1e-5),
+        "sliding_window": Field(("window",), None),
+        "embd_pdrop": Field(("dropout.embedding",), 0.0),
+        "resid_pdrop": Field(("dropout.residual",), 0.0),
+    },
+    shared=LLAMA_SHARED,
+    fixed={"layer_types": (None,)},
+    harmless=names("original_max_position_embeddings"),
+    buffers=LLAMA_LIKE["buffers"],
+    rope=Rope(share=SHARE),
+    splits_width=True,
+)
+PARTLY_ROTATED_SHARED = {"position": "rotary", "norm": "layernorm", "norm_placement": "pre"}
+LAYER_NORM_FIELDS = {
+    **{name: LLAMA_FIELDS[name] for name in LLAMA_FIELDS if name not in ("head_dim", "rms_norm_eps")},
+    "layer_norm_eps": Field(("norm_epsilon",), 1e-5),
+}
+PHI = Family(
+    name="phi",
+    architecture="PhiForCausalLM",
+    prefix="model.",
+    rows=(
+        Row("model.embed_tokens", ("embed.token",)),
+        Row("model.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
+        Row("model.layers.*.self_attn.q_proj", (f"{BLOCK}.attention.query",), ROTATED_FIRST),
+        Row("model.layers.*.self_attn.k_proj", (f"{BLOCK}.attention.key",), ROTATED_FIRST),
+        Row("model.layers.*.self_attn.v_proj", (f"{BLOCK}.attention.value",)),
+        Row("model.layers.*.self_attn.dense", (f"{BLOCK}.attention.output",)),
+        Row("model.layers.*.mlp.fc1", (f"{BLOCK}.feedforward.up",)),
+        Row("model.layers.*.mlp.fc2", (f"{BLOCK}.feedforward.down",)),
+        Row("model.final_layernorm", ("trunk.norm",)),
+        Row("lm_head", ("head",)),
+    ),
+    fields={
+        **LAYER_NORM_FIELDS,
+        "hidden_act": Field(("activation",), "gelu_new", ACTIVATION_WORDS),
+        "embd_pdrop": Field(("dropout.embedding",), 0.0),
+        "resid_pdrop": Field(("dropout.residual",), 0.0),
+    },
+    shared={
+        **PARTLY_ROTATED_SHARED,
+        "feedforward": "mlp",
+        "residual": "parallel_shared_norm",
+        "bias": dict.fromkeys(("attention", "attention_output", "feedforward", "norm", "head"), True),
+    },
+    fixed={"qk_layernorm": (False, None)},
+    buffers=LLAMA_LIKE["buffers"],
+    rope=Rope(share=SHARE, default_share=0.5),
+    splits_width=True,
+)
+STABLELM = Family(
+    name="stablelm",
+    architecture="StableLmForCausalLM",
+    prefix="model.",
+    rows=tuple(
+        replace(row, transforms=ROTATED_FIRST) if row.theirs.endswith(("q_proj", "k_proj")) else row
+        for row in LLAMA_ROWS
+    ),
+    fields={
+        **LAYER_NORM_FIELDS,
+        "num_key_value_heads": Field(("num_kv_heads",), 32),
+        "use_qkv_bias": Field(("bias.attention",), False),
+        "use_parallel_residual": Field(("residual",), False, {False: "sequential", True: "parallel_shared_norm"}),
+        "hidden_dropout": Field(("dropout.residual",), 0.0),
+    },
+    shared={
+        **PARTLY_ROTATED_SHARED,
+        "feedforward": "gated",
+        "bias": {"attention_output": False, "feedforward": False, "norm": True},
+    },
+    fixed={"qk_layernorm": (False, None)},
+    buffers=LLAMA_LIKE["buffers"],
+    rope=Rope(share=SHARE, default_share=0.25),
+    splits_width=True,
+)
+GPT_NEOX = Family(
+    name="gpt_neox",
+    architecture="GPTNeoXForCausalLM",
+    prefix="gpt_neox.",
+    rows=(
+        Row("gpt_neox.embed_in", ("embed.token",)),
+        Row("gpt_neox.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
+        Row("gpt_neox.layers.*.post_attention_layernorm", (f"{BLOCK}.feedforward_norm",)),
+        Row(
+            "gpt_neox.layers.*.attention.query_key_value",
+            (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+            (SplitHeads(), *ROTATED_FIRST),
+        ),
+        Row("gpt_neox.layers.*.attention.dense", (f"{BLOCK}.attention.output",)),
+        Row("gpt_neox.layers.*.mlp.dense_h_to_4h", (f"{BLOCK}.feedforward.up",)),
+        Row("gpt_neox.layers.*.mlp.dense_4h_to_h", (f"{BLOCK}.feedforward.down",)),
+        Row("gpt_neox.final_layer_norm", ("trunk.norm",)),
+        Row("embed_out", ("head",)),
+    ),
+    fields={
+        **{name: field for name, field in LAYER_NORM_FIELDS.items() if name != "num_key_value_heads"},
+        "hidden_act": Field(("activation",), "gelu", {"gelu": "gelu_erf", **ACTIVATION_WORDS}),
+        "attention_bias": Field(("bias.attention", "bias.attention_output"), True),
+        "use_parallel_residual": Field(("residual",), True, {True: "parallel", False: "sequential"}),
+        "hidden_dropout": Field(("dropout.embedding", "dropout.residual"), 0.0),
+    },
+    shared={**PARTLY_ROTATED_SHARED, "feedforward": "mlp", "bias": {"feedforward": True, "norm": True}},
+    head="embed_out",
+    harmless=names("classifier_dropout"),
+    buffers=(
+        *("gpt_neox.layers.*.attention.bias", "gpt_neox.layers.*.attention.masked_bias"),  # the causal mask
+        "gpt_neox.layers.*.attention.rotary_emb.inv_freq",
+    ),
+    rope=Rope("rotary_emb_base", "rotary_pct", 0.25),
+    splits_width=True,
+)
+
 # In order of preference: if several can express a model, the first is chosen
+KNOWN = (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GPT_NEOX, STABLELM, PHI)
 Families = Mapping[str, Family]
-FAMILIES: Families = {family.name: family for family in (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3)}
+FAMILIES: Families = {family.name: family for family in KNOWN}
 
 
 def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any]]:

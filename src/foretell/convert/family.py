@@ -1,8 +1,8 @@
 """The declaration of a model family: its config.json fields and weights, and how each maps to ours.
 
-A weight can differ in three declared ways, each a `Transform` that works in both directions: `Split`, `Transpose` and
-`Permute`. A transform maps tensors in our format (one, or several that are fused in theirs) to tensors in theirs. The
-last dimension of our matrices is the input dimension; biases are vectors and pass through the same transforms.
+A weight can differ in declared ways, each a `Transform` that works in both directions. A transform maps tensors in our
+format (one, or several that are fused in theirs) to tensors in theirs. The last dimension of our matrices is the input
+dimension; biases are vectors and pass through the same transforms.
 
 In a config.json, rotary positions are spelled in two ways: rope_theta and rope_scaling, or the newer rope_parameters.
 """
@@ -53,6 +53,24 @@ class Split:
 
 
 @dataclass(frozen=True)
+class SplitHeads:
+    """One matrix has query, key and value of the first head, then of the next: GPT-NeoX (Black et al. 2022)."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return Split().their_shapes(shapes)
+
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
+        import torch
+
+        heads = [tensor.unflatten(0, (-1, config.head_width)) for tensor in tensors]
+        return [torch.stack(heads, dim=1).flatten(0, 2)]  # (H, 3, E, D) as (3 H E, D)
+
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
+        heads = tensors[0].unflatten(0, (-1, len(shapes), config.head_width))
+        return [part.flatten(0, 1) for part in heads.unbind(1)]
+
+
+@dataclass(frozen=True)
 class Transpose:
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
 
@@ -85,6 +103,48 @@ class Permute:
 
 
 @dataclass(frozen=True)
+class PermuteRotated:
+    """They rotate pairs (i, i + R/2) of the first R elements of each head, we rotate (i, i + E/2) for i below R/2.
+
+    The order of a head's elements does not matter as long as query and key have the same. A value after them is kept.
+    """
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return list(shapes)
+
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
+        R, rest = config.rotary_width // 2, (config.head_width - config.rotary_width) // 2
+        return self._regrouped(tensors, config.head_width, (R, rest, R, rest))
+
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
+        R, rest = config.rotary_width // 2, (config.head_width - config.rotary_width) // 2
+        return self._regrouped(tensors, config.head_width, (R, R, rest, rest))
+
+    @staticmethod
+    def _regrouped(tensors: list[Tensor], head_width: int, sizes: Shape) -> list[Tensor]:
+        """The four parts of each head of query and key, with the middle ones exchanged."""
+        import torch
+
+        parts = [tensor.unflatten(0, (-1, head_width)).split(sizes, dim=1) for tensor in tensors[:2]]
+        regrouped = [
+            torch.cat((first, third, second, last), dim=1).flatten(0, 1) for first, second, third, last in parts
+        ]
+        return regrouped + tensors[2:]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The names of a family's rotary fields beside rope_scaling and rope_parameters.
+
+    theta and share: the older spelling of the base, and of the share of each head that is rotated; None: all of it is.
+    """
+
+    theta: str = "rope_theta"
+    share: str | None = None
+    default_share: float = 1.0
+
+
+@dataclass(frozen=True)
 class Field:
     """A value of a config.json and the fields of `ModelConfig` that it sets (dotted if nested).
 
@@ -94,7 +154,7 @@ class Field:
 
     ours: tuple[str, ...]
     default: Any = REQUIRED
-    words: Mapping[str, str] | None = None
+    words: Mapping[Any, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +180,8 @@ class Family:
     noted: Mapping[str, str] = field(default_factory=dict)  # their field -> why ignoring it is safe; noted when set
     harmless: frozenset[str] = frozenset()  # their fields that do not affect the logits
     buffers: tuple[str, ...] = ()  # globs of names in the files that are not weights
-    is_rotary: bool = False  # rope_theta, rope_scaling and rope_parameters are understood
+    head: str = "lm_head"
+    rope: Rope | None = None  # for rotary positions
     tokenizer_class: str | None = None  # the class transformers builds for this family, ignoring the tokenizer files
     splits_width: bool = False  # transformers requires the width to be a multiple of the number of heads
 
@@ -208,7 +269,8 @@ HARMLESS = names(
     encoder_no_repeat_ngram_size exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     forced_bos_token_id forced_eos_token_id remove_invalid_values tf_legacy_loss"""
 )
-ROPE = names("rope_theta rope_scaling rope_parameters")  # read by `read_rope` if the family is rotary
+SHARE = "partial_rotary_factor"
+ROPE_SECTIONS = ("rope_parameters", "rope_scaling")
 # Fields that change the logits of every family: they must be absent or have one of these values
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False, None),
@@ -217,7 +279,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
-    "partial_rotary_factor": (1.0, None),
+    SHARE: (1.0, None),
     "position_embedding_type": ("absolute", "rope", None),
 }
 NOTED: Mapping[str, str] = {"auto_map": "custom code is never run"}
@@ -245,8 +307,8 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
     fields: dict[str, Any] = dict(flat(family.shared))
     for name, theirs in family.fields.items():
         fields |= dict.fromkeys(theirs.ours, read_field(name, theirs, values))
-    if family.is_rotary:
-        fields |= read_rope(values)
+    if family.rope is not None:
+        fields |= read_rope(family.rope, values)
     return make_section(ModelConfig, nested(fields)), unused(family, values)
 
 
@@ -259,12 +321,15 @@ def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:
     if field.words is None:
         return value
     if value not in field.words:
-        raise ConfigError(f"{name} = {value!r} is not supported; known: {', '.join(field.words)}")
+        raise ConfigError(f"{name} = {value!r} is not supported; known: {', '.join(map(str, field.words))}")
     return field.words[value]
 
 
 def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
+    shares = [] if family.rope is None else [family.rope.share]
     for name, allowed in {**FIXED, **family.fixed}.items():
+        if name in shares:
+            continue
         value = values.get(name, allowed[0])
         if isinstance(value, list):  # one entry per layer; compare the distinct entries
             value = [entry for index, entry in enumerate(value) if entry not in value[:index]]
@@ -275,29 +340,44 @@ def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
 def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
     """A line for each field that is set and was not used."""
     noted = {**NOTED, **family.noted}
-    known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS, *(ROPE if family.is_rotary else ())}
+    known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
+    if family.rope is not None:
+        known |= {*ROPE_SECTIONS, family.rope.theta, family.rope.share}
     notes = [f"{name} is ignored: {noted[name]}" for name in noted if values.get(name)]
     unknown = [name for name, value in values.items() if value and name not in known and name not in noted]
     return notes + [f"{name} is unknown and was not used" for name in unknown]
 
 
-def read_rope(values: Mapping[str, Any]) -> dict[str, Any]:
+def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
     """Our rotary fields from theirs; an unsupported scaling is a `ConfigError` that names it."""
-    sections = {name: values[name] for name in ("rope_parameters", "rope_scaling") if values.get(name)}
-    scalings = [read_scaling(name, section, values) for name, section in sections.items()]
+    sections = {name: values[name] for name in ROPE_SECTIONS if values.get(name)}
+    scalings = [read_scaling(name, section, values, rope.share is not None) for name, section in sections.items()]
     if len(scalings) == 2 and scalings[0] != scalings[1]:
         raise ConfigError("rope_parameters and rope_scaling contradict each other")
-    holders = {"rope_theta": values, **{f"{name}.rope_theta": section for name, section in sections.items()}}
-    thetas = {name: holder["rope_theta"] for name, holder in holders.items() if holder.get("rope_theta") is not None}
-    first = next(iter(thetas.items()), ("rope_theta", DEFAULT_THETA))
-    for name, theta in thetas.items():
-        if theta != first[1]:
-            raise ConfigError(f"{first[0]} = {first[1]!r} and {name} = {theta!r} contradict each other")
-    return {"rope_theta": first[1], "rope_scaling": scalings[0] if scalings else None}
+    ours = {
+        "rope_theta": agreed(rope.theta, "rope_theta", values, sections, DEFAULT_THETA),
+        "rope_scaling": scalings[0] if scalings else None,
+    }
+    if rope.share is not None:
+        ours["rotary_share"] = agreed(rope.share, SHARE, values, sections, rope.default_share)
+    return ours
 
 
-def read_scaling(name: str, section: Any, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Our rope_scaling from the section of this name."""
+def agreed(
+    older: str, newer: str, values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], default: Any
+) -> Any:
+    """The value of a rotary field, spelled `older` in `values` or `newer` in a section; `ConfigError` if two differ."""
+    places = {older: values.get(older), **{f"{name}.{newer}": section.get(newer) for name, section in sections.items()}}
+    given = {name: value for name, value in places.items() if value is not None}
+    first = next(iter(given.items()), (older, default))
+    for name, value in given.items():
+        if value != first[1]:
+            raise ConfigError(f"{first[0]} = {first[1]!r} and {name} = {value!r} contradict each other")
+    return first[1]
+
+
+def read_scaling(name: str, section: Any, values: Mapping[str, Any], has_share: bool) -> dict[str, Any] | None:
+    """Our rope_scaling from the section of this name; has_share: the section may say what share is rotated."""
     if not isinstance(section, dict):
         raise ConfigError(f"{name} = {section!r} is not a section")
     kinds = [section[key] for key in TYPE_KEYS if section.get(key) is not None]
@@ -307,7 +387,7 @@ def read_scaling(name: str, section: Any, values: Mapping[str, Any]) -> dict[str
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise ConfigError(f"{name} of type {kind!r} is not supported; known: {', '.join(SCALINGS)}")
     for key, value in section.items():
-        is_neutral = value is None or (key == "partial_rotary_factor" and value == 1)
+        is_neutral = value is None or (key == SHARE and (has_share or value == 1))
         if key not in (*TYPE_KEYS, "rope_theta", *SCALINGS[kind]) and not is_neutral:
             raise ConfigError(f"{name}.{key} = {value!r} is not supported for type {kind!r}")
     if kind == "default":
@@ -326,7 +406,7 @@ def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:
     ours = meaningful(config)
     written = {name: write_field(field, ours, config) for name, field in family.fields.items()}
     fixed = {name: allowed[0] for name, allowed in family.fixed.items() if allowed[0] is not None}
-    return {**written, **fixed, **(write_rope(config) if family.is_rotary else {})}
+    return {**written, **fixed, **({} if family.rope is None else write_rope(family.rope, config))}
 
 
 def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> Any:
@@ -339,14 +419,15 @@ def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> A
     return next((theirs for theirs, word in field.words.items() if word == value), field.default)
 
 
-def write_rope(config: ModelConfig) -> dict[str, Any]:
+def write_rope(rope: Rope, config: ModelConfig) -> dict[str, Any]:
     """Their rotary fields from ours, in the older spelling, which every reader understands."""
     scaling = config.rope_scaling
     section = None
     if scaling is not None:
         values = scaling.model_dump()
         section = {"rope_type": scaling.type, **{key: values[ours] for key, ours in SCALINGS[scaling.type].items()}}
-    return {"rope_theta": config.rope_theta, "rope_scaling": section}
+    share = {} if rope.share is None else {rope.share: config.rotary_share}
+    return {rope.theta: config.rope_theta, "rope_scaling": section, **share}
 
 
 def meaningful(config: ModelConfig) -> dict[str, Any]:
@@ -356,8 +437,7 @@ def meaningful(config: ModelConfig) -> dict[str, Any]:
     moot = {
         "init": True,
         **{f"dropout.{name}": True for name in ("embedding", "attention", "residual")},
-        "rope_theta": config.position != "rotary",
-        "rope_scaling": config.position != "rotary",
+        **dict.fromkeys(("rope_theta", "rope_scaling", "rotary_share"), config.position != "rotary"),
         "bias.norm": config.norm == "none" or not NORMS[config.norm].has_bias,
         "bias.attention_output": not config.attention_output,
         "norm_epsilon": config.norm == "none",

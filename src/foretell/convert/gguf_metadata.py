@@ -22,7 +22,7 @@ import tokenizers
 
 from foretell.config import ModelConfig
 from foretell.convert.families import GPT2, LLAMA, QWEN2, QWEN3, choose_family
-from foretell.convert.family import Family, Field, Permute, Row, Split, read_settings, write_settings
+from foretell.convert.family import Family, Field, Permute, Rope, Row, Split, read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, TokenizerError
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import (
@@ -111,7 +111,7 @@ QWEN2_FILE = Family(
     rows=ROTARY_ROWS,
     fields=ROTARY_SIZES,
     shared={**QWEN2.shared, "activation": "silu"},
-    is_rotary=True,
+    rope=Rope(),
 )
 QWEN3_FILE = replace(QWEN2_FILE, name="qwen3", rows=NORMED_ROWS, shared={**QWEN3.shared, "activation": "silu"})
 LLAMA_FILE = replace(
@@ -183,7 +183,7 @@ def read_metadata(pairs: Mapping[str, Any], tensors: Collection[str]) -> tuple[F
     values = {key.removeprefix(prefix): value for key, value in pairs.items() if key.startswith(prefix)}
     values |= {field: (tensor in tensors) == value for field, (tensor, value) in IMPLIED.items()}
     known = {field: value for field, value in values.items() if field in family.fields}
-    config, _ = read_settings(family, known | (rope_values(values, pairs) if family.is_rotary else {}))
+    config, _ = read_settings(family, known | (rope_values(values, pairs) if family.rope is not None else {}))
     return family, config
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from foretell.convert.family import Family, iter_ours
-from foretell.convert.huggingface_files import HEAD, find_tensors, read_directory
+from foretell.convert.huggingface_files import find_tensors, read_directory
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel
 from foretell.model.init import decoder_with_weights
@@ -39,13 +39,13 @@ def stored_dtype(directory: Path) -> torch.dtype:
 
 def check_tied_head(family: Family, stored: Mapping[str, StoredTensor]) -> None:
     """Refuse a head that is not the copy of the tied embedding, which some files hold."""
-    head = stored.get(f"{HEAD}.weight")
+    head = stored.get(f"{family.head}.weight")
     if head is None:
         return
     embedding = stored[f"{family.rows[0].theirs}.weight"]
     dtype = FLOATS.get(embedding.dtype, torch.float32)
     if head.shape != embedding.shape or not torch.equal(read_tensor(head, dtype), read_tensor(embedding, dtype)):
         raise CheckpointError(
-            f"{head.file}: '{HEAD}.weight' is not the embedding, but config.json has tie_word_embeddings; "
+            f"{head.file}: '{family.head}.weight' is not the embedding, but config.json has tie_word_embeddings; "
             "one of the two is wrong"
         )

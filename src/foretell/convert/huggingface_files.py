@@ -131,7 +131,7 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from None
     check_shapes(stored, expected, directory)
-    copied = f"{HEAD}.weight" if config.tie_embeddings else ""
+    copied = f"{family.head}.weight" if config.tie_embeddings else ""
     for name in stored:
         if name not in expected and name != copied:
             near = did_you_mean(starred(name[:200]), {starred(known) for known in expected})
@@ -164,5 +164,7 @@ def _without_buffers(directory: Path, family: Family) -> dict[str, StoredTensor]
 
 
 def full_name(family: Family, name: str) -> str:
-    """The name with the prefix that files of the bare trunk leave out."""
-    return name if name.startswith((family.prefix, f"{HEAD}.")) else f"{family.prefix}{name}"
+    """The name with the prefix that files of the bare trunk leave out; transformers 5 has one name for all heads."""
+    if name.startswith(f"{HEAD}."):
+        return name.replace(HEAD, family.head, 1)
+    return name if name.startswith((family.prefix, f"{family.head}.")) else f"{family.prefix}{name}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig, RopeScaling
@@ -51,9 +52,10 @@ class NoRotation(nn.Module):
 
 
 class RotaryPosition(nn.Module):
-    """Angles that turn pair i of a head by position * theta^(-2i/E) (Su et al. 2021, RoFormer, section 3.2).
+    """Angles that turn pair i of a head by position * theta^(-2i/R) (Su et al. 2021, RoFormer, section 3.2).
 
-    Pair i is made of elements i and i + E/2, as in Llama's and Qwen's Hugging Face checkpoints.
+    Pair i is made of elements i and i + E/2, as in Llama's and Qwen's Hugging Face checkpoints. Only the first R/2
+    pairs are turned, all of them unless `rotary_share` is below 1 (GPT-J, GPT-NeoX); the angle of the others is 0.
     """
 
     description = Description(
@@ -62,15 +64,17 @@ class RotaryPosition(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.head_width, self.theta = config.head_width, config.rope_theta
+        self.rotary_width, self.theta = config.rotary_width, config.rope_theta
+        self.unrotated_pairs = (config.head_width - config.rotary_width) // 2
         self.scale = SCALINGS[config.rope_scaling.type if config.rope_scaling else None]
         self.scaling = config.rope_scaling
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         precise = torch.promote_types(dtype, torch.float32)  # bfloat16 can't count beyond 256
         wide = widest_dtype(positions.device)
-        pairs = torch.arange(0, self.head_width, 2, device=positions.device, dtype=wide)
-        frequencies = self.scale(self.theta ** (-pairs / self.head_width), self.scaling).to(precise)
+        pairs = torch.arange(0, self.rotary_width, 2, device=positions.device, dtype=wide)
+        frequencies = self.scale(self.theta ** (-pairs / self.rotary_width), self.scaling).to(precise)
+        frequencies = F.pad(frequencies, (0, self.unrotated_pairs))
         angles = (positions[:, None, :, None].to(precise) * frequencies).to(wide)  # (B, 1, T, E/2)
         cosine, sine = (torch.cat((part, part), dim=-1).to(precise) for part in (angles.cos(), angles.sin()))
         return cosine, sine  # (B, 1, T, E)

@@ -189,7 +189,8 @@ def join_heads(config: ModelConfig, module: ModuleWeights, mixed: Vector) -> Vec
 def rotate(config: ModelConfig, position: int, head: Vector) -> Vector:
     """The query or key of one head (E,), each pair of elements rotated by an angle that grows with the position.
 
-    Su et al. 2021, RoFormer, section 3.2. As in Llama's checkpoints, pair i is elements i and i + E/2.
+    Su et al. 2021, RoFormer, section 3.2. As in Llama's checkpoints, pair i is elements i and i + E/2. Pairs beyond
+    `rotary_share` are not rotated (Wang and Komatsuzaki 2021, GPT-J).
     """
     angles = np.array([position * frequency(config, pair) for pair in range(config.head_width // 2)])
     cosine, sine = np.cos(angles).astype(head.dtype), np.sin(angles).astype(head.dtype)
@@ -198,8 +199,10 @@ def rotate(config: ModelConfig, position: int, head: Vector) -> Vector:
 
 
 def frequency(config: ModelConfig, pair: int) -> float:
-    """The angle, in radians per position, by which a pair rotates: theta^(-2i/E), then scaled."""
-    trained = config.rope_theta ** (-2 * pair / config.head_width)
+    """The angle, in radians per position, by which a pair rotates: theta^(-2i/R), then scaled; 0 beyond R elements."""
+    if 2 * pair >= config.rotary_width:
+        return 0.0
+    trained = config.rope_theta ** (-2 * pair / config.rotary_width)
     if config.rope_scaling is None:
         return trained
     if config.rope_scaling.type == "linear":  # Chen et al. 2023: position interpolation

@@ -191,11 +191,13 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
     angle = position * step
     name, wave = {"cosine": ("cos", math.cos), "sine": ("sin", math.sin)}[scalar.name.rpartition(".")[2]]
     value = wave(angle)
-    base, scaling = script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.head_width}"), config.rope_scaling
+    base, scaling = script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.rotary_width}"), config.rope_scaling
     scaled = () if scaling is None else (",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}"))
     note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}; the angle is in radians"
+    if step == 0:
+        note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}, which is not rotated"
     steps = [
-        equals(step, "frequency =", base, *scaled, note=note),
+        equals(step, "frequency =", *((base, *scaled) if step else ()), note=note),
         equals(angle, "angle =", position, "·", step),
         equals(value, applied(name, angle)),
     ]
