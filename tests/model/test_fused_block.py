@@ -82,7 +82,7 @@ def make(make_decoder: Callable[..., Decoder]) -> Callable[..., Decoder]:
 
 FUSABLE = (
     "gpt1", "gpt2", "gpt3", "llama", "mistral", "qwen3", "sinusoidal, norm after", "no positions", "no norm",
-    "linear rotation", "one key head", "biases",
+    "linear rotation", "one key head", "biases", "parallel", "half rotated", "parallel, shared norm",
 )  # fmt: skip
 
 
@@ -207,11 +207,12 @@ def test_blocks_with_other_modules_are_left_as_they_are(make):
     assert distance(read(decoder), read(fused)) < 1e-5
 
 
-def test_a_wrong_block_is_detected(make):
-    decoder = make("gpt2")
+@pytest.mark.parametrize(("family", "name", "value"), [("gpt2", "window", 2), ("parallel", "is_parallel", False)])
+def test_a_wrong_block_is_detected(family, name, value, make):
+    decoder = make(family)
     fused = with_fast_kernels(decoder)
     block: Any = fused.trunk.blocks[1]
-    block.fused.record["window"] = 2
+    block.fused.record[name] = value
     assert distance(read(decoder), read(fused)) > 1e-3
 
 

@@ -56,6 +56,7 @@ BLOCK = np.dtype(
         ("activation", "i8"),
         ("is_gated", "i8"),
         ("has_residual", "i8"),
+        ("is_parallel", "i8"),  # the feed-forward layer reads the block's input
     ]
 )
 # One pass over M tokens, the same for all layers. T tokens of a row of the batch follow each other
@@ -197,7 +198,10 @@ def compute_rows(block, step, x, out, scratch, phase, first, end):
     if phase == 6 or phase == 10:
         norm = block.after_attention if phase == 6 else block.after_feedforward
         norm_rows(norm, stream, stream, D, block.width, is_narrow, first, end)
-    if phase == 0 or phase == 6:
+    if phase == 6 and block.is_parallel:
+        read_rows(x, block.width, source, D, is_narrow, first, end)
+        norm_rows(block.before_feedforward, source, source, D, block.width, is_narrow, first, end)
+    elif phase == 0 or phase == 6:
         norm = block.before_attention if phase == 0 else block.before_feedforward
         norm_rows(norm, stream, source, D, block.width, is_narrow, first, end)
     if phase == 10:

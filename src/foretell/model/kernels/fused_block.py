@@ -51,6 +51,8 @@ from foretell.model.transformer import (
     Block,
     BlockPostNorm,
     GatedMLP,
+    ParallelBlock,
+    ParallelBlockSharedNorm,
     ReplaceByUpdate,
 )
 
@@ -103,7 +105,8 @@ class FusedWeights:
         activation = ACTIVATIONS[activation_name(block.feedforward.activation)]
         parts = [matrix.matmul.record.item() for matrix in self.matrices] + [norm.values for norm in self.norms]
         sizes = [attention.layer, down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
-        choices = [type(block.feedforward) is GatedMLP, type(block.attention_residual) is AddUpdate]
+        is_parallel = isinstance(block, (ParallelBlock, ParallelBlockSharedNorm))
+        choices = [type(block.feedforward) is GatedMLP, type(block.attention_residual) is AddUpdate, is_parallel]
         return np.array((*parts, *sizes, *choices), BLOCK)
 
     def _scratch_per_row(self) -> int:
@@ -193,7 +196,20 @@ class FusedBlockPostNorm(FusedForward, BlockPostNorm):
     """`BlockPostNorm` as one compiled program."""
 
 
-FUSED: dict[type[nn.Module], type[Any]] = {Block: FusedBlock, BlockPostNorm: FusedBlockPostNorm}
+class FusedParallelBlock(FusedForward, ParallelBlock):
+    """`ParallelBlock` as one compiled program."""
+
+
+class FusedParallelBlockSharedNorm(FusedForward, ParallelBlockSharedNorm):
+    """`ParallelBlockSharedNorm` as one compiled program."""
+
+
+FUSED: dict[type[nn.Module], type[Any]] = {
+    Block: FusedBlock,
+    BlockPostNorm: FusedBlockPostNorm,
+    ParallelBlock: FusedParallelBlock,
+    ParallelBlockSharedNorm: FusedParallelBlockSharedNorm,
+}
 
 
 def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
@@ -238,7 +254,7 @@ def can_fuse(block: Any) -> bool:
         return False
     if type(feedforward) not in (MLP, GatedMLP) or activation_name(feedforward.activation) not in ACTIVATIONS:
         return False
-    norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
+    norms = (block.attention_norm, norm_of_feedforward(block), attention.query_norm, attention.key_norm)
     if any(type(norm) not in NORMS for norm in norms) or type(block.feedforward_residual) is not AddUpdate:
         return False
     residuals = (AddUpdate, ReplaceByUpdate)
@@ -247,11 +263,16 @@ def can_fuse(block: Any) -> bool:
 
 def norms_in_order(block: Any) -> list[FusedNorm]:
     attention, width = block.attention, block.attention.query.in_features
-    in_stream = [block.attention_norm, nn.Identity(), block.feedforward_norm, nn.Identity()]  # before and after each
+    in_stream = [block.attention_norm, nn.Identity(), norm_of_feedforward(block), nn.Identity()]  # before, after each
     if isinstance(block, BlockPostNorm):
         in_stream = [nn.Identity(), block.attention_norm, nn.Identity(), block.feedforward_norm]
     of_heads = [FusedNorm(norm, attention.head_width) for norm in (attention.query_norm, attention.key_norm)]
     return [FusedNorm(norm, width) for norm in in_stream] + of_heads
+
+
+def norm_of_feedforward(block: Any) -> nn.Module:
+    """The norm that the feed-forward layer reads or, in a block with the norm after it, that reads its update."""
+    return block.attention_norm if isinstance(block, ParallelBlockSharedNorm) else block.feedforward_norm
 
 
 def layer_groups(block: Any) -> list[list[Any]]:
