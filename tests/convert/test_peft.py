@@ -26,10 +26,15 @@ THEIR_TARGETS = {
     "gpt2": ["c_attn", "c_fc", "mlp.c_proj"],
     "llama": ["q_proj", "v_proj", "down_proj"],
     "openai-gpt": ["c_attn"],
+    "gpt_neox, half rotated": ["query_key_value", "dense_4h_to_h"],
+    "phi3, partly rotated": ["qkv_proj", "gate_up_proj"],
+    "stablelm": ["q_proj", "k_proj"],
 }
 OUR_TARGETS = {
     "gpt2": ("**.attention.*y", "**.feedforward.up"),  # query and key, so that the update of c_attn has a gap
     "llama": ("**.attention.query", "**.feedforward.gate"),
+    "gpt_neox, half rotated": ("**.attention.*y",),
+    "phi": ("**.attention.query", "**.feedforward.down"),
 }
 
 

@@ -29,6 +29,8 @@ SHAPES = {
     "GPT2ForSequenceClassification": {},
     "Qwen3ForSequenceClassification": {**MODERN, "head_width": 8},
     "LlamaForSequenceClassification": {**MODERN, "qk_norm": False, "tie_embeddings": False},
+    "GPTNeoXForSequenceClassification": {"position": "rotary", "rotary_share": 0.5, "residual": "parallel"},
+    "PhiForSequenceClassification": {"position": "rotary", "residual": "parallel_shared_norm", "bias": {"head": True}},
 }
 
 

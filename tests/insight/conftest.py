@@ -32,7 +32,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "toy that answers": {**BARE, "num_heads": 1, "position": "sinusoidal"},
     "no positions, one key head": {"position": "none", "num_heads": 4, "num_kv_heads": 1, "qk_norm": True},
     "explicit core": {"num_heads": 4, "num_kv_heads": 2, "dropout": {"attention": 0.5}, "window": 2},
-    "parallel": {"residual": "parallel", "position": "rotary"},
+    "parallel": {"residual": "parallel", "position": "rotary", "rotary_share": 0.5},
     "parallel, shared norm": {"residual": "parallel_shared_norm", "norm": "rmsnorm", "feedforward": "gated"},
     "attention alone, norm after": {"feedforward": "none", "norm_placement": "post", "dropout": 0.3},
 }

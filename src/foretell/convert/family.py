@@ -256,6 +256,24 @@ def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]
             yield path, tensor.contiguous()
 
 
+def outputs_in_our_order(pairing: Pairing, config: ModelConfig, theirs: Tensor) -> list[Tensor]:
+    """A matrix with their outputs as rows, such as B of a LoRA update, as one for each of ours."""
+    tensors = [theirs]
+    for transform in pairing.row.transforms:
+        if transform != Transpose():
+            tensors = transform.to_ours(tensors, config, pairing.shapes)
+    return tensors
+
+
+def outputs_in_their_order(pairing: Pairing, config: ModelConfig, ours: Sequence[Tensor]) -> Tensor:
+    """Matrices with our outputs as rows and the same number of columns, as one with their outputs."""
+    tensors = list(ours)
+    for transform in reversed(pairing.row.transforms):
+        if transform != Transpose():
+            tensors = transform.to_theirs(tensors, config)
+    return tensors[0]
+
+
 NESTED = ("bias", "dropout")
 # Fields that any config.json may hold and that do not affect the logits
 HARMLESS = names(

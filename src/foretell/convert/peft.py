@@ -18,7 +18,14 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
-from foretell.convert.family import Family, Pairing, pairings
+from foretell.convert.family import (
+    Family,
+    Pairing,
+    Transpose,
+    outputs_in_our_order,
+    outputs_in_their_order,
+    pairings,
+)
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel
@@ -95,7 +102,7 @@ def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
     rank = max(len(update.a) for update in theirs.values())
     updates: Updates = {}
     for name, update in theirs.items():
-        updates |= split_update(layers[name], padded(update, rank), directory)
+        updates |= split_update(layers[name], model.config, padded(update, rank), directory)
     lora = LoRAConfig(rank=rank, alpha=float(rank), targets=tuple(updates))  # the factor is in B already
     part = add_adapters(model.decoder, lora)
     set_updates(model.decoder, updates)
@@ -152,7 +159,7 @@ def padded(update: PeftUpdate, rank: int) -> PeftUpdate:
     return PeftUpdate(a, b, 1.0)
 
 
-def split_update(layer: Pairing, update: PeftUpdate, directory: Path) -> Updates:
+def split_update(layer: Pairing, config: ModelConfig, update: PeftUpdate, directory: Path) -> Updates:
     """Their update as updates of our layers: each has its rows of B, and the same A."""
     sizes = [shape[0] for shape in layer.shapes]
     if update.b.shape[0] != sum(sizes) or update.a.shape[1] != layer.shapes[0][1]:
@@ -161,7 +168,8 @@ def split_update(layer: Pairing, update: PeftUpdate, directory: Path) -> Updates
             f"outputs, and the model has {layer.shapes[0][1]} and {sum(sizes)}; it belongs to another model"
         )
     paths = [path.removesuffix(".weight") for path in layer.ours]
-    return {path: (update.a, part) for path, part in zip(paths, update.b.split(sizes), strict=True)}
+    parts = outputs_in_our_order(layer, config, update.b)
+    return {path: (update.a, part) for path, part in zip(paths, parts, strict=True)}
 
 
 def export_peft(
@@ -206,7 +214,8 @@ def fuse_updates(part: LoRAPart, family: Family, config: ModelConfig) -> Iterato
             for layer, (outputs, _) in zip(ours, pairing.shapes, strict=True)
         ]
         if a:
-            yield name, PeftUpdate(torch.cat(a), torch.block_diag(*b), part.settings.scale)
+            rows = torch.block_diag(*b).split([outputs for outputs, _ in pairing.shapes])
+            yield name, PeftUpdate(torch.cat(a), outputs_in_their_order(pairing, config, rows), part.settings.scale)
     if layers:
         raise OutputError(f"{family.name} has no layer for '{next(iter(layers))}'")
 
@@ -226,7 +235,9 @@ def adapter_config(settings: LoRAConfig, updates: Mapping[str, PeftUpdate], fami
         "rank_pattern": others,
         "alpha_pattern": {name: settings.scale * rank for name, rank in others.items()},
         "bias": "none",
-        "fan_in_fan_out": any(row.transforms for row in family.rows),  # Conv1D, whose matrices are (inputs, outputs)
+        "fan_in_fan_out": any(
+            Transpose() in row.transforms for row in family.rows
+        ),  # Conv1D, whose matrices are (inputs, outputs)
         "use_rslora": False,
         "use_dora": False,
         "modules_to_save": None,
@@ -242,7 +253,7 @@ def largest_difference(directory: Path, part: LoRAPart, family: Family, config: 
     for name, pairing in fused_layers(family, config).items():
         if f"{PREFIX}{name}.{A}" in arrays:
             written = torch.from_numpy(arrays[f"{PREFIX}{name}.{B}"] @ arrays[f"{PREFIX}{name}.{A}"])
-            parts = written.split([outputs for outputs, _ in pairing.shapes])
+            parts = outputs_in_our_order(pairing, config, written)
             paths = [path.removesuffix(".weight") for path in pairing.ours]
             differences += [
                 float((theirs - (layers[path].lora_b @ layers[path].lora_a if path in layers else 0)).abs().max())

@@ -193,11 +193,11 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
     value = wave(angle)
     base, scaling = script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.rotary_width}"), config.rope_scaling
     scaled = () if scaling is None else (",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}"))
-    note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}; the angle is in radians"
-    if step == 0:
-        note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}, which is not rotated"
+    note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}"
     steps = [
-        equals(step, "frequency =", *((base, *scaled) if step else ()), note=note),
+        equals(step, "frequency =", base, *scaled, note=f"{note}; the angle is in radians")
+        if step
+        else equals(step, "frequency", note=f"{note}, which is not rotated"),
         equals(angle, "angle =", position, "·", step),
         equals(value, applied(name, angle)),
     ]
