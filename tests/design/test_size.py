@@ -33,7 +33,7 @@ LIMITS = {
     "insight": (21, 4442),
     "lessons": (12, 2612),
     "model": (38, 6377),
-    "planning": (4, 894),
+    "planning": (4, 885),
     "pretraining": (9, 1504),
     "primer": (2, 39),
     "quantization": (3, 353),
@@ -67,8 +67,20 @@ RAISED: list[tuple[str, int, int, str]] = [
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
     ),
-    ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
-    ("convert", 2, 120, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
+    (
+        "config",
+        0,
+        59,
+        "descriptions of fields for --help-config; costs and quantised weights without torch; "
+        "heads that are rotated in part",
+    ),
+    (
+        "convert",
+        2,
+        363,
+        "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
+        "Pythia, Phi, Phi-3 and StableLM",
+    ),
     (
         "data",
         0,
@@ -111,7 +123,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         20,
-        3299,
+        3301,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -124,9 +136,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         5,
-        903,
+        932,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
-        "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
+        "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys; "
+        "compiled blocks with parallel parts",
     ),
     ("pretraining", 2, 239, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
@@ -156,6 +169,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "step 0",
     ),
     ("text", 1, 172, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
+    ("textbook", 0, 3, "heads that are rotated in part"),
     ("training", 0, 208, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
     (
         "translation",

@@ -270,7 +270,7 @@ def norms_in_order(block: Any) -> list[FusedNorm]:
     return [FusedNorm(norm, width) for norm in in_stream] + of_heads
 
 
-def norm_of_feedforward(block: Any) -> nn.Module:
+def norm_of_feedforward(block: Any) -> Any:
     """The norm that the feed-forward layer reads or, in a block with the norm after it, that reads its update."""
     return block.attention_norm if isinstance(block, ParallelBlockSharedNorm) else block.feedforward_norm
 
