@@ -134,7 +134,7 @@ class PermuteRotated:
 
 @dataclass(frozen=True)
 class Rope:
-    """The names of a family's rotary fields beside rope_scaling and rope_parameters.
+    """The names of a family's rotary fields, apart from rope_scaling and rope_parameters.
 
     theta and share: the older spelling of the base, and of the share of each head that is rotated; None: all of it is.
     """
