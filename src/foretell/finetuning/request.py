@@ -112,12 +112,12 @@ class FinetuneRequest(TrainingRequest):
     is_from_scratch: bool = False  # a new model of `size` with random weights, instead of `start`
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.is_from_scratch and self.start is not None:
             raise UsageError("--from-scratch makes a new model; leave MODEL out: foretell finetune DATA --from-scratch")
+        if self.size is not None and self.start is not None:
+            raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
+        super().__post_init__()
         if self.size is not None:
-            if self.start is not None:
-                raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
             preset(self.size, SIZES)
         if self.is_from_scratch and "lora" in self.overrides:
             raise UsageError("--lora keeps the weights of a trained model; omit it with --from-scratch")

@@ -34,7 +34,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
-from foretell.session.task import Sample, Task
+from foretell.session.task import Sample, Task, describe_first_loss
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective, TokenLosses
 
@@ -206,10 +206,8 @@ class ForecastTask(Task):
         check_no_look_ahead([self.source.draw(rng, index) for index in range(4)], self.codec)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        vocab_size = self.codec.vocab_size
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        name = "at first" if self.starts_trained else "untrained"
-        return [f"{name:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
+        when = "at first" if self.starts_trained else "untrained"
+        return [describe_first_loss(self.first_loss(batch, dtype), self.codec.vocab_size, when)]
 
 
 def evenly_chosen(windows: list[Window], most: int) -> list[Window]:

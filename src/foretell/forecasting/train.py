@@ -62,8 +62,6 @@ class ForecastRequest(TrainingRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start is not None and (given := self.other_shape()):
-            raise ConfigError(f"{self.start.name}, the model to start from, has its own shape; leave out {given}")
         if self.is_from_scratch and self.start is not None:
             raise ConfigError(f"--from-scratch makes a new model; leave out --start-from {self.start.name}")
         if self.size is not None:
@@ -72,11 +70,8 @@ class ForecastRequest(TrainingRequest):
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
 
     def other_shape(self) -> str:
-        """The first option that gives the model another shape or other bins than its start has; empty without one."""
-        if self.size is not None:
-            return f"--size {self.size}"
-        fields = [f"model.{key}" for key in self.section("model") if key not in self.free_with_start]
-        return next(iter([*fields, *(f"codec.{key}" for key in self.section("codec"))]), "")
+        """Other bins are another shape too."""
+        return super().other_shape() or next((f"codec.{key}" for key in self.section("codec")), "")
 
     @property
     def described(self) -> list[str]:
@@ -155,7 +150,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own_values = values_per_step * (1 - config.series.synthetic)
         most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
         steps, reason = self.timed_steps(config, data, machine, most)
-        if self.request.section("training").get("steps") is None:
+        if self.request.steps is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"

@@ -35,7 +35,7 @@ from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_tex
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
-from foretell.session.declaration import Choice, Machine, Training, describe_model
+from foretell.session.declaration import Choice, Machine, Training, describe_model, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.weight_shapes import weight_shapes
@@ -141,7 +141,6 @@ class TextTraining(Training[TextRequest, TextTask]):
         """The text, the model and the recipe, with the reasons for what was chosen."""
         config, text = task.config, task.text
         train, held_out = text.store.split("train"), text.store.split("validation")
-        training = config.training
         nothing_held_out = len(held_out) < 2 and config.data.validation_fraction and not config.data.rows
         return [
             f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
@@ -152,8 +151,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             *task.about["reasons"],
             describe_model(task.about["size"], config.model),
             f"dropout     {describe_dropout(config, text)}",
-            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
-            f"schedule, {training.batch_size:,} rows per step",
+            describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
         ]
 
     def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:

@@ -16,7 +16,7 @@ from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
 from foretell.session.budget import choose_steps
 from foretell.session.machine import check_model_fits
-from foretell.session.request import intervals
+from foretell.session.request import default_dropout, intervals
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 
@@ -125,7 +125,7 @@ def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int | N
     training = training_config(request, size, model, steps or 1, row, most_rows(facts, row))
     if "dropout" not in request.section("model"):
         epochs = PROBED_EPOCHS if steps is None else steps * training.batch_size * row / facts.train_tokens
-        model = model.replaced(dropout=choose_dropout(epochs))
+        model = model.replaced(dropout=default_dropout(epochs, DROPOUT_BY_EPOCHS))
     data = request.configured("data")
     if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
         data = data.model_copy(update={"window_length": window})
@@ -212,12 +212,3 @@ def nearest_size(config: ModelConfig) -> str:
     parameters = count_parameters(config)
     others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
     return min(others, key=lambda name: abs(np.log(others[name] / parameters)))
-
-
-def choose_dropout(epochs: float) -> dict[str, float]:
-    """Dropout rates by how often a text is read: the more often, the more a model would memorise it.
-
-    Attention weights are never dropped, since that rules out the fused kernel.
-    """
-    rate = next(rate for limit, rate in DROPOUT_BY_EPOCHS if epochs < limit)
-    return {"embedding": rate, "attention": 0.0, "residual": rate}

@@ -23,7 +23,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.pretraining.training_data import make_training_data
-from foretell.session.task import Sample, Task
+from foretell.session.task import Sample, Task, describe_first_loss
 from foretell.text import Tokenizer
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
@@ -111,10 +111,9 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The loss of the untrained model, which should find all tokens equally likely."""
-        vocab_size = self.config.model.vocab_size
-        expected, loss = math.log(vocab_size), evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        line = f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {expected:.2f}"
-        if abs(loss - expected) > START_TOLERANCE:
+        vocab_size, loss = self.config.model.vocab_size, self.first_loss(batch, dtype)
+        line = describe_first_loss(loss, vocab_size)
+        if abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
         return [line]
 
@@ -123,8 +122,7 @@ class ContinuedTextTask(TextTask):
     """A model that was trained before: its loss on the new text is logged, not judged."""
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        return [f"before      loss {loss:.2f} on the new text"]
+        return [f"before      loss {self.first_loss(batch, dtype):.2f} on the new text"]
 
 
 class Prompts:

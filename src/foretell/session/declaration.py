@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError
 from foretell.loading import Start
@@ -55,6 +55,12 @@ def describe_model(size: str, model: ModelConfig) -> str:
         f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
         f"{model.num_heads} heads, width {model.width}, context {model.context_length}"
     )
+
+
+def describe_recipe(training: TrainingConfig, amount: str) -> str:
+    """The optimizer's settings, and the amount of data per step."""
+    rate = f"learning rate {training.learning_rate:g}, {training.schedule} schedule"
+    return f"recipe      {training.optimizer}, {rate}, {amount}"
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
-        if self.request.section("training").get("steps") is not None:
-            return config.training.steps, "as asked"
+        if self.request.steps is not None:
+            return self.request.steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
         return choose_steps(self.request.minutes, self.minutes_left(), seconds, f"{seconds:.2f} s per step", most)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic_core import to_jsonable_python
 
-from foretell.config import Section, check_given, check_known, make_section, own_names, training_names
+from foretell.config import Section, TrainingConfig, check_given, check_known, make_section, own_names, training_names
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.loading import Start
@@ -17,6 +17,7 @@ from foretell.runs.record import RESUMABLE
 
 MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000
+DropoutByEpochs = tuple[tuple[float, float], ...]  # a rate for fewer than a number of epochs, in their order
 
 
 def intervals(steps: int) -> dict[str, int]:
@@ -27,6 +28,15 @@ def intervals(steps: int) -> dict[str, int]:
         "sample_every": -(-steps // 5),
         "checkpoint_every": min(500, -(-steps // 5)),
     }
+
+
+def default_dropout(epochs: float, by_epochs: DropoutByEpochs) -> dict[str, float]:
+    """Dropout rates by how often the data is read: the more often, the more a model would memorise it.
+
+    Attention weights are never dropped, since that rules out the fused kernel.
+    """
+    rate = next(rate for limit, rate in by_epochs if epochs < limit)
+    return {"embedding": rate, "attention": 0.0, "residual": rate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +67,17 @@ class TrainingRequest:
                     raise ConfigError(f"unknown key '{name}.{key}'; it is {homes[0]}.{key}")
             check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
-        others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]
-        if self.start is not None and others:
-            free = " and ".join(self.free_with_start)
+        if self.start is not None and (given := self.other_shape()):
             raise ConfigError(
-                f"the model to start from has a shape; leave out model.{others[0]}, only {free} can change"
+                f"{self.start.name}, the model to start from, has its own shape; leave out {given}, only "
+                f"{' and '.join(self.free_with_start)} can change"
             )
+
+    def other_shape(self) -> str:
+        """The first option that gives the model another shape than a start has; empty without one."""
+        if self.size is not None:
+            return f"--size {self.size}"
+        return next((f"model.{key}" for key in self.section("model") if key not in self.free_with_start), "")
 
     def _check_duration(self) -> None:
         if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
@@ -101,6 +116,12 @@ class TrainingRequest:
     def configured(self, name: str) -> Any:
         """A section with the defaults of its class."""
         return make_section(self.section_type(name), self.section(name), name)
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps, None if it is to be chosen."""
+        values = self.section("training")
+        return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
     # --- resuming ----------------------------------------------------------------------------------------------------
 
