@@ -62,7 +62,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        685,
+        684,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left",
@@ -87,7 +87,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1915,
+        1907,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -111,7 +111,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         20,
-        3299,
+        3298,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -128,7 +128,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys",
     ),
-    ("pretraining", 2, 213, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 206, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     (
         "runs",
@@ -158,7 +158,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         2,
         241,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
-        "step 0; for all tasks: the default dropout, the lines about the first loss and the recipe, pictures of reports",
+        "step 0; for all tasks: the default dropout, the lines of the first loss and the recipe, pictures of reports",
     ),
     ("text", 1, 172, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
     ("training", 0, 208, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),

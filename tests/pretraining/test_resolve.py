@@ -27,7 +27,7 @@ from foretell.pretraining.resolve import (
     steps_for_text,
 )
 from foretell.pretraining.tokens import TokenizedText
-from foretell.session.declaration import Choice, Machine
+from foretell.session.declaration import ChosenConfig, Machine
 from foretell.session.machine import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
@@ -106,7 +106,7 @@ class KnownTraining(TextTraining):
         return self.cost(config, data).tokens_per_step / self.known.speed
 
 
-def resolve(request: TextRequest, known: Known) -> Choice:
+def resolve(request: TextRequest, known: Known) -> ChosenConfig:
     return KnownTraining(request, known).choose(NO_TEXT, Machine(torch.device("cpu"), torch.float32, MEMORY))
 
 

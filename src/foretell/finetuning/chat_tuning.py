@@ -1,4 +1,4 @@
-"""Chat tuning: the task of conversations as the protocol sees it."""
+"""`ChatTraining`: the declaration of training on conversations, and its request."""
 
 from __future__ import annotations
 

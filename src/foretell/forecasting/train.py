@@ -1,4 +1,4 @@
-"""Training of a forecaster: the task of series as the protocol sees it."""
+"""`ForecastTraining`: the declaration of training on series, and its request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
@@ -25,12 +24,11 @@ from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
-from foretell.language_model import load_model
 from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
-from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -123,7 +121,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
         return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
 
-    def choose(self, data: list[Series], machine: Machine) -> Choice:
+    def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
         season, why = choose_season(data, self.request.season)
         reasons = [f"season      {season}: {why}"]
         series = self.series_config(data, season)
@@ -156,7 +154,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
-        return Choice(config, size, reasons, record, most)
+        return ChosenConfig(config, size, reasons, record, most)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         longest = max(len(each) for each in series)
@@ -199,9 +197,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
         defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
-
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
 
     def make_task(
         self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]

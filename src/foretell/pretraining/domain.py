@@ -1,4 +1,4 @@
-"""Going on with a domain's text: perplexity on the new and the old domain, before and after, to see what is forgotten.
+"""Continued training on a domain's text, with the perplexity on the new and the old domain before and after.
 
 The old domain is a split of the run's token store, like `train` and `validation`.
 """

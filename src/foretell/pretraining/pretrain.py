@@ -1,19 +1,15 @@
-"""Pretraining: the text task as the protocol sees it."""
+"""`TextTraining`: the declaration of training on text."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from foretell.config import Config
 from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
-from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining.request import TextRequest
@@ -35,7 +31,7 @@ from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_tex
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
-from foretell.session.declaration import Choice, Machine, Training, describe_model, describe_recipe
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.weight_shapes import weight_shapes
@@ -97,7 +93,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             self.known_rows = RowFacts(store.splits["train"].documents, longest, source)
         return self.known_rows
 
-    def choose(self, data: TokenizedText, machine: Machine) -> Choice:
+    def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
         request, facts, reasons = self.request, self.facts(data), list[str]()
         smallest = shape_of(request, facts, request.size or "toy")
         if facts.rows is None:
@@ -120,7 +116,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             reasons.append(reason)
         config = resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
-        return Choice(config, size, [*reasons, *describe_rows_read(request, facts, config)])
+        return ChosenConfig(config, size, [*reasons, *describe_rows_read(request, facts, config)])
 
     def cost(self, config: Config, data: TokenizedText) -> SizeCost:
         row = mean_row(self.request, self.facts(data), config.model)
@@ -130,9 +126,6 @@ class TextTraining(Training[TextRequest, TextTask]):
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
         length = self.row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
-
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
         return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)

@@ -1,4 +1,4 @@
-"""A text training as the user asked for it: data, tokenizer, a model to continue from."""
+"""The request for a training on text: data, tokenizer, a model to continue from."""
 
 from __future__ import annotations
 

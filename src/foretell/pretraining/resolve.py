@@ -20,7 +20,7 @@ from foretell.session.request import default_dropout, intervals
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 
-class Recipe(NamedTuple):
+class SizeRecipe(NamedTuple):
     """Settings that depend on the size: larger models need smaller rates and more tokens per step."""
 
     learning_rate: float
@@ -29,18 +29,18 @@ class Recipe(NamedTuple):
 
 # Found by trial, docs/speedrun.md: less loss than with AdamW, on several texts. "medium" is a guess from the others
 MUON = {
-    "toy": Recipe(4e-3, 1024),
-    "tiny": Recipe(4e-3, 2048),
-    "small": Recipe(4e-3, 2048),
-    "medium": Recipe(3e-3, 4096),
+    "toy": SizeRecipe(4e-3, 1024),
+    "tiny": SizeRecipe(4e-3, 2048),
+    "small": SizeRecipe(4e-3, 2048),
+    "medium": SizeRecipe(3e-3, 4096),
 }
 ADAMW = {
-    "toy": Recipe(3e-3, 1024),
-    "tiny": Recipe(2e-3, 2048),
-    "small": Recipe(1.5e-3, 4096),
-    "medium": Recipe(1e-3, 8192),
+    "toy": SizeRecipe(3e-3, 1024),
+    "tiny": SizeRecipe(2e-3, 2048),
+    "small": SizeRecipe(1.5e-3, 4096),
+    "medium": SizeRecipe(1e-3, 8192),
 }
-LARGE = Recipe(6e-4, 16_384)
+LARGE = SizeRecipe(6e-4, 16_384)
 SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
 CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
@@ -195,7 +195,7 @@ def continued_defaults(
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 
 
-def paced(recipe: Recipe, row: int, steps: int) -> dict[str, Any]:
+def paced(recipe: SizeRecipe, row: int, steps: int) -> dict[str, Any]:
     """Rows of `row` tokens per step, and the number of steps between actions."""
     tokens_per_step = recipe.tokens_per_step
     return {

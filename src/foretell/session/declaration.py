@@ -15,6 +15,7 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError
+from foretell.language_model import load_model
 from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
@@ -64,7 +65,7 @@ def describe_recipe(training: TrainingConfig, amount: str) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenConfig:
     """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
 
     record: choices outside the configuration, as entries of run.json. most_steps: of a training of a given time, which
@@ -110,7 +111,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The data that `read` kept."""
 
     @abstractmethod
-    def choose(self, data: Any, machine: Machine) -> Choice:
+    def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         """Fill in what the user left open. Only the first process does."""
 
     def footprint(self, config: Any, data: Any) -> Footprint:
@@ -121,9 +122,9 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The model before its first step, by default a decoder: with new weights, or the start's."""
         return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
 
-    @abstractmethod
     def load_model(self, directory: Path, device: torch.device) -> Any:
-        """The model of a checkpoint."""
+        """The model of a checkpoint, by default a decoder."""
+        return load_model(directory, device, for_training=True).decoder
 
     @abstractmethod
     def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:

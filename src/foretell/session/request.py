@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -17,7 +17,6 @@ from foretell.runs.record import RESUMABLE
 
 MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000
-DropoutByEpochs = tuple[tuple[float, float], ...]  # a rate for fewer than a number of epochs, in their order
 
 
 def intervals(steps: int) -> dict[str, int]:
@@ -30,10 +29,10 @@ def intervals(steps: int) -> dict[str, int]:
     }
 
 
-def default_dropout(epochs: float, by_epochs: DropoutByEpochs) -> dict[str, float]:
+def default_dropout(epochs: float, by_epochs: Sequence[tuple[float, float]]) -> dict[str, float]:
     """Dropout rates by how often the data is read: the more often, the more a model would memorise it.
 
-    Attention weights are never dropped, since that rules out the fused kernel.
+    by_epochs: limits and the rate below each. Attention weights are never dropped: that rules out the fused kernel.
     """
     rate = next(rate for limit, rate in by_epochs if epochs < limit)
     return {"embedding": rate, "attention": 0.0, "residual": rate}
@@ -141,7 +140,7 @@ class TrainingRequest:
             raise self.changed("start_from", start and start["model"], self.start.argument)
 
     def _check_same_section(self, name: str, old: Section | None) -> None:
-        """Refuse changed fields of a section, but for settings of the training that decide only about memory."""
+        """Refuse changed fields of a section, except settings of the training that change only memory use."""
         if old is None:
             raise self.changed(name, None, self.section(name))
         new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)

@@ -1,4 +1,4 @@
-"""Training of a translation model: the task of sentence pairs as the protocol sees it."""
+"""`TranslationTraining`: the declaration of training on sentence pairs, and its request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import FEWEST_STEPS, PAIRS, SizeCost
-from foretell.session.declaration import Choice, Machine, Training, describe_recipe
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, default_dropout
@@ -115,7 +115,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def reopen(self, run: Run, record: dict[str, Any]) -> PairText:
         return stored(run.tokens)
 
-    def choose(self, data: PairText, machine: Machine) -> Choice:
+    def choose(self, data: PairText, machine: Machine) -> ChosenConfig:
         request, vocabulary = self.request, data.vocabulary
         sizes: dict[str, Any] = {"vocab_size": vocabulary.target.vocab_size}
         if not vocabulary.is_shared:
@@ -136,7 +136,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         steps, reason = self.timed_steps(probed, data, machine, most)
         config = self.config(model, default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
-        return Choice(config, size, reasons, most_steps=most)
+        return ChosenConfig(config, size, reasons, most_steps=most)
 
     def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
         loader, weights = self.loader(data, config), weight_shapes(config.model)
