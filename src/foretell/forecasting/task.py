@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretell.data.batch import Batch
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
 from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
@@ -34,7 +34,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
-from foretell.session.task import Sample, Task, describe_first_loss
+from foretell.session.task import Sample, Task
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective, TokenLosses
 
@@ -207,7 +207,7 @@ class ForecastTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         when = "at first" if self.starts_trained else "untrained"
-        return [describe_first_loss(self.first_loss(batch, dtype), self.codec.vocab_size, when)]
+        return [describe_first_loss(first_loss(self.objective, batch, dtype), self.codec.vocab_size, when)]
 
 
 def evenly_chosen(windows: list[Window], most: int) -> list[Window]:

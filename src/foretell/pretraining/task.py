@@ -14,7 +14,15 @@ from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import WITHOUT_BITS, Evaluation, bits_per_byte, evaluate, has_bits_per_byte
+from foretell.evaluation.perplexity import (
+    WITHOUT_BITS,
+    Evaluation,
+    bits_per_byte,
+    describe_first_loss,
+    evaluate,
+    first_loss,
+    has_bits_per_byte,
+)
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -23,7 +31,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.pretraining.training_data import make_training_data
-from foretell.session.task import Sample, Task, describe_first_loss
+from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
@@ -111,7 +119,7 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The loss of the untrained model, which should find all tokens equally likely."""
-        vocab_size, loss = self.config.model.vocab_size, self.first_loss(batch, dtype)
+        vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
         line = describe_first_loss(loss, vocab_size)
         if abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
@@ -122,7 +130,7 @@ class ContinuedTextTask(TextTask):
     """A model that was trained before: its loss on the new text is logged, not judged."""
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        return [f"before      loss {self.first_loss(batch, dtype):.2f} on the new text"]
+        return [f"before      loss {first_loss(self.objective, batch, dtype):.2f} on the new text"]
 
 
 class Prompts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.evaluation.perplexity import evaluate
 from foretell.model.dropout import DropoutHost
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.training.step import TrainingBatch
-
-FIRST_ROWS = 4  # of the first batch, for the loss before the first step
 
 
 @dataclass(frozen=True)
@@ -93,15 +89,6 @@ class Task(ABC):
     def check(self, batch: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have nothing to check
         """Refuse to train, by a `TrainingError`, where a batch on the device shows that something is wrong."""
 
-    def first_loss(self, batch: Any, dtype: torch.dtype) -> float:
-        """The loss of the model before its first step, on a few rows of its first batch."""
-        return evaluate(self.objective, [batch.rows(0, FIRST_ROWS)], dtype).loss
-
     def describe_start(self, batch: Any, dtype: torch.dtype) -> list[str]:
         """Lines for the log about the model before its first step, given its first batch on the device."""
         return []
-
-
-def describe_first_loss(loss: float, vocab_size: int, when: str = "untrained") -> str:
-    """The loss before the first step, compared with the loss of a model that finds all tokens equally likely."""
-    return f"{when:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
-from foretell.evaluation.perplexity import evaluate
-from foretell.session.task import Sample, Task, describe_first_loss
+from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
+from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
@@ -129,7 +129,7 @@ class TranslationTask(Task):
         check_pair_mask(self.encoder_decoder, batch, dtype)
 
     def describe_start(self, batch: PairBatch, dtype: torch.dtype) -> list[str]:
-        return [describe_first_loss(self.first_loss(batch, dtype), self.config.model.vocab_size)]
+        return [describe_first_loss(first_loss(self.objective, batch, dtype), self.config.model.vocab_size)]
 
 
 def make_loader(data: PairData, vocabulary: Vocabulary, config: PairConfig, seed: int) -> PairLoader:
