@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from foretell.data.loader import RowLoader, RowStream, iter_row_batches, loss_split
+from foretell.data.loader import EpochOrder, RowStream, iter_row_batches, loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 
@@ -58,21 +57,24 @@ def test_a_row_without_a_loss_mask_has_its_first_half_as_prompt(store: TokenStor
 
 @pytest.mark.parametrize("batch_size", [1, 3, 9])
 def test_every_row_comes_once_per_epoch_in_a_new_order(batch_size: int, store: TokenStore) -> None:
-    loader = RowLoader(RowStream.open(store, "train"), batch_size, seed=1)
-    order = [loader.row(index) for index in range(40)]
-    epochs = [tuple(order[first : first + 4]) for first in range(0, 40, 4)]
+    order = EpochOrder("row order", seed=1, count=4)
+    rows = [order.item(index) for index in range(40)]
+    epochs = [tuple(rows[first : first + 4]) for first in range(0, 40, 4)]
     assert all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs)
     assert len(set(epochs)) > 3
-    seen = [int(row[0]) for step in range(4) for row in loader.batch(step).ids]
-    assert seen == [ROWS[row][0] for row in order[: 4 * batch_size]]
+    stream = RowStream.open(store, "train")
+    seen = [int(row[0]) for step in range(4) for row in stream.batch(order.items(step, batch_size)).ids]
+    assert seen == [ROWS[row][0] for row in rows[: 4 * batch_size]]
 
 
-def test_a_batch_is_a_function_of_seed_and_step(store: TokenStore) -> None:
-    rows = RowStream.open(store, "train")
-    first, other = RowLoader(rows, 2, seed=1), RowLoader(rows, 2, seed=1)
-    batches = [first.batch(step).ids for step in range(6)]
-    assert all(torch.equal(other.batch(step).ids, batches[step]) for step in reversed(range(6)))
-    assert [RowLoader(rows, 4, seed=seed).row(0) for seed in range(9)] != [first.row(0)] * 9
+def test_the_order_is_a_function_of_name_seed_and_step() -> None:
+    first, other = (EpochOrder("row order", seed=1, count=4) for _ in range(2))
+    batches = [first.items(step, 2) for step in range(6)]
+    assert all(other.items(step, 2) == batches[step] for step in reversed(range(6)))
+    assert [EpochOrder("row order", seed, 4).item(0) for seed in range(9)] != [first.item(0)] * 9
+    assert [EpochOrder("other", seed, 4).item(0) for seed in range(9)] != [
+        EpochOrder("row order", seed, 4).item(0) for seed in range(9)
+    ]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

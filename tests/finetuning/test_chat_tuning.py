@@ -119,7 +119,7 @@ def test_the_loss_of_packed_conversations_is_that_of_each_alone(tuned):
 def test_every_conversation_is_read_once_per_epoch():
     packed = PackedChats([ChatTokens([index] * 5, [False] + [True] * 4) for index in range(12)], 10, seed=3)
     rows = len(packed)
-    orders = [[packed.row_at(epoch * rows + index) for index in range(rows)] for epoch in range(3)]
+    orders = [[packed.order.item(epoch * rows + index) for index in range(rows)] for epoch in range(3)]
     assert all(sorted(order) == list(range(rows)) for order in orders)
     assert orders[0] != orders[1]
 

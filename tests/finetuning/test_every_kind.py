@@ -24,7 +24,7 @@ from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.predict import predict, predict_file, write_predictions
-from foretell.finetuning.report import REPORT, TrainingReport, evaluate_file
+from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_file
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
@@ -154,7 +154,7 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     report, again = ({**read_json(out / REPORT), "minutes": 0.0} for out in (whole, cut))
     assert report == again and report["task"] == task
     rule = read_json(whole / REPORT)["baseline"]["rule"]
-    assert f"baseline: {rule}" in " ".join(str(TrainingReport(report)).split())
+    assert f"baseline: {rule}" in " ".join(str(FinetuneReport(report)).split())
 
     model = load(whole)
     (prediction,) = predict(model, [texts])

@@ -19,7 +19,7 @@ from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, TrainingReport, longer_advice
+from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
 from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
@@ -91,7 +91,7 @@ def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
     report = read_json(tmp_path / "run" / REPORT)
     command = f"finetune {start.argument} {review_file} --task classify --steps 24"
     assert (command in " ".join(report.get("advice", ()))) == is_improving
-    assert ("longer training may help" in " ".join(str(TrainingReport(report)).split())) == is_improving
+    assert ("longer training may help" in " ".join(str(FinetuneReport(report)).split())) == is_improving
 
 
 def test_a_given_time_trains_for_the_epochs_of_the_recipe_at_most(

@@ -12,7 +12,7 @@ from foretell.errors import DataError, Interrupted, UsageError
 from foretell.files import read_json
 from foretell.finetuning.finetune import FoldTraining
 from foretell.finetuning.kind import Example
-from foretell.finetuning.report import REPORT, TrainingReport
+from foretell.finetuning.report import REPORT, FinetuneReport
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, TuningSettings
 from foretell.finetuning.split import split_folds, split_off_dev
@@ -95,7 +95,7 @@ def test_folds_are_trained_and_reported_before_the_model_that_has_all_examples(
     accuracies = [figures["accuracy"] for figures in report["folds"]]
     assert report["dev"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
     assert sum(map(sum, report["dev"]["confusion"])) == report["examples"]["dev"] == 60
-    shown = " ".join(str(TrainingReport(report)).split())
+    shown = " ".join(str(FinetuneReport(report)).split())
     assert "mean of 3 folds" in shown and "standard error" in shown and "TF-IDF" in shown
     assert not (whole / FOLDS).exists()
     assert load(whole).parts

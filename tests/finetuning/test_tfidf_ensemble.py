@@ -21,7 +21,7 @@ from foretell.finetuning.head import head_of, head_outputs, input_format
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.label_attribution import DECODER_ALONE, attribute_label
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, TrainingReport, evaluate_file
+from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_file
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.finetuning.tfidf import TERMS_FILE, TfidfModel, fit_tfidf, mixed, task_outputs, tfidf_of
@@ -126,7 +126,7 @@ def test_the_weight_is_the_best_on_the_held_out_examples(ensemble: Path, finetun
     assert report["dev"]["loss"] == pytest.approx(min(losses), abs=1e-6)
     assert report["ensemble"] == {"decoder_share": linear.decoder_share, "tfidf": report["baseline"]["rule"]}
     assert report["dev"]["loss"] <= report["baseline"]["loss"]
-    shown = " ".join(document_text(TrainingReport(report).document()).split())
+    shown = " ".join(document_text(FinetuneReport(report).document()).split())
     assert f"ensemble: weight {linear.decoder_share:.1f} for the decoder" in shown
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.rolling import (
-    Evaluation,
     ForecastReport,
     Origin,
-    Plan,
+    RollingEvaluation,
+    RollingSettings,
     Score,
     evaluate_contexts,
     evaluate_origins,
@@ -24,7 +24,7 @@ from foretell.forecasting.series import Series, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
-PLAN = Plan(season=2, levels=(50.0,), samples=8)
+SETTINGS = RollingSettings(season=2, levels=(50.0,), samples=8)
 
 
 def one(values, name: str = "a") -> Series:
@@ -53,7 +53,7 @@ def test_what_follows_can_be_given_in_another_file():
 def test_a_score_is_that_of_the_median():
     origin = Origin(VALUES[:4], np.array([3.0, 9.0]))  # seasonal error 1.5
     paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
-    result = score([origin], [paths], PLAN, (50.0,))
+    result = score([origin], [paths], SETTINGS, (50.0,))
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
     assert (result.mae, result.rmse) == (pytest.approx(1.5), pytest.approx(4.5**0.5))  # errors -3 and 0
@@ -63,16 +63,16 @@ def test_a_score_is_that_of_the_median():
 
 def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
     origins = rolling_origins([one(VALUES), one(np.ones(9), "constant")], 2, 2, 2)
-    result = evaluate_origins(forecaster, origins, PLAN)
+    result = evaluate_origins(forecaster, origins, SETTINGS)
     assert result.naive.mase == pytest.approx((2 / 1.5 + 1.5 / 1.5) / 2)  # errors 1, 3 and 1, 2
     assert (result.origins, result.without_mase) == (4, 2)
     assert result.model.mase is not None and result.model.wql is not None
-    assert set(evaluate_contexts(forecaster, origins, PLAN, (1, 3))) == {1, 3}
+    assert set(evaluate_contexts(forecaster, origins, SETTINGS, (1, 3))) == {1, 3}
 
 
 def test_series_are_scored_alone_the_worst_first(forecaster):
     origins = rolling_origins([one(VALUES), one(VALUES * 100, "b"), one(np.ones(9), "constant")], 2, 2, 2)
-    result = evaluate_origins(forecaster, origins, PLAN)
+    result = evaluate_origins(forecaster, origins, SETTINGS)
     assert set(result.by_series) == {"a", "b", "constant"}
     assert list(result.by_series)[-1] == "constant"  # it has no seasonal error
     errors = [model.mase or 0.0 for model, _ in result.by_series.values()][:2]
@@ -93,11 +93,11 @@ def test_series_are_scored_alone_the_worst_first(forecaster):
 def test_the_last_value_and_auto_ets_are_scored_where_they_differ_and_exist(monkeypatch):
     origins = rolling_origins([one(np.tile([1.0, 3.0, 2.0], 8))], 3, 3, 1)
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
-    assert set(score_others(origins, Plan(3))) == {"naive"}
-    assert score_others(origins, Plan(1)) == {}
+    assert set(score_others(origins, RollingSettings(3))) == {"naive"}
+    assert score_others(origins, RollingSettings(1)) == {}
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: True)
     monkeypatch.setattr("foretell.forecasting.metrics.auto_ets", lambda history, season, horizon: history[-horizon:])
-    scores = score_others(origins, Plan(3))
+    scores = score_others(origins, RollingSettings(3))
     assert scores["naive"].mae == pytest.approx((1 + 1 + 0) / 3)  # 2 each time
     assert scores["AutoETS"].mae == 0
 
@@ -110,4 +110,4 @@ def test_it_is_said_from_where_on_the_naive_forecast_is_better(model, behind):
     def with_steps(steps):
         return Score(None, None, None, None, None, None, None, steps)
 
-    assert Evaluation(with_steps(model), with_steps([2] * len(model)), 1, 0).behind_from == behind
+    assert RollingEvaluation(with_steps(model), with_steps([2] * len(model)), 1, 0).behind_from == behind

@@ -18,17 +18,18 @@ from foretell.planning.estimate import DeviceMemory, state_parts, total, trainin
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
+    DROPOUT_BY_EPOCHS,
     MOST_EPOCHS,
     Facts,
     RowFacts,
-    choose_dropout,
     in_times,
     resolve_config,
     steps_for_text,
 )
 from foretell.pretraining.tokens import TokenizedText
-from foretell.session.declaration import Choice, Machine
+from foretell.session.declaration import ChosenConfig, Machine
 from foretell.session.machine import Footprint, check_fits
+from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.weight_shapes import weight_shapes
@@ -51,10 +52,10 @@ def test_a_part_of_a_text_is_not_zero_times():
 
 
 def test_the_more_often_a_text_is_read_the_more_is_dropped():
-    rates = [choose_dropout(epochs)["residual"] for epochs in (0.5, 5, 50)]
+    rates = [default_dropout(epochs, DROPOUT_BY_EPOCHS)["residual"] for epochs in (0.5, 5, 50)]
     assert rates == sorted(rates)
     assert rates[0] == 0
-    assert all(choose_dropout(epochs)["attention"] == 0 for epochs in (0.5, 5, 50))
+    assert all(default_dropout(epochs, DROPOUT_BY_EPOCHS)["attention"] == 0 for epochs in (0.5, 5, 50))
 
 
 @pytest.mark.parametrize(("size", "entries"), [(1_000, 512), (373_164, 512), (1_003_856, 2048), (10**9, 16_384)])
@@ -105,7 +106,7 @@ class KnownTraining(TextTraining):
         return self.cost(config, data).tokens_per_step / self.known.speed
 
 
-def resolve(request: TextRequest, known: Known) -> Choice:
+def resolve(request: TextRequest, known: Known) -> ChosenConfig:
     return KnownTraining(request, known).choose(NO_TEXT, Machine(torch.device("cpu"), torch.float32, MEMORY))
 
 

@@ -37,7 +37,7 @@ from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
-from foretell.session.declaration import Choice, Machine, Training, kept_data
+from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
 from foretell.session.machine import Footprint
 from foretell.session.protocol import last_change, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
@@ -138,9 +138,9 @@ class LineTraining(Training[LineRequest, LineTask]):
     def reopen(self, run: Run, record: dict[str, Any]) -> float:
         return float(kept_data(run).read_text())
 
-    def choose(self, data: float, machine: Machine) -> Choice:
+    def choose(self, data: float, machine: Machine) -> ChosenConfig:
         training = make_section(TrainingConfig, {"steps": 6, **self.request.section("training")}, "training")
-        return Choice(LineConfig(training=training), "line", [f"slope       {data}"])
+        return ChosenConfig(LineConfig(training=training), "line", [f"slope       {data}"])
 
     def footprint(self, config: LineConfig, data: float) -> Footprint:
         shape = ModelConfig(num_layers=1, num_heads=1, width=2, context_length=1, vocab_size=2)

@@ -135,14 +135,13 @@ def finetune(
 
 def finish(session: Session[FinetuneTask], json: bool) -> None:
     """The report, and a command to try."""
-    from foretell.files import read_json
-    from foretell.finetuning.report import PICTURE, REPORT, TrainingReport
+    from foretell.finetuning.report import FinetuneReport
+    from foretell.runs.run import REPORT, REPORT_PICTURE
 
-    report(TrainingReport(read_json(session.run.directory / REPORT)), json)
+    report(FinetuneReport.of(session.run), json)
     if not json:
-        show_run(
-            session, f"checkpoints/, metrics.jsonl, {REPORT}", PICTURE, "predict", session.task.head.task.arguments
-        )
+        texts = session.task.head.task.arguments
+        show_run(session, f"checkpoints/, metrics.jsonl, {REPORT}", REPORT_PICTURE, "predict", texts)
 
 
 def finetune_chat(
@@ -262,10 +261,10 @@ def finetune_text(
 
 def finish_text(session: Session[TextTask], json: bool) -> None:
     """The perplexities, and a command to try."""
-    from foretell.files import read_json
-    from foretell.pretraining.domain import REPORT, DomainReport
+    from foretell.pretraining.domain import DomainReport
+    from foretell.runs.run import REPORT
 
-    report(DomainReport(read_json(session.run.directory / REPORT)), json)
+    report(DomainReport.of(session.run), json)
     if not json:
         prompt = shlex.quote(run_prompt(session.task))
         show_run(session, f"checkpoints/, metrics.jsonl, samples/, {REPORT}", "", "generate", prompt)

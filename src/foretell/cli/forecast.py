@@ -334,7 +334,7 @@ def evaluate_forecast(
         origins = rolling.given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{count(origins, 'origin')}, at the end of each series"
-    plan = rolling.Plan(chosen, plan_levels, samples, seed)
+    settings = rolling.RollingSettings(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     held_out = forecaster.horizon
@@ -347,13 +347,13 @@ def evaluate_forecast(
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
-        evaluation = rolling.evaluate_origins(forecaster, origins, plan, progress=progress)
+        evaluation = rolling.evaluate_origins(forecaster, origins, settings, progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = rolling.evaluate_contexts(forecaster, origins, plan, lengths, progress)
+        by_context = rolling.evaluate_contexts(forecaster, origins, settings, lengths, progress)
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
-        evaluation = replace(evaluation, others=rolling.score_others(origins, plan, progress))
+        evaluation = replace(evaluation, others=rolling.score_others(origins, settings, progress))
     if out is not None:
         write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")

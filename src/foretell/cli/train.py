@@ -191,12 +191,12 @@ def show_config() -> None:
         console.print(f"\n[{section}]", style="bold")
         for name, info in fields.model_fields.items():
             default = CHOSEN if f"{section}.{name}" in CHOSEN_FIELDS else written(info.get_default())
-            console.print(f"  --{section}.{name.replace('_', '-')} {kind_of(info.annotation)} = {default}")
+            console.print(f"  --{section}.{name.replace('_', '-')} {type_in_words(info.annotation)} = {default}")
             for line in wrap(info.description or "", COLUMNS - INDENT):
                 console.print(" " * INDENT + line, style="dim")
 
 
-def kind_of(annotation: Any) -> str:
+def type_in_words(annotation: Any) -> str:
     """A type in short: its choices, or int, float, bool, text, list, table."""
     from foretell.config import Section
 
@@ -204,7 +204,7 @@ def kind_of(annotation: Any) -> str:
     if origin is Literal:
         return "|".join(map(str, parts))
     if origin in (Union, types.UnionType):
-        return "|".join("none" if part is type(None) else kind_of(part) for part in parts)
+        return "|".join("none" if part is type(None) else type_in_words(part) for part in parts)
     if origin is tuple:
         return "list"
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):

@@ -181,7 +181,7 @@ def open_large(path: Path, note: Note) -> FileDocument:
 
 
 def scan(path: Path) -> tuple[bool, bool]:
-    """Two answers about a file: it is UTF-8 without NUL, and it has Windows line ends."""
+    """True for a file of UTF-8 without NUL; and true for a file with Windows line ends."""
     decoder, has_crlf, last = codecs.getincrementaldecoder("utf-8")("strict"), False, b""
     try:
         with path.open("rb") as file:

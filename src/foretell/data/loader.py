@@ -15,6 +15,26 @@ from foretell.errors import DataError
 from foretell.randomness import permutation, random_word, stream_key
 
 
+class EpochOrder:
+    """`count` items in a new random order in every epoch, each once. name: of the stream of random numbers."""
+
+    def __init__(self, name: str, seed: int, count: int):
+        self.name, self.seed, self.count = name, seed, count
+        self._order = lru_cache(maxsize=2)(self._permutation)  # a batch can straddle two epochs
+
+    def item(self, index: int) -> int:
+        """The `index`-th item of the training, counted over all epochs."""
+        epoch, position = divmod(index, self.count)
+        return int(self._order(epoch)[position])
+
+    def items(self, step: int, batch_size: int) -> list[int]:
+        """The items of the batch of a step."""
+        return [self.item(step * batch_size + row) for row in range(batch_size)]
+
+    def _permutation(self, epoch: int) -> Tensor:
+        return permutation(stream_key(self.name, self.seed, epoch), self.count)
+
+
 class ShuffledStream:
     """The documents of a stream one after the other in a given order, read like the stream itself.
 
@@ -75,8 +95,8 @@ class Loader:
         whole = (len(stream) - 1) // context_length
         self.windows_per_epoch = max(1, whole - 1)
         self.shifts = len(stream) - self.windows_per_epoch * context_length  # the number of possible shifts, 1 to 2T
-        self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
-        self.text = lru_cache(maxsize=2)(self._text)
+        self.order = EpochOrder("order", seed, self.windows_per_epoch)
+        self.text = lru_cache(maxsize=2)(self._text)  # a batch can straddle two epochs
 
     def batch(self, step: int) -> Batch:
         indices = range(step * self.batch_size, (step + 1) * self.batch_size)
@@ -89,18 +109,14 @@ class Loader:
 
     def window_start(self, index: int) -> int:
         """The position in the text of its epoch where the `index`-th window of the training starts."""
-        epoch, position = divmod(index, self.windows_per_epoch)
-        shift = random_word(stream_key("shift", self.seed, epoch), 0) % self.shifts
-        return shift + int(self.order(epoch)[position]) * self.context_length
+        shift = random_word(stream_key("shift", self.seed, index // self.windows_per_epoch), 0) % self.shifts
+        return shift + self.order.item(index) * self.context_length
 
     def _text(self, epoch: int) -> TokenStream | ShuffledStream:
         if not self.shuffle_documents:
             return self.stream
         key = stream_key("document order", self.seed, epoch)
         return ShuffledStream(self.stream, permutation(key, len(self.stream.document_starts)).numpy())
-
-    def _order(self, epoch: int) -> Tensor:
-        return permutation(stream_key("order", self.seed, epoch), self.windows_per_epoch)
 
 
 def check_enough_tokens(tokens: int, context_length: int, as_bytes: int = 0) -> None:
@@ -129,9 +145,15 @@ def iter_evaluation_batches(
     """
     count = max(1, math.ceil((len(stream) - 1) / context_length))
     kept = count if max_tokens is None else max(1, min(count, max_tokens // context_length))
-    starts = [index * count // kept * context_length for index in range(kept)]
+    for windows in iter_spread(count, kept, batch_size):
+        yield _evaluation_batch(stream, context_length, [index * context_length for index in windows], document_mask)
+
+
+def iter_spread(count: int, kept: int, batch_size: int) -> Iterator[list[int]]:
+    """The indices of `kept` of `count` items, evenly spread over them, `batch_size` at a time."""
+    chosen = [index * count // kept for index in range(kept)]
     for first in range(0, kept, batch_size):
-        yield _evaluation_batch(stream, context_length, starts[first : first + batch_size], document_mask)
+        yield chosen[first : first + batch_size]
 
 
 def _evaluation_batch(stream: TokenStream, context_length: int, starts: list[int], document_mask: bool) -> Batch:
@@ -209,29 +231,9 @@ class RowStream:
         return self.loss.read(int(self.starts[row]), int(self.lengths[row]))
 
 
-class RowLoader:
-    """The batch of any step: rows in a new random order in every epoch, each once."""
-
-    def __init__(self, rows: RowStream, batch_size: int, seed: int):
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
-
-    def batch(self, step: int) -> Batch:
-        return self.rows.batch([self.row(step * self.batch_size + index) for index in range(self.batch_size)])
-
-    def row(self, index: int) -> int:
-        epoch, position = divmod(index, len(self.rows))
-        return int(self.order(epoch)[position])
-
-    def _order(self, epoch: int) -> Tensor:
-        return permutation(stream_key("row order", self.seed, epoch), len(self.rows))
-
-
 def iter_row_batches(rows: RowStream, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """The rows in their order; with max_tokens, rows evenly spread over them until about that many tokens remain."""
     count, kept = len(rows), len(rows)
     if max_tokens is not None:
         kept = min(count, max(1, max_tokens * count // max(1, len(rows.tokens))))
-    chosen = [index * count // kept for index in range(kept)]
-    for first in range(0, kept, batch_size):
-        yield rows.batch(chosen[first : first + batch_size])
+    yield from map(rows.batch, iter_spread(count, kept, batch_size))

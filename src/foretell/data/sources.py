@@ -16,7 +16,7 @@ from typing import NamedTuple
 from foretell.config import DataConfig
 from foretell.data.documents import CRLF, NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
 from foretell.data.lines import Note, TextFile, content_suffix, find_files, nearest_name, reading
-from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, kind_of, list_names
+from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, describe_type, list_names
 from foretell.errors import DataError, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class _TextColumns:
     def _text(self, row: Row, wanted: RecordField, name: str) -> str:
         check_present("field", list(row.cells), wanted, name, row.where)
         if not isinstance(row.cells[name], str):
-            raise DataError(f"{row.where}: field {name!r} is {kind_of(row.cells[name])}; it must be a string")
+            raise DataError(f"{row.where}: field {name!r} is {describe_type(row.cells[name])}; it must be a string")
         return row.cells[name]
 
 

@@ -180,7 +180,7 @@ def json_row(value: Any, where: str) -> Row:
     if isinstance(value, str):
         return Row(where, {TEXT: value}, has_columns=False)
     if not isinstance(value, dict):
-        raise DataError(f"{where}: {kind_of(value)}, not an object; write an object with a field for each column")
+        raise DataError(f"{where}: {describe_type(value)}, not an object; write an object with a field for each column")
     return Row(where, value)
 
 
@@ -324,7 +324,7 @@ def open_table(
     return Table(find_file(Path(path)), encoding, columns, otherwise)
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """The kind of a value of JSON or Arrow, in words."""
     kinds = {
         str: "a string",

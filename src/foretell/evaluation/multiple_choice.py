@@ -36,7 +36,7 @@ GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChosenAnswer:
     """The log-probability of each choice in nats, and the index of the best choice, plain and normalised by bytes."""
 
     logprobs: list[float]
@@ -51,7 +51,7 @@ class ChoiceResult(Shown):
     cut: number of questions that lost their beginning. left_out: number of those with a choice longer than the context.
     """
 
-    answers: list[Answer]
+    answers: list[ChosenAnswer]
     accuracy: float
     accuracy_stderr: float
     accuracy_norm: float
@@ -124,10 +124,10 @@ def question_rows(model: LanguageModel, question: Question | Ending) -> list[Con
     return [continuation_rows(model, context, [question.ending], question.where)[0] for context in contexts]
 
 
-def _answer(question: Question, logprobs: list[float]) -> Answer:
+def _answer(question: Question, logprobs: list[float]) -> ChosenAnswer:
     sizes = [len((question.ending or choice).encode()) for choice in question.choices]
     per_byte = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
-    return Answer(logprobs, logprobs.index(max(logprobs)), per_byte.index(max(per_byte)))
+    return ChosenAnswer(logprobs, logprobs.index(max(logprobs)), per_byte.index(max(per_byte)))
 
 
 def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Progress = silent) -> EndingResult:

@@ -27,6 +27,7 @@ from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
+FIRST_ROWS = 4  # of a first batch
 WITHOUT_BITS = "not of words, among which rare ones are one token"
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -92,6 +93,16 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
     for batch_total, batch_count in world.sum(torch.tensor(sums, dtype=torch.float64)).tolist():
         total, count = total + batch_total, count + batch_count
     return Evaluation(total / max(count, 1.0), int(count))
+
+
+def first_loss(objective: nn.Module, batch: Batch, dtype: torch.dtype) -> float:
+    """The loss of a model before its first step, on a few rows of its first batch."""
+    return evaluate(objective, [batch.rows(0, FIRST_ROWS)], dtype).loss
+
+
+def describe_first_loss(loss: float, vocab_size: int, when: str = "untrained") -> str:
+    """A line for the log: the loss, and the loss of a model that finds all tokens equally likely."""
+    return f"{when:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
+from foretell.data.loader import EpochOrder, iter_spread
 from foretell.errors import CheckpointError, DataError, TokenizerError
 from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
@@ -136,10 +136,10 @@ class PackedChats:
     """
 
     def __init__(self, chats: Sequence[ChatTokens], context_length: int, seed: int = 0):
-        self.chats, self.seed = chats, seed
+        self.chats = chats
         self.length = self.row_length(chats, context_length)
         self.rows = pack([len(chat) for chat in chats], self.length + 1)
-        self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
+        self.order = EpochOrder("chats", seed, len(self.rows))
 
     @staticmethod
     def row_length(chats: Sequence[ChatTokens], context_length: int) -> int:
@@ -161,23 +161,13 @@ class PackedChats:
 
     def batch(self, step: int, batch_size: int) -> Batch:
         """The batch of a step, counted from 0: a function of the step and the seed alone."""
-        return self.make_batch([self.row_at(step * batch_size + row) for row in range(batch_size)])
-
-    def row_at(self, index: int) -> int:
-        """The row that is the `index`-th of the training."""
-        epoch, position = divmod(index, len(self.rows))
-        return int(self.order(epoch)[position])
-
-    def _order(self, epoch: int) -> Tensor:
-        return permutation(stream_key("chats", self.seed, epoch), len(self.rows))
+        return self.make_batch(self.order.items(step, batch_size))
 
     def iter_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """All rows in order, or evenly spread ones with about `max_tokens` tokens."""
         count = len(self.rows)
         kept = count if max_tokens is None else max(1, min(count, max_tokens // self.length))
-        chosen = [index * count // kept for index in range(kept)]
-        for first in range(0, kept, batch_size):
-            yield self.make_batch(chosen[first : first + batch_size])
+        yield from map(self.make_batch, iter_spread(count, kept, batch_size))
 
     def make_batch(self, rows: Sequence[int]) -> Batch:
         """The batch (B, T) of these rows; T is `length` in every batch."""

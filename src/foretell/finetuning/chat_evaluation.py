@@ -1,4 +1,4 @@
-"""Evaluation of a model on conversations: the loss of their answers, and its answers next to another model's."""
+"""Evaluation of a model on conversations: the loss of their answers, and its answers compared with another model's."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class ChatTask(Task):
     def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
         self.config, self.data, self.tuned, self.digest, self.about = config, data, tuned, digest, about
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
-        self.model = decoder = tuned.decoder
-        self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
+        self.model = tuned.decoder
+        self.objective = Objective(tuned.decoder, label_smoothing=config.training.label_smoothing)
         self.row_length = config.model.context_length
         self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
         self.held_out = PackedChats(data.held_out, config.model.context_length)

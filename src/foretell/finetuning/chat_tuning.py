@@ -1,4 +1,4 @@
-"""Chat tuning: the task of conversations as the protocol sees it."""
+"""`ChatTraining`: the declaration of training on conversations, and its request."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from foretell.loading import Start
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
+from foretell.session.declaration import describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -130,8 +131,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
             f"{epochs:.1f} times",
             *task.about["reasons"],
             f"model       {task.about['size']}, {count_parameters(task.config.model):,} parameters",
-            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
-            f"schedule, {training.steps:,} steps of {training.batch_size:,} rows",
+            describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
         ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretell.data.table import Row, kind_of, list_names, open_table
+from foretell.data.table import Row, describe_type, list_names, open_table
 from foretell.errors import DataError, did_you_mean
 from foretell.text.chat_template import Message, Role
 
@@ -58,8 +58,8 @@ class ConversationReader:
         return [f"{what} ({count:,} row{'s' if count > 1 else ''})" for what, count in self.counts.items()]
 
     def _conversation(self, row: Row) -> Conversation:
-        told = [Message("system", text_field(row.cells, "system", row.where))] if row.cells.get("system") else []
-        messages = [*told, *self._turns(row.cells, row.where)]
+        system = [Message("system", text_field(row.cells, "system", row.where))] if row.cells.get("system") else []
+        messages = [*system, *self._turns(row.cells, row.where)]
         return Conversation(tuple(self._trimmed(messages, row.where)), row.where)
 
     def _turns(self, row: Mapping[str, Any], where: str) -> list[Message]:
@@ -101,18 +101,18 @@ class ConversationReader:
 
 def turns_of(turns: Any, where: str) -> list[Message]:
     if not isinstance(turns, list) or not turns:
-        raise DataError(f"{where}: the turns are {kind_of(turns)}; give a list of objects with role and content")
+        raise DataError(f"{where}: the turns are {describe_type(turns)}; give a list of objects with role and content")
     return [turn_of(turn, f"{where}, turn {number}") for number, turn in enumerate(turns, start=1)]
 
 
 def turn_of(turn: Any, where: str) -> Message:
     """One message, with role and content, or with from and value."""
     if not isinstance(turn, dict):
-        raise DataError(f"{where}: {kind_of(turn)}; give an object with role and content, or from and value")
+        raise DataError(f"{where}: {describe_type(turn)}; give an object with role and content, or from and value")
     role = next((turn[name] for name in ("role", "from") if name in turn), None)
     name = next((name for name in ("content", "value") if name in turn), "content")
     if not isinstance(role, str):
-        raise DataError(f"{where}: the role is {kind_of(role)}; known: {', '.join(ROLES)}")
+        raise DataError(f"{where}: the role is {describe_type(role)}; known: {', '.join(ROLES)}")
     if role not in ROLES:
         near = did_you_mean(role, ROLES)
         raise DataError(f"{where}: the role {list_names([role])} is not known{near}; known: {', '.join(ROLES)}")
@@ -139,5 +139,5 @@ def text_of(value: Any, where: str) -> str:
             raise DataError(f"{where}: a part {shown}; only texts can be read")
         return "".join(texts)
     if not isinstance(value, str):
-        raise DataError(f"{where}: {kind_of(value)}; it must be a text")
+        raise DataError(f"{where}: {describe_type(value)}; it must be a text")
     return value

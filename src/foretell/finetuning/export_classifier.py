@@ -129,7 +129,7 @@ def write_template(path: Path, model: LanguageModel) -> None:
 
 
 def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, Any]:
-    """Outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, next to the model's own."""
+    """Compare outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, with the model's own."""
     head, tokenizer = head_of(model), model.tokenizer
     texts = [shortened(text, model) for text in probe_texts(tokenizer)]
     rows = [(text, texts[0]) if head.task.text_columns > 1 else (text,) for text in texts]
@@ -147,7 +147,7 @@ def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, 
 
 
 def shortened(text: str, model: LanguageModel) -> str:
-    """The text, or so much of its beginning that the context holds it twice, with the special tokens."""
+    """The beginning of a text that fits the context twice, with the special tokens."""
     while len(model.tokenizer.encode(text)) > (model.config.context_length - 4) // 2:
         words = text.split()
         text = " ".join(words[: len(words) // 2]) if len(words) > 1 else text[: len(text) // 2]

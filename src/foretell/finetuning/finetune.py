@@ -1,4 +1,4 @@
-"""Fine-tuning with a head: the request, and the training as the protocol sees it."""
+"""`FinetuneTraining`: the declaration of training with a head, and cross-validation."""
 
 from __future__ import annotations
 

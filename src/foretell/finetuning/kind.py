@@ -129,8 +129,8 @@ class Kind(ABC):
         Raises DataError for a named column that is missing, and, with the list of what is there, where names leave a
         doubt.
         """
-        check_there(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
-        label = given.label or only(available, cls.label_names, "label", "--label-column", where)
+        check_columns(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
+        label = given.label or only_column(available, cls.label_names, "label", "--label-column", where)
         if label in given.texts:
             raise DataError(
                 f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"
@@ -141,7 +141,7 @@ class Kind(ABC):
     @classmethod
     def find_texts(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
         """The columns of texts alone."""
-        check_there(available, given.texts, where)
+        check_columns(available, given.texts, where)
         texts = given.texts or cls.guess_texts(available, where)
         if len(texts) != cls.text_columns:
             needed = f"{cls.text_columns} text column{'s' * (cls.text_columns > 1)}"
@@ -153,7 +153,7 @@ class Kind(ABC):
         """The columns of texts by their names."""
         if len(available) == 1:
             return (available[0],)
-        return (only(available, cls.text_names, cls.text_word, "--text-column", where),)
+        return (only_column(available, cls.text_names, cls.text_word, "--text-column", where),)
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def check_there(available: Sequence[str], names: Sequence[str], where: str) -> None:
+def check_columns(available: Sequence[str], names: Sequence[str], where: str) -> None:
     """Refuse a named column that is missing."""
     for name in names:
         if name not in available:
@@ -340,7 +340,7 @@ def check_there(available: Sequence[str], names: Sequence[str], where: str) -> N
             raise DataError(f"{where}: no column {name!r}{near}; its columns are {list_names(available, 12)}")
 
 
-def only(available: Sequence[str], names: Sequence[str], what: str, option: str, where: str) -> str:
+def only_column(available: Sequence[str], names: Sequence[str], what: str, option: str, where: str) -> str:
     """The only column with one of these names in upper or lower case."""
     matching = [name for name in available if name.lower() in names]
     if len(matching) == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from foretell.data.table import Table
-from foretell.errors import OutputError
 from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
@@ -23,18 +21,17 @@ from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
+from foretell.runs.run import REPORT, REPORT_PICTURE
+from foretell.runs.summary import RunReport
 from foretell.session.failures import command_name
-from foretell.session.plots import has_matplotlib, import_figure, points_of, save_figure
+from foretell.session.plots import draw_if_possible, import_figure, points_of, save_figure
 from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
 from foretell.typesetting.text import shorten
 
-REPORT, PICTURE = "report.json", "report.png"
 SHOWN = 20  # labels of which the figures are displayed
-
-logger = logging.getLogger(__name__)
 
 
 def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +65,7 @@ def write_figures(
     }
     write_json(session.run.directory / REPORT, report)
     draw = partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets)
-    draw_report(session.run.directory, draw)
+    draw_if_possible(lambda: draw_report(session.run.directory / REPORT_PICTURE, draw))
     return report
 
 
@@ -162,17 +159,11 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
     return f"{command_name()} finetune {shlex.join([*start, '--task', session.task.head.task.name, *dev, *options])}"
 
 
-def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
-    """Write the picture of a report, which `draw` puts into a figure, if matplotlib is installed; else warn."""
-    if not has_matplotlib():
-        return
-    path = directory / PICTURE
-    try:
-        figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
-        draw(figure)
-        save_figure(figure, path)
-    except OutputError as error:
-        logger.warning(f"{error}; the run itself is complete")
+def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
+    """Write the picture of a report, which `draw` puts into a figure."""
+    figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
+    draw(figure)
+    save_figure(figure, path)
 
 
 @dataclass(frozen=True)
@@ -214,13 +205,8 @@ class TaskEvaluation(Shown):
 
 
 @dataclass(frozen=True)
-class TrainingReport(Shown):
-    """The report.json of a run."""
-
-    values: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.values
+class FinetuneReport(RunReport):
+    """The report of a training with a head."""
 
     def document(self) -> DocumentSection:
         values = self.values

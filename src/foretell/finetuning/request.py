@@ -34,7 +34,7 @@ SPECIAL_TOKENS = 8  # at most this number in the input format, beyond the texts
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TuningRecipe:
     """Defaults of the epochs, of `model.dropout`, and of fields of `TuningSettings` and `TrainingConfig`.
 
     learning_rate: of models of width SMALL_WIDTH and more. small_factor: times the kind's own, of smaller ones.
@@ -69,10 +69,10 @@ class Recipe:
         }
 
 
-GPT1 = Recipe()  # Radford et al. 2018, section 4.1; the learning rate of small models and the pool are measured
-LORA = Recipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix D.3; the factor is measured on primer
+GPT1 = TuningRecipe()  # Radford et al. 2018, section 4.1; the learning rate of small models and the pool are measured
+LORA = TuningRecipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix D.3; the factor is measured
 # Dropped words and units keep a new model from learning the examples by heart
-RANDOM_WEIGHTS = Recipe(
+RANDOM_WEIGHTS = TuningRecipe(
     epochs=6.0, dropout=0.3, word_dropout=0.3, weight_decay=0.1, tuning={"lm_weight": 0.0, "head_dropout": 0.3}
 )
 
@@ -112,12 +112,12 @@ class FinetuneRequest(TrainingRequest):
     is_from_scratch: bool = False  # a new model of `size` with random weights, instead of `start`
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.is_from_scratch and self.start is not None:
             raise UsageError("--from-scratch makes a new model; leave MODEL out: foretell finetune DATA --from-scratch")
+        if self.size is not None and self.start is not None:
+            raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
+        super().__post_init__()
         if self.size is not None:
-            if self.start is not None:
-                raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
             preset(self.size, SIZES)
         if self.is_from_scratch and "lora" in self.overrides:
             raise UsageError("--lora keeps the weights of a trained model; omit it with --from-scratch")
@@ -131,7 +131,7 @@ class FinetuneRequest(TrainingRequest):
         return [str(path) for path in (self.data, self.dev) if path is not None]
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> TuningRecipe:
         """The defaults of what the options leave open."""
         if self.is_from_scratch:
             return RANDOM_WEIGHTS

@@ -24,7 +24,7 @@ from foretell.finetuning.inputs import (
     make_task_batch,
     without_words,
 )
-from foretell.finetuning.kind import Example, check_there, find_kind, kind_of
+from foretell.finetuning.kind import Example, check_columns, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
@@ -69,7 +69,7 @@ def read_files(
     kind, group = find_kind(tuning.task), tuning.group_column
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
     available = table.first_columns()
-    check_there(available, [group] if group else [], str(data))
+    check_columns(available, [group] if group else [], str(data))
     columns = kind.find_columns([name for name in available if name != group], columns, str(data))
     train = kind.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}

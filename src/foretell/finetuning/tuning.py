@@ -16,7 +16,7 @@ from foretell.loading import Start
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
-from foretell.session.declaration import AnyRequest, AnyTask, Choice, Machine, Training
+from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
 from foretell.session.machine import Footprint
 from foretell.weight_shapes import weight_shapes
 
@@ -47,13 +47,13 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """The steps of a training of a given time, at most; config: without that time."""
         return None
 
-    def choose(self, data: Any, machine: Machine) -> Choice:
+    def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         config, reasons = self.configure(data), []
         most = self.most_steps(config)
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine, most)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
-        return Choice(config, self.start_of(data).name, reasons, self.recorded(data), most)
+        return ChosenConfig(config, self.start_of(data).name, reasons, self.recorded(data), most)
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
         return [*self.verb.split(), run, *record["data"]]

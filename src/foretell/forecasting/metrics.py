@@ -80,6 +80,14 @@ def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int
     return int(((actual >= low) & (actual <= high) & known).sum()), int(known.sum())
 
 
+def mean_by_column(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """The mean (length,) of rows of different lengths at each position, over known values; 0 where none is known."""
+    padded = np.full((len(rows), length), np.nan)
+    for filled, row in zip(padded, rows, strict=True):
+        filled[: len(row)] = row
+    return np.nansum(padded, 0) / np.maximum((~np.isnan(padded)).sum(0), 1)
+
+
 def over_known(reduce: Callable[[list[float]], Any], values: Sequence[float]) -> float | None:
     """The mean or median of what could be measured; None for nothing."""
     known = [value for value in values if not math.isnan(value)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -16,6 +14,7 @@ from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
+from foretell.forecasting.series_file import table_text
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.session.plots import check_can_draw, import_figure, save_figure
@@ -63,13 +62,6 @@ def number(value: float) -> str:
 def write_table(path: Path, rows: Iterator[list[str]]) -> None:
     """Write rows as CSV, the whole file at once."""
     write_text(check_target(path, TABLE_MARK), table_text(rows))
-
-
-def table_text(rows: Iterator[list[str]]) -> str:
-    """Rows as CSV: names with a comma, a quote or a line break are quoted."""
-    content = io.StringIO()
-    csv.writer(content, lineterminator="\n").writerows(rows)
-    return content.getvalue()
 
 
 def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]:

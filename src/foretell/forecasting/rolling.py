@@ -42,7 +42,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RollingSettings:
     """The settings of an evaluation: the season, levels in percent, the number of sampled paths and their seed."""
 
     season: int
@@ -115,7 +115,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RollingEvaluation:
     """The scores of the model and of the seasonal naive forecast.
 
     others: the scores of further forecasts. by_series: the scores of the model and of the seasonal naive forecast for
@@ -156,8 +156,8 @@ class ForecastReport(Shown):
     season_reason: how the season was chosen; where: the origins in words.
     """
 
-    evaluation: Evaluation
-    by_context: dict[int, Evaluation]
+    evaluation: RollingEvaluation
+    by_context: dict[int, RollingEvaluation]
     season: int
     season_reason: str
     horizon: int
@@ -219,7 +219,7 @@ class ForecastReport(Shown):
         return [table, *(lines if left_out > 0 else [])]
 
 
-def series_rows(evaluation: Evaluation) -> Iterator[list[str]]:
+def series_rows(evaluation: RollingEvaluation) -> Iterator[list[str]]:
     """The header and a row per series with all figures, the worst first; empty for what cannot be measured."""
     yield ["unique_id", *FIGURES, "naive_mase", "naive_mae"]
     for name, (model, naive) in evaluation.by_series.items():
@@ -230,49 +230,49 @@ def series_rows(evaluation: Evaluation) -> Iterator[list[str]]:
 def evaluate_origins(
     forecaster: Forecaster,
     origins: Sequence[Origin],
-    plan: Plan,
+    settings: RollingSettings,
     *,
     context: int | None = None,
     progress: Progress = silent,
-) -> Evaluation:
+) -> RollingEvaluation:
     """Forecast from every origin and measure. context: from at most this many values."""
     horizon = max(len(origin.actual) for origin in origins)
     histories = [origin.history for origin in origins]
     paths = forecaster.sample_paths(
-        histories, horizon, plan.samples, seed=plan.seed, context=context, progress=progress
+        histories, horizon, settings.samples, seed=settings.seed, context=context, progress=progress
     )
-    naive = [metrics.seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
+    naive = [metrics.seasonal_naive(origin.history, settings.season, horizon)[None] for origin in origins]
     pairs = list(zip(origins, paths, strict=True))
-    own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in plan.levels}
-    return Evaluation(
-        score(origins, paths, plan, plan.levels, partial(forecaster.interval, context=context)),
-        score(origins, naive, plan),
+    own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in settings.levels}
+    return RollingEvaluation(
+        score(origins, paths, settings, settings.levels, partial(forecaster.interval, context=context)),
+        score(origins, naive, settings),
         len(origins),
-        sum(math.isnan(metrics.mase_scale(each.history, plan.season)) for each in origins),
-        by_series=score_series(origins, paths, naive, plan),
+        sum(math.isnan(metrics.mase_scale(each.history, settings.season)) for each in origins),
+        by_series=score_series(origins, paths, naive, settings),
         own_coverage=own,
     )
 
 
-def score_others(origins: Sequence[Origin], plan: Plan, progress: Progress = silent) -> dict[str, Score]:
+def score_others(origins: Sequence[Origin], settings: RollingSettings, progress: Progress = silent) -> dict[str, Score]:
     """The scores of the last value and of AutoETS, where its package is installed."""
     makers: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {}
-    if plan.season > 1:
+    if settings.season > 1:
         makers["naive"] = lambda history, horizon: metrics.seasonal_naive(history, 1, horizon)
     if metrics.has_peer():
-        makers["AutoETS"] = lambda history, horizon: metrics.auto_ets(history, plan.season, horizon)
+        makers["AutoETS"] = lambda history, horizon: metrics.auto_ets(history, settings.season, horizon)
     scores = {}
     for name, make in makers.items():
         points = []
         for done, origin in enumerate(origins, start=1):
             points.append(make(origin.history, len(origin.actual))[None])
             progress(done, len(origins))
-        scores[name] = score(origins, points, plan)
+        scores[name] = score(origins, points, settings)
     return scores
 
 
 def score_series(
-    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray], plan: Plan
+    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray], settings: RollingSettings
 ) -> dict[str, tuple[Score, Score]]:
     """The scores of the model and of the seasonal naive forecast for each series, the largest error first."""
     indices: dict[str, list[int]] = defaultdict(list)
@@ -282,7 +282,7 @@ def score_series(
     for name, chosen in indices.items():
         own = [origins[index] for index in chosen]
         model, repeated = ([each[index] for index in chosen] for each in (paths, naive))
-        scores[name] = score(own, model, plan), score(own, repeated, plan)
+        scores[name] = score(own, model, settings), score(own, repeated, settings)
 
     def error(item: tuple[str, tuple[Score, Score]]) -> tuple[float, float]:
         own, _ = item[1]
@@ -294,7 +294,7 @@ def score_series(
 def score(
     origins: Sequence[Origin],
     paths: Sequence[np.ndarray],
-    plan: Plan,
+    settings: RollingSettings,
     levels: Sequence[float] = (),
     interval: IntervalRule = own_interval,
 ) -> Score:
@@ -302,7 +302,7 @@ def score(
     pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
     medians = [np.median(sampled, 0) for _, sampled in pairs]
     mases = [
-        metrics.mase(each.actual, median, each.history, plan.season)
+        metrics.mase(each.actual, median, each.history, settings.season)
         for (each, _), median in zip(pairs, medians, strict=True)
     ]
     smapes = [metrics.smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
@@ -311,7 +311,7 @@ def score(
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
     errors = [each.actual - median for (each, _), median in zip(pairs, medians, strict=True)]
     known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
-    scales = [metrics.mase_scale(each.history, plan.season) for each in origins]
+    scales = [metrics.mase_scale(each.history, settings.season) for each in origins]
     return Score(
         metrics.over_known(np.mean, mases),
         metrics.over_known(np.median, mases),
@@ -341,23 +341,18 @@ def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float
     """The mean of absolute errors over their scale at each step, of the series that have a scale."""
     horizon = max(len(each) for each in errors)
     rows = [np.abs(each) / scale for each, scale in zip(errors, scales, strict=True) if not math.isnan(scale)]
-    if not rows:
-        return []
-    padded = np.full((len(rows), horizon), np.nan)
-    for row, each in zip(padded, rows, strict=True):
-        row[: len(each)] = each
-    known = (~np.isnan(padded)).sum(0)
-    return (np.nansum(padded, 0) / np.maximum(known, 1)).tolist()
+    return metrics.mean_by_column(rows, horizon).tolist() if rows else []
 
 
 def evaluate_contexts(
     forecaster: Forecaster,
     origins: Sequence[Origin],
-    plan: Plan,
+    settings: RollingSettings,
     contexts: Sequence[int],
     progress: Progress = silent,
-) -> dict[int, Evaluation]:
+) -> dict[int, RollingEvaluation]:
     """The evaluation with at most each of `contexts` values before an origin."""
     return {
-        context: evaluate_origins(forecaster, origins, plan, context=context, progress=progress) for context in contexts
+        context: evaluate_origins(forecaster, origins, settings, context=context, progress=progress)
+        for context in contexts
     }

@@ -12,6 +12,7 @@ import numpy as np
 
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.date_format import DAY, NUMBER, choose_date_format, has_clock, read_times, write_time
+from foretell.forecasting.metrics import mean_by_column
 
 Unit = Literal["number", "second", "month", "month end", "weekday"]
 SECONDS = {60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
@@ -229,13 +230,9 @@ def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:
     chosen = series[:: max(1, len(series) // MOST_SERIES)]
     curves = [autocorrelation(values) for values in chosen]
     longest = max((len(curve) for curve in curves), default=0)
-    stacked = np.full((len(curves), longest), np.nan)
-    for row, curve in zip(stacked, curves, strict=True):
-        row[: len(curve)] = curve
     if longest < 3:
         return 1, 0.0
-    counted = np.maximum((~np.isnan(stacked)).sum(0), 1)
-    mean = np.nansum(stacked, 0) / counted
+    mean = mean_by_column(curves, longest)
     # A lag and its multiples, compared with all lags: every lag of a smooth series is strong
     strength = np.array([0, 0, *(mean[lag::lag].mean() - mean[1:].mean() for lag in range(2, longest))])
     best = float(strength.max())

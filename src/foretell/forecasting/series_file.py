@@ -176,9 +176,14 @@ def frame_cells(frame: Frame) -> Iterator[Cells]:
 
 def write_frame(frame: Frame, path: Path) -> None:
     """Write a frame as CSV, as it is read."""
+    write_text(path, table_text(cells for _, cells in frame_cells(frame)))
+
+
+def table_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV: cells with a comma, a quote or a line break are quoted."""
     content = io.StringIO()
-    csv.writer(content, lineterminator="\n").writerows(cells for _, cells in frame_cells(frame))
-    write_text(path, content.getvalue())
+    csv.writer(content, lineterminator="\n").writerows(rows)
+    return content.getvalue()
 
 
 def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:

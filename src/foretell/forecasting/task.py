@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretell.data.batch import Batch
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
 from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
@@ -206,10 +206,8 @@ class ForecastTask(Task):
         check_no_look_ahead([self.source.draw(rng, index) for index in range(4)], self.codec)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        vocab_size = self.codec.vocab_size
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        name = "at first" if self.starts_trained else "untrained"
-        return [f"{name:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
+        when = "at first" if self.starts_trained else "untrained"
+        return [describe_first_loss(first_loss(self.objective, batch, dtype), self.codec.vocab_size, when)]
 
 
 def evenly_chosen(windows: list[Window], most: int) -> list[Window]:

@@ -1,4 +1,4 @@
-"""Training of a forecaster: the task of series as the protocol sees it."""
+"""`ForecastTraining`: the declaration of training on series, and its request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
-from foretell.session.declaration import Choice, Machine, Training, describe_model, kept_data
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -62,8 +62,6 @@ class ForecastRequest(TrainingRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start is not None and (given := self.other_shape()):
-            raise ConfigError(f"{self.start.name}, the model to start from, has its own shape; leave out {given}")
         if self.is_from_scratch and self.start is not None:
             raise ConfigError(f"--from-scratch makes a new model; leave out --start-from {self.start.name}")
         if self.size is not None:
@@ -72,11 +70,8 @@ class ForecastRequest(TrainingRequest):
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
 
     def other_shape(self) -> str:
-        """The first option that gives the model another shape or other bins than its start has; empty without one."""
-        if self.size is not None:
-            return f"--size {self.size}"
-        fields = [f"model.{key}" for key in self.section("model") if key not in self.free_with_start]
-        return next(iter([*fields, *(f"codec.{key}" for key in self.section("codec"))]), "")
+        """Other bins are another shape too."""
+        return super().other_shape() or next((f"codec.{key}" for key in self.section("codec")), "")
 
     @property
     def described(self) -> list[str]:
@@ -128,7 +123,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
         return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
 
-    def choose(self, data: list[Series], machine: Machine) -> Choice:
+    def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
         season, why = choose_season(data, self.request.season)
         reasons = [f"season      {season}: {why}"]
         series = self.series_config(data, season)
@@ -155,13 +150,13 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own_values = values_per_step * (1 - config.series.synthetic)
         most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
         steps, reason = self.timed_steps(config, data, machine, most)
-        if self.request.section("training").get("steps") is None:
+        if self.request.steps is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
-        return Choice(config, size, reasons, record, most)
+        return ChosenConfig(config, size, reasons, record, most)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         longest = max(len(each) for each in series)

@@ -52,7 +52,7 @@ class ModelIdentity(Section):
     dtype: str
 
 
-class Machine(Section):
+class MachineRecord(Section):
     """Everything on which the last bits of strict logits may depend. limits: the variables of LIMITS that are set."""
 
     foretell: str | None
@@ -88,7 +88,7 @@ class AnswerReceipt(Section):
 
     format: Literal["foretell.receipt/3"]
     model: ModelIdentity
-    machine: Machine
+    machine: MachineRecord
     request: AnsweredRequest
     request_sha256: Sha256
     tokens: tuple[Id, ...]
@@ -143,10 +143,10 @@ def identity_of(model: LanguageModel) -> ModelIdentity:
 
 
 @cache
-def this_machine(device: torch.device) -> Machine:
+def this_machine(device: torch.device) -> MachineRecord:
     """This machine, as receipts name it."""
     info = cpu_info()
-    return Machine(
+    return MachineRecord(
         foretell=version_of("foretell"),
         torch=torch.__version__,
         numba=version_of("numba") if has_numba() else None,

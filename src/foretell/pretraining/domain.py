@@ -1,4 +1,4 @@
-"""Going on with a domain's text: perplexity on the new and the old domain, before and after, to see what is forgotten.
+"""Continued training on a domain's text, with the perplexity on the new and the old domain before and after.
 
 The old domain is a split of the run's token store, like `train` and `validation`.
 """
@@ -22,12 +22,12 @@ from foretell.model.decoder import Decoder
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.task import TextTask
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
+from foretell.runs.run import REPORT
+from foretell.runs.summary import RunReport
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.html import Shown
 
-REPORT = "report.json"
 MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread
 
 logger = logging.getLogger(__name__)
@@ -105,13 +105,8 @@ def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class DomainReport(Shown):
-    """The report.json of a run."""
-
-    values: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.values
+class DomainReport(RunReport):
+    """The report of a training on a domain's text."""
 
     def document(self) -> DocumentSection:
         """The perplexity on each domain before and after, its text, and what was forgotten."""

@@ -143,7 +143,7 @@ class DocumentEncoder(Encoder):
 
 
 class RowEncoder(Encoder):
-    """Rows, see `make_row`; prompt and answer are encoded apart, so that a prompt alone has the same ids when asked."""
+    """Rows, see `make_row`; prompt and answer are encoded apart, so that a prompt alone has the same ids."""
 
     def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
         super().__init__(tokenizer, config, writers)

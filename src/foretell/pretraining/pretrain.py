@@ -1,4 +1,4 @@
-"""Pretraining: the text task as the protocol sees it."""
+"""`TextTraining`: the declaration of training on text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_tex
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
-from foretell.session.declaration import Choice, Machine, Training, describe_model
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.weight_shapes import weight_shapes
@@ -97,7 +97,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             self.known_rows = RowFacts(store.splits["train"].documents, longest, source)
         return self.known_rows
 
-    def choose(self, data: TokenizedText, machine: Machine) -> Choice:
+    def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
         request, facts, reasons = self.request, self.facts(data), list[str]()
         smallest = shape_of(request, facts, request.size or "toy")
         if facts.rows is None:
@@ -120,7 +120,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             reasons.append(reason)
         config = resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
-        return Choice(config, size, [*reasons, *describe_rows_read(request, facts, config)])
+        return ChosenConfig(config, size, [*reasons, *describe_rows_read(request, facts, config)])
 
     def cost(self, config: Config, data: TokenizedText) -> SizeCost:
         row = mean_row(self.request, self.facts(data), config.model)
@@ -141,7 +141,6 @@ class TextTraining(Training[TextRequest, TextTask]):
         """The text, the model and the recipe, with the reasons for what was chosen."""
         config, text = task.config, task.text
         train, held_out = text.store.split("train"), text.store.split("validation")
-        training = config.training
         nothing_held_out = len(held_out) < 2 and config.data.validation_fraction and not config.data.rows
         return [
             f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
@@ -152,8 +151,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             *task.about["reasons"],
             describe_model(task.about["size"], config.model),
             f"dropout     {describe_dropout(config, text)}",
-            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
-            f"schedule, {training.batch_size:,} rows per step",
+            describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
         ]
 
     def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:

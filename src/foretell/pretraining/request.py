@@ -1,4 +1,4 @@
-"""A text training as the user asked for it: data, tokenizer, a model to continue from."""
+"""The request for a training on text: data, tokenizer, a model to continue from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import Config, ModelConfig, Section, TrainingConfig, make_section
+from foretell.config import Config, ModelConfig, Section, make_section
 from foretell.convert.families import check_expressible, find_family
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
@@ -49,13 +49,11 @@ class TextRequest(TrainingRequest):
         return {OLD_DOMAIN: None if self.old_domain is None else self.old_domain.described}
 
     def _check_start(self) -> None:
-        """Refuse a size or tokenizer with a model to continue from, which has its own."""
+        """Refuse a forecaster as the model to continue from, and a tokenizer besides its own."""
         if self.start is None:
             return
         if any(part.kind == "series_codec" for part in self.start.model.parts.values()):
             raise ConfigError(f"{self.start.name} is a forecaster, which cannot start a training of text")
-        if self.size is not None:
-            raise ConfigError("--start-from takes the size of its model; leave out --size")
         if self.tokenizer is not None or self.tokenizer_settings:
             raise ConfigError(
                 "--start-from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
@@ -88,12 +86,6 @@ class TextRequest(TrainingRequest):
         """The tokenizer given, with a start token chosen for it; None if none is given."""
         tokenizer = self.tokenizer if self.start is None else self.start.tokenizer
         return tokenizer if tokenizer is None or start_token is None else tokenizer.with_start(start_token)
-
-    @property
-    def steps(self) -> int | None:
-        """The number of steps, None if it is to be chosen."""
-        values = self.section("training")
-        return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
     def model_config(self, size: str, vocab_size: int, row: int = 0) -> ModelConfig:
         """The shape of a size, changed by what the user set; the vocabulary is the tokenizer's.

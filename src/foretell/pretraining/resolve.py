@@ -16,11 +16,11 @@ from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
 from foretell.session.budget import choose_steps
 from foretell.session.machine import check_model_fits
-from foretell.session.request import intervals
+from foretell.session.request import default_dropout, intervals
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 
-class Recipe(NamedTuple):
+class SizeRecipe(NamedTuple):
     """Settings that depend on the size: larger models need smaller rates and more tokens per step."""
 
     learning_rate: float
@@ -29,18 +29,18 @@ class Recipe(NamedTuple):
 
 # Found by trial, docs/speedrun.md: less loss than with AdamW, on several texts. "medium" is a guess from the others
 MUON = {
-    "toy": Recipe(4e-3, 1024),
-    "tiny": Recipe(4e-3, 2048),
-    "small": Recipe(4e-3, 2048),
-    "medium": Recipe(3e-3, 4096),
+    "toy": SizeRecipe(4e-3, 1024),
+    "tiny": SizeRecipe(4e-3, 2048),
+    "small": SizeRecipe(4e-3, 2048),
+    "medium": SizeRecipe(3e-3, 4096),
 }
 ADAMW = {
-    "toy": Recipe(3e-3, 1024),
-    "tiny": Recipe(2e-3, 2048),
-    "small": Recipe(1.5e-3, 4096),
-    "medium": Recipe(1e-3, 8192),
+    "toy": SizeRecipe(3e-3, 1024),
+    "tiny": SizeRecipe(2e-3, 2048),
+    "small": SizeRecipe(1.5e-3, 4096),
+    "medium": SizeRecipe(1e-3, 8192),
 }
-LARGE = Recipe(6e-4, 16_384)
+LARGE = SizeRecipe(6e-4, 16_384)
 SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
 CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
@@ -125,7 +125,7 @@ def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int | N
     training = training_config(request, size, model, steps or 1, row, most_rows(facts, row))
     if "dropout" not in request.section("model"):
         epochs = PROBED_EPOCHS if steps is None else steps * training.batch_size * row / facts.train_tokens
-        model = model.replaced(dropout=choose_dropout(epochs))
+        model = model.replaced(dropout=default_dropout(epochs, DROPOUT_BY_EPOCHS))
     data = request.configured("data")
     if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
         data = data.model_copy(update={"window_length": window})
@@ -195,7 +195,7 @@ def continued_defaults(
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 
 
-def paced(recipe: Recipe, row: int, steps: int) -> dict[str, Any]:
+def paced(recipe: SizeRecipe, row: int, steps: int) -> dict[str, Any]:
     """Rows of `row` tokens per step, and the number of steps between actions."""
     tokens_per_step = recipe.tokens_per_step
     return {
@@ -212,12 +212,3 @@ def nearest_size(config: ModelConfig) -> str:
     parameters = count_parameters(config)
     others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
     return min(others, key=lambda name: abs(np.log(others[name] / parameters)))
-
-
-def choose_dropout(epochs: float) -> dict[str, float]:
-    """Dropout rates by how often a text is read: the more often, the more a model would memorise it.
-
-    Attention weights are never dropped, since that rules out the fused kernel.
-    """
-    rate = next(rate for limit, rate in DROPOUT_BY_EPOCHS if epochs < limit)
-    return {"embedding": rate, "attention": 0.0, "residual": rate}

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.errors import DataError
-from foretell.inference.answer_receipt import Machine, Sha256, json_digest, this_machine
+from foretell.inference.answer_receipt import MachineRecord, Sha256, json_digest, this_machine
 from foretell.training.loop import Mark
 from foretell.typesetting.document import DocumentSection, Table
 
@@ -66,7 +66,7 @@ class SpeedrunRecord(Section):
 
     format: Literal["foretell.speedrun/1"] = FORMAT
     settings: Settings
-    machine: Machine
+    machine: MachineRecord
     runs: Annotated[tuple[SeedRun, ...], Field(min_length=1)]
     sha256: Sha256
 

@@ -14,7 +14,15 @@ from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import WITHOUT_BITS, Evaluation, bits_per_byte, evaluate, has_bits_per_byte
+from foretell.evaluation.perplexity import (
+    WITHOUT_BITS,
+    Evaluation,
+    bits_per_byte,
+    describe_first_loss,
+    evaluate,
+    first_loss,
+    has_bits_per_byte,
+)
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -111,10 +119,9 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The loss of the untrained model, which should find all tokens equally likely."""
-        vocab_size = self.config.model.vocab_size
-        expected, loss = math.log(vocab_size), evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        line = f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {expected:.2f}"
-        if abs(loss - expected) > START_TOLERANCE:
+        vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
+        line = describe_first_loss(loss, vocab_size)
+        if abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
         return [line]
 
@@ -123,8 +130,7 @@ class ContinuedTextTask(TextTask):
     """A model that was trained before: its loss on the new text is logged, not judged."""
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        return [f"before      loss {loss:.2f} on the new text"]
+        return [f"before      loss {first_loss(self.objective, batch, dtype):.2f} on the new text"]
 
 
 class Prompts:

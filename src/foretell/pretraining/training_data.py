@@ -11,7 +11,7 @@ import torch
 
 from foretell.config import Config, DataConfig, make_section
 from foretell.data.batch import Batch
-from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
+from foretell.data.loader import EpochOrder, Loader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
@@ -94,16 +94,16 @@ class RowData(TrainingData):
         self.batch_size = config.training.batch_size
         self.train, self.held_out = RowStream.open(store, "train"), RowStream.open(store, "validation")
         self.held_out_tokens = len(self.held_out.tokens) - len(self.held_out)
-        self.loader = RowLoader(self.train, self.batch_size, config.training.seed)
+        self.order = EpochOrder("row order", config.training.seed, len(self.train))
 
     def batch(self, step: int) -> Batch:
-        return self.loader.batch(step)
+        return self.train.batch(self.order.items(step, self.batch_size))
 
     def evaluation_batches(self, max_tokens: int | None = None) -> Iterator[Batch]:
         return iter_row_batches(self.held_out, self.batch_size, max_tokens)
 
     def extent(self, index: int) -> Extent:
-        row = self.loader.row(index)
+        row = self.order.item(index)
         return Extent(int(self.train.starts[row]), int(self.train.lengths[row]))
 
     def beginning(self) -> list[int]:

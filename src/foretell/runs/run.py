@@ -40,10 +40,11 @@ from foretell.runs.record import (
 RUNS = Path("runs")
 FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures
 METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
+REPORT, REPORT_PICTURE = "report.json", "report.png"  # of a task that reports on held-out data
 PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
-WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", "report.json", "report.png")
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", REPORT, REPORT_PICTURE)
 WRITTEN += (
     "tensorboard",
     "checkpoints/step-*",

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.cells import cell_len
 
@@ -18,7 +18,7 @@ from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
 from foretell.runs.record import RUN, MetricsDigest
-from foretell.runs.run import METRICS, Run
+from foretell.runs.run import METRICS, REPORT, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 from foretell.typesetting.text import shorten
@@ -33,6 +33,20 @@ LEFT_OUT = ("weights", "tokens", "changed", "size", "steps", "bits", "state")  #
 WIDTH, GAP, SETTING = 80, 2, 36  # columns: of the display, between two columns, of the name of a setting
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunReport(Shown):
+    """The report.json of a run; each task that writes one has a subclass that shows it."""
+
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls(read_json(run.directory / REPORT))
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
 
 
 @dataclass(frozen=True)

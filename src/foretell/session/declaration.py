@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError
 from foretell.loading import Start
@@ -57,8 +57,14 @@ def describe_model(size: str, model: ModelConfig) -> str:
     )
 
 
+def describe_recipe(training: TrainingConfig, amount: str) -> str:
+    """The optimizer's settings, and the amount of data per step."""
+    rate = f"learning rate {training.learning_rate:g}, {training.schedule} schedule"
+    return f"recipe      {training.optimizer}, {rate}, {amount}"
+
+
 @dataclass(frozen=True)
-class Choice:
+class ChosenConfig:
     """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
 
     record: choices outside the configuration, as entries of run.json. most_steps: of a training of a given time, which
@@ -104,7 +110,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The data that `read` kept."""
 
     @abstractmethod
-    def choose(self, data: Any, machine: Machine) -> Choice:
+    def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         """Fill in what the user left open. Only the first process does."""
 
     def footprint(self, config: Any, data: Any) -> Footprint:
@@ -158,8 +164,8 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
-        if self.request.section("training").get("steps") is not None:
-            return config.training.steps, "as asked"
+        if self.request.steps is not None:
+            return self.request.steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
         return choose_steps(self.request.minutes, self.minutes_left(), seconds, f"{seconds:.2f} s per step", most)
 

@@ -115,11 +115,11 @@ def training_in(directory: Path) -> Iterator[World]:
     except Exception as error:
         if world.size == 1 or isinstance(error, Interrupted):
             raise
-        raise told(world, error) from error
+        raise announced(world, error) from error
 
 
-def told(world: World, error: Exception) -> Exception:
-    """The error of this process, once the others have it; a `PeerError` if it follows from another process's error."""
+def announced(world: World, error: Exception) -> Exception:
+    """The error, sent to the other processes; a `PeerError` if it follows from another process's error."""
     if isinstance(error, PeerError):
         return error
     if not isinstance(error, ForetellError) and is_lost_peer(error):

@@ -1,4 +1,4 @@
-"""The machine of a training: what it is, what fits into it, how long a step takes, and what training uses of it."""
+"""The machine of a training: its description, checks of memory and disk, the time per step, peak memory and MFU."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def resumed_precision(
 def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
     """The settings of a resumed run with others of those that may change, where they are asked for.
 
-    They decide about memory and not about the result, but for rounding; run.json is updated.
+    They change the memory that is used, and the result only by rounding; run.json is updated.
     """
     asked = {key: value for key, value in given.items() if key in RESUMABLE}
     changed = make_section(TrainingConfig, {**training.model_dump(), **asked}, "training")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +143,15 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def draw_curve(run: Run) -> None:
-    """Draw the loss curve of a run that ended, if matplotlib is installed; a failure is a warning in the log."""
+    """Draw the loss curve of a run that ended."""
+    draw_if_possible(lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())]))
+
+
+def draw_if_possible(draw: Callable[[], None]) -> None:
+    """Draw a picture of a run that ended, if matplotlib is installed; a failure is a warning in the log."""
     if not has_matplotlib():
         return
     try:
-        write_png(run.directory / CURVE, [(run.name, run.metrics.records())])
+        draw()
     except OutputError as error:
         logger.warning("%s; the run itself is complete", " ".join(str(error).split()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from pydantic_core import to_jsonable_python
 
-from foretell.config import Section, check_given, check_known, make_section, own_names, training_names
+from foretell.config import Section, TrainingConfig, check_given, check_known, make_section, own_names, training_names
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.loading import Start
@@ -27,6 +27,15 @@ def intervals(steps: int) -> dict[str, int]:
         "sample_every": -(-steps // 5),
         "checkpoint_every": min(500, -(-steps // 5)),
     }
+
+
+def default_dropout(epochs: float, by_epochs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Dropout rates by how often the data is read: the more often, the more a model would memorise it.
+
+    by_epochs: limits and the rate below each. Attention weights are never dropped: that rules out the fused kernel.
+    """
+    rate = next(rate for limit, rate in by_epochs if epochs < limit)
+    return {"embedding": rate, "attention": 0.0, "residual": rate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +66,17 @@ class TrainingRequest:
                     raise ConfigError(f"unknown key '{name}.{key}'; it is {homes[0]}.{key}")
             check_given(self.section_type(name), self.section(name), name)
         self._check_duration()
-        others = [key for key in self.overrides.get("model", {}) if key.replace("-", "_") not in self.free_with_start]
-        if self.start is not None and others:
-            free = " and ".join(self.free_with_start)
+        if self.start is not None and (given := self.other_shape()):
             raise ConfigError(
-                f"the model to start from has a shape; leave out model.{others[0]}, only {free} can change"
+                f"{self.start.name}, the model to start from, has its own shape; leave out {given}, only "
+                f"{' and '.join(self.free_with_start)} can change"
             )
+
+    def other_shape(self) -> str:
+        """The first option that gives the model another shape than a start has; empty without one."""
+        if self.size is not None:
+            return f"--size {self.size}"
+        return next((f"model.{key}" for key in self.section("model") if key not in self.free_with_start), "")
 
     def _check_duration(self) -> None:
         if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
@@ -102,6 +116,12 @@ class TrainingRequest:
         """A section with the defaults of its class."""
         return make_section(self.section_type(name), self.section(name), name)
 
+    @property
+    def steps(self) -> int | None:
+        """The number of steps, None if it is to be chosen."""
+        values = self.section("training")
+        return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
+
     # --- resuming ----------------------------------------------------------------------------------------------------
 
     def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:
@@ -120,7 +140,7 @@ class TrainingRequest:
             raise self.changed("start_from", start and start["model"], self.start.argument)
 
     def _check_same_section(self, name: str, old: Section | None) -> None:
-        """Refuse changed fields of a section, but for settings of the training that decide only about memory."""
+        """Refuse changed fields of a section, except settings of the training that change only memory use."""
         if old is None:
             raise self.changed(name, None, self.section(name))
         new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)

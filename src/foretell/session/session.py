@@ -107,7 +107,7 @@ class Session(Generic[AnyTask]):
             self.task.objective.train()
 
     def trial_loss(self, objective: nn.Module) -> torch.Tensor:
-        """The loss on one row of this process, with no regard to its dropout masks."""
+        """The loss on one row of this process, with any dropout masks."""
         row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
         with autocast(self.device, self.dtype):
             return objective.train()(row).sum
@@ -309,7 +309,7 @@ class Session(Generic[AnyTask]):
         self._saved_step = progress.step
 
     def save_best(self, progress: Progress) -> None:
-        """Save after an evaluation that no earlier one was better than."""
+        """Save after an evaluation with the best loss so far."""
         if progress.best_validation_loss is not None and progress.evaluations_since_best == 0:
             self.save(progress)
 

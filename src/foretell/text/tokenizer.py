@@ -64,7 +64,7 @@ class Tokenizer:
         content = self.to_json()
         refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
-        self.kind: str = tokenizer_json.kind_of(content)
+        self.kind: str = tokenizer_json.tokenizer_kind(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
         self.added_tokens: dict[str, int] = tokenizer_json.added_tokens(content)
         self.start_ids: tuple[int, ...] = tokenizer_json.template_ids(content)[0]

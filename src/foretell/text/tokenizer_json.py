@@ -171,7 +171,7 @@ def _word_level(tokens: Sequence[str]) -> TokenizerJson:
 # --- reading its properties ------------------------------------------------------------------------------------------
 
 
-def kind_of(content: TokenizerJson) -> str:
+def tokenizer_kind(content: TokenizerJson) -> str:
     """'characters', 'words', 'bytes' or 'bpe'; 'unigram' and 'wordpiece' for loaded tokenizers of those families."""
     model = content["model"]
     if model["type"] == "WordLevel":

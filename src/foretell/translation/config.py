@@ -105,6 +105,7 @@ def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderD
 
 # By width: the rate of the nearest. Muon's at 256 was measured (docs/translation.md); the others were not compared
 RATES = {"muon": {64: 6e-3, 128: 5e-3, 256: 4e-3, 512: 2e-3}, "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4}}
+DROPOUT_BY_EPOCHS = ((3.0, 0.0), (float("inf"), 0.1))
 LABEL_SMOOTHING = 0.1  # Vaswani et al. 2017, section 5.4
 
 
@@ -124,9 +125,3 @@ def training_defaults(model: EncoderDecoderConfig, steps: int) -> dict[str, Any]
         "label_smoothing": LABEL_SMOOTHING,
         **intervals(steps),
     }
-
-
-def dropout_for(epochs: float) -> dict[str, float]:
-    """Dropout rates by how often the pairs are read; attention weights are never dropped, as in text training."""
-    rate = 0.0 if epochs < 3 else 0.1
-    return {"embedding": rate, "attention": 0.0, "residual": rate}

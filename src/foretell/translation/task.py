@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
@@ -130,9 +129,7 @@ class TranslationTask(Task):
         check_pair_mask(self.encoder_decoder, batch, dtype)
 
     def describe_start(self, batch: PairBatch, dtype: torch.dtype) -> list[str]:
-        vocab_size = self.config.model.vocab_size
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        return [f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
+        return [describe_first_loss(first_loss(self.objective, batch, dtype), self.config.model.vocab_size)]
 
 
 def make_loader(data: PairData, vocabulary: Vocabulary, config: PairConfig, seed: int) -> PairLoader:

@@ -1,4 +1,4 @@
-"""Training of a translation model: the task of sentence pairs as the protocol sees it."""
+"""`TranslationTraining`: the declaration of training on sentence pairs, and its request."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import FEWEST_STEPS, PAIRS, SizeCost
-from foretell.session.declaration import Choice, Machine, Training
+from foretell.session.declaration import ChosenConfig, Machine, Training, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
-from foretell.session.request import TrainingRequest
+from foretell.session.request import TrainingRequest, default_dropout
 from foretell.session.session import Session
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
+    DROPOUT_BY_EPOCHS,
     PRESETS,
     SIZES,
     EncoderDecoderConfig,
     PairConfig,
     TranslationConfig,
-    dropout_for,
     shape_config,
     training_defaults,
 )
@@ -115,7 +115,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def reopen(self, run: Run, record: dict[str, Any]) -> PairText:
         return stored(run.tokens)
 
-    def choose(self, data: PairText, machine: Machine) -> Choice:
+    def choose(self, data: PairText, machine: Machine) -> ChosenConfig:
         request, vocabulary = self.request, data.vocabulary
         sizes: dict[str, Any] = {"vocab_size": vocabulary.target.vocab_size}
         if not vocabulary.is_shared:
@@ -124,7 +124,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             name: shape_config(name, request.section("model"), **sizes)
             for name in ((request.size,) if request.size else SIZES)
         }
-        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
+        dropout = default_dropout(MOST_EPOCHS, DROPOUT_BY_EPOCHS)
+        configs = {name: self.config(shape, dropout, 1) for name, shape in shapes.items()}
         loader = self.loader(data, next(iter(configs.values())))
         size, reasons = request.size, []
         if size is None:
@@ -133,9 +134,9 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         model, probed, per_epoch = shapes[size], configs[size], loader.batches_per_epoch
         most = max(FEWEST_STEPS, MOST_EPOCHS * per_epoch)
         steps, reason = self.timed_steps(probed, data, machine, most)
-        config = self.config(model, dropout_for(steps / per_epoch), steps)
+        config = self.config(model, default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
-        return Choice(config, size, reasons, most_steps=most)
+        return ChosenConfig(config, size, reasons, most_steps=most)
 
     def cost(self, config: TranslationConfig, data: PairText) -> SizeCost:
         loader, weights = self.loader(data, config), weight_shapes(config.model)
@@ -213,9 +214,11 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             f"{', '.join(f'{size:,}' for size in sorted(sizes))}; {loader.padding:.1%} padding in batches",
             f"model       {task.about['size']}, {parameters:,} parameters: "
             f"{model.encoder.num_layers} + {model.num_layers} layers, {model.num_heads} heads, width {model.width}",
-            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
-            f"schedule, {task.config.pairs.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label "
-            f"smoothing {training.label_smoothing:g}",
+            describe_recipe(
+                training,
+                f"{task.config.pairs.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label "
+                f"smoothing {training.label_smoothing:g}",
+            ),
             *([left_out] if task.left_out else []),
             *task.about["reasons"],
         ]

@@ -17,13 +17,13 @@ from foretell.insight.attribution.direct_logit_attribution import (
     Term,
     head_weights,
 )
-from foretell.insight.explain.explain_outcome import HEAD, MEAN_OF_LABELS, WEIGHT
+from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, TASK_HEAD, WEIGHT
 from foretell.insight.page.contributions import HEAD_BIAS, part_names, sums_of
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Array, Recording, address_of, to_array
 
 VECTOR = "contributions.vector"
-TASK_VECTOR = f"{HEAD}.{VECTOR}"
+TASK_VECTOR = f"{TASK_HEAD}.{VECTOR}"
 Output = tuple[int, ...]  # the index of an output: (position, token), (label,) or, of tags, (position, label)
 
 
@@ -81,7 +81,7 @@ class LogitReadout(Readout):
 class OutcomeReadout(Readout):
     """The head of a task. The number after the labels is the mean of all."""
 
-    name = f"{HEAD}.contributions"
+    name = f"{TASK_HEAD}.contributions"
 
     def __init__(self, recording: Recording, outcomes: Outcomes):
         self.outcomes, self.length, self.scale = outcomes, len(recording.ids), outcomes.scale

@@ -20,11 +20,11 @@ from foretell.insight.explain.steps import (
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Array, Recording, address_of, to_array
 
-HEAD = "task_head"
+TASK_HEAD = "task_head"
 MEAN_OF_LABELS = "the mean of all labels"
-DIFFERENCE = f"{HEAD}.difference"
-PROBABILITIES, WEIGHT, MEAN = f"{HEAD}.probabilities", f"{HEAD}.weight", f"{HEAD}.mean"
-CONSTANT = f"{HEAD}.constant"
+DIFFERENCE = f"{TASK_HEAD}.difference"
+PROBABILITIES, WEIGHT, MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.weight", f"{TASK_HEAD}.mean"
+CONSTANT = f"{TASK_HEAD}.constant"
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
@@ -54,7 +54,7 @@ class OutcomeExplainer:
         dimensions = (*["position"] * len(tokens), "output")
         num_rows = C + (W > 1)
         kinds = {
-            HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
+            TASK_HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
             DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
             WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
             CONSTANT: NumberKind((), (), self.constant),
@@ -107,11 +107,11 @@ def explain_combination(
     """The mean of all outputs, or the difference of two of these numbers."""
     if len(outputs) == 1:
         columns = {"output": range(len(logits)), "label": list(names), "logit": logits}
-        listing = Listing("", columns, ("logit",), opens={"logit": address_of(HEAD, *position, ":")})
+        listing = Listing("", columns, ("logit",), opens={"logit": address_of(TASK_HEAD, *position, ":")})
         value = listing.sums["logit"] / len(logits)
         return Working([listing, equals(value, "mean =", listing.sums["logit"], "/", len(logits))], value, abs(value))
     a, b = (float([*logits, logits.mean()][output]) for output in outputs)
-    operands = {letter: address_of(HEAD, *position, output) for letter, output in zip("ab", outputs, strict=True)}
+    operands = {letter: address_of(TASK_HEAD, *position, output) for letter, output in zip("ab", outputs, strict=True)}
     return Working([equals(a - b, "a - b =", a, *plus(-b), operands=operands)], a - b, abs(a) + abs(b))
 
 
@@ -150,7 +150,7 @@ def explain_share(names: tuple[str, ...], logits: Array, index: tuple[int, ...])
         "exp": exponentials,
         "probability": exponentials / exponentials.sum(),
     }
-    opens = {"logit": address_of(HEAD, *position, ":"), "probability": address_of(PROBABILITIES, *position, ":")}
+    opens = {"logit": address_of(TASK_HEAD, *position, ":"), "probability": address_of(PROBABILITIES, *position, ":")}
     note = f"exp is of logit - {logits.max():.6f}, the largest"
     listing = Listing(note, columns, ("exp", "probability"), output, opens=opens)
     equation = softmax_equation("probability", exponentials, output, "v")

@@ -22,9 +22,8 @@ from foretell.insight.explain.explain_distribution import (
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
 from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
 from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
-from foretell.insight.explain.explain_outcome import HEAD as TASK_HEAD
+from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
 from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
-from foretell.insight.explain.explain_outcome import explain_outcome
 from foretell.insight.explain.implied_number import ImpliedNumber
 from foretell.insight.explain.steps import (
     Explainer,

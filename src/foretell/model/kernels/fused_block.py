@@ -291,10 +291,10 @@ def can_join(layers: list[Any]) -> bool:
     """True if layers can be packed as one matrix."""
     if any(type(layer) not in FAST or not can_pack(layer) for layer in layers):
         return False
-    return all(kind_of(one) == kind_of(other) for one, other in pairwise(layers))
+    return all(layer_format(one) == layer_format(other) for one, other in pairwise(layers))
 
 
-def kind_of(layer: Any) -> tuple[Any, ...]:
+def layer_format(layer: Any) -> tuple[Any, ...]:
     """The properties that layers packed together have in common."""
     is_float = type(layer) is nn.Linear
     return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
