@@ -603,3 +603,13 @@ def test_a_text_of_short_lines_takes_a_few_times_its_size(tmp_path: Path) -> Non
     tracemalloc.stop()
     assert len(content) == 1_000_000
     assert peak < 12 * len(content)  # StringIO joins 100,000 strings at a time: 6 MB
+
+
+def test_a_disk_image_is_refused_by_its_first_block(tmp_path: Path) -> None:
+    with (tmp_path / "disk.txt").open("wb") as file:
+        file.truncate(2**28)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="line 1: NUL bytes"):
+        TextFile(tmp_path / "disk.txt").text()
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint
-from foretell.runs.run import Run, is_run
+from foretell.runs.run import Run, find_runs, is_run
 
 Save = Callable[..., Checkpoint]
 
@@ -115,3 +116,10 @@ def test_samples_are_kept_by_step(run: Run) -> None:
     run.samples.mkdir()
     run.write_sample(12, "once upon ☃")
     assert (run.samples / "step-000012.txt").read_text(encoding="utf-8") == "once upon ☃"
+
+
+def test_a_run_that_was_being_deleted_is_not_listed(run: Run, tmp_path: Path) -> None:
+    run.write_record({"verb": "train"}, {})
+    leaving = run.directory.with_name(".tmp-run-leaving")
+    shutil.copytree(run.directory, leaving)
+    assert [each.directory for each in find_runs(run.directory.parent)] == [run.directory]

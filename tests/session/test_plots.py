@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foretell.errors import OutputError
+from foretell.errors import Interrupted, OutputError
 from foretell.runs.run import Run
 from foretell.session.plots import (
     HEIGHT,
@@ -30,6 +30,18 @@ METRICS = [{"step": step, "loss": 5.0 / step, "validation_loss": None} for step 
 
 def line(first: float, last: float, count: int = 11) -> list[tuple[float, float]]:
     return [(step * 10.0, first + (last - first) * step / (count - 1)) for step in range(count)]
+
+
+def test_a_signal_while_matplotlib_is_imported_is_not_taken_for_its_absence(tmp_path: Path, monkeypatch):
+    class Stopped:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "matplotlib.figure":
+                raise Interrupted("stopped by SIGTERM", 143)
+
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Stopped(), *sys.meta_path])
+    with pytest.raises(Interrupted):
+        write_png(tmp_path / "loss.png", [("run", METRICS)])
 
 
 def test_a_falling_line_goes_from_the_upper_left_to_the_lower_right():

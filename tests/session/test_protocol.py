@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch import nn
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.data.documents import TextDocument
-from foretell.errors import CheckpointError, ConfigError, ForetellError, UsageError
+from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, OutputError, UsageError
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import FinetuneRequest
@@ -35,6 +36,7 @@ from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
+from foretell.runs.lock import held
 from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
@@ -296,6 +298,39 @@ def test_resuming_is_bit_identical_to_never_stopping_and_needs_only_the_run(kind
     session = run_training(kind.resume(out), Reporter(), resume=True)
     assert session.progress.step == STEPS
     assert results(out) == results(finished)
+
+
+class StoppedAtLastStep(Reporter):
+    """Sends SIGTERM to this process when the figures of the last step are known."""
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        if metrics["step"] == STEPS:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("when", ["in the last step", "after it"])
+def test_a_stop_after_the_last_step_names_the_command_that_completes_the_run(when, kinds, tmp_path, monkeypatch):
+    kind, out, closed = kinds["forecast"], tmp_path / "run", list[str]()
+
+    def stop(training: ForecastTraining, session: Any) -> None:
+        closed.append("")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted, match="--resume auto") as raised:
+        patched.setattr(ForecastTraining, "closed", stop)
+        run_training(kind.make(out), StoppedAtLastStep() if when == "in the last step" else Reporter())
+    assert (raised.value.exit_code, len(closed)) == ((143, 0) if when == "in the last step" else (130, 1))
+    session = run_training(kind.resume(out), Reporter(), resume=True)
+    assert (session.run.best().directory / "intervals.json").is_file()
+
+
+def test_a_directory_stays_while_another_process_has_its_lock(tmp_path):
+    run = tmp_path / "run"
+    with held(run):
+        with pytest.raises(OutputError, match="another process is training"), held(run):
+            pass
+        assert run.is_dir()
+    assert not run.exists()
 
 
 def test_data_that_changed_or_is_gone_is_logged_on_resuming(tmp_path, caplog):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import re
 import stat
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,9 +106,9 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
         if names_file(argument):
             note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
-    if sys.stdin is None:
-        raise DataError("standard input is closed; pipe a text into it, or give the text as an argument")
-    content = sys.stdin.buffer.read(TEXT_LIMIT + 1)
+    from foretell.data.lines import standard_input  # not above: decompressors are not needed for a text in an argument
+
+    content = standard_input().read(TEXT_LIMIT + 1)
     if len(content) > TEXT_LIMIT:
         raise DataError(f"standard input has more than {TEXT_LIMIT:,} bytes")
     return decode_text(content, "standard input")
@@ -167,7 +166,9 @@ def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
     folder = TemporaryDirectory()
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "stdin.csv"
-    path.write_bytes(sys.stdin.buffer.read())
+    from foretell.data.lines import standard_input
+
+    path.write_bytes(standard_input().read())
     return path
 
 

@@ -11,7 +11,8 @@ from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first
 
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
 Depth = Annotated[int, Field(gt=0, le=2**14)]
-Size = Annotated[int, Field(gt=0, le=2**24)]
+LARGEST = 2**24
+Size = Annotated[int, Field(gt=0, le=LARGEST)]
 Scheme = Literal["int8", "int4"]
 
 
@@ -163,7 +164,9 @@ class ModelConfig(Section):
             f"window has {len(self.windows)} entries for {self.num_layers} layers": (
                 len(self.windows) != self.num_layers
             ),
-            "a window must be 1 or more": any(window is not None and window < 1 for window in self.windows),
+            f"a window must be from 1 to {LARGEST:,}": any(
+                window is not None and not 1 <= window <= LARGEST for window in self.windows
+            ),
         }
         raise_first(problems)
         return self

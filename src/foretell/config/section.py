@@ -188,7 +188,7 @@ def _one_line(section: type[BaseModel], findings: Sequence[ErrorDetails], where:
     message = "must be a list" if finding["type"] == "tuple_type" else finding["msg"].removeprefix("Value error, ")
     if finding["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path} = {finding['input']!r}: {message[0].lower() + message[1:]}"
+    return f"{path} = {finding['input']!r:.80}: {message[0].lower() + message[1:]}"
 
 
 def _section_at(section: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -25,6 +25,7 @@ from foretell.errors import DataError, did_you_mean
 STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
+FIRST_BLOCK = 2**13  # bytes in which a file of one long line must have no NUL, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
 # A file that expands more often is refused once these bytes are read; 33 MB of short rows were 2.6 GB of objects
@@ -72,7 +73,7 @@ class TextFile:
     def opened(self) -> Iterator[BinaryIO]:
         """The decompressed content; DataError for a file that cannot be read or is damaged."""
         if self.path is None:
-            yield sys.stdin.buffer
+            yield standard_input()
             return
         with reading(self.path), self._open(self.path) as file:
             yield file
@@ -93,6 +94,9 @@ class TextFile:
         """
         offset = 0
         with self.opened() as file:
+            block = file.peek(FIRST_BLOCK)[:FIRST_BLOCK] if isinstance(file, io.BufferedReader) else b""
+            if b"\0" in block and b"\n" not in block:
+                raise not_text(f"{self}, line 1", block, block.index(b"\0"), 0, advice)
             lines = self._bounded_lines(file, most_bytes) if self.is_compressed else file
             for line_number, line in enumerate(lines, start=1):
                 where = f"{self}, line {line_number}"
@@ -129,6 +133,13 @@ class TextFile:
                     f"{self}: expands to more than {MOST_RATIO} times its size, which no text does; decompress it first"
                 )
             yield line
+
+
+def standard_input() -> Any:
+    """The bytes of standard input, as a buffered file; a DataError where it is closed."""
+    if sys.stdin is None:
+        raise DataError("standard input is closed; pipe something into it, or name a file")
+    return sys.stdin.buffer
 
 
 def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -> DataError:

@@ -33,7 +33,7 @@ LEAST_GAIN = 0.02  # of the error: with less, a forecast stays the model's alone
 class Combination(Section):
     """The share of a forecast that repeats the last `season` values."""
 
-    season: int = Field(gt=0)
+    season: int = Field(gt=0, le=2**24)
     share: float = Field(gt=0, le=1)
     error: float  # on held-out values, in standard deviations of the values before them
     model_error: float  # there, of the model alone

@@ -40,8 +40,8 @@ class CodecConfig(Section):
     """The bins of the codec: how many, how far out, and up to where they are equally wide."""
 
     bins: int = Field(1023, ge=3, le=2**16)  # odd, so that the mean is the middle of a bin
-    limit: float = Field(15.0, gt=0)  # standard deviations from the mean; values further out go to the last bin
-    linear_range: float = Field(1.0, gt=0)  # standard deviations within which bins are about equally wide
+    limit: float = Field(15.0, gt=0, le=1e6)  # standard deviations from the mean; values further out go to the last bin
+    linear_range: float = Field(1.0, ge=1e-6)  # standard deviations within which bins are about equally wide
 
     @model_validator(mode="after")
     def _check(self) -> CodecConfig:
@@ -229,5 +229,5 @@ class SavedCodecConfig(CodecConfig):
     """The entry of the codec in config.json."""
 
     horizon: int | None = Field(gt=0)
-    season: int | None = Field(1, gt=0)
+    season: int | None = Field(1, gt=0, le=2**24)
     format: SeriesFormat = DETECT

@@ -29,12 +29,14 @@ def held(directory: Path) -> Iterator[None]:
         raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
     try:
         take(descriptor, directory)
-        yield
+        try:
+            yield
+        finally:  # only by the process that has the lock: another one may be about to write its first file here
+            with contextlib.suppress(OSError):  # usually not empty
+                for path in new or [directory]:
+                    path.rmdir()
     finally:
         os.close(descriptor)
-        with contextlib.suppress(OSError):  # usually not empty
-            for path in new or [directory]:
-                path.rmdir()
 
 
 def take(descriptor: int, directory: Path) -> None:

@@ -302,6 +302,6 @@ def find_run(argument: str) -> Run:
 def find_runs(folder: Path) -> list[Run]:
     try:
         paths = sorted(folder.iterdir(), key=lambda path: NUMBER.sub(lambda digits: digits[0].zfill(20), path.name))
-        return [Run(path) for path in paths if is_run(path)]
+        return [Run(path) for path in paths if is_run(path) and not is_temporary(path)]
     except OSError as error:
         raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None

@@ -155,6 +155,18 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
         raise TrainingError(f"out of memory after step {progress.step:,}, {advice}") from error
 
 
+@contextmanager
+def explain_stop(run: Run) -> Iterator[None]:
+    """Add to a stop after the last step, during a report or a calibration, how to complete the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as error:
+        code = error.exit_code if isinstance(error, Interrupted) else 128 + signal.SIGINT
+        raise Interrupted(
+            f"stopped after the last step, before the run was complete; complete it with: {resume_command(run)}", code
+        ) from None
+
+
 def advice_on_divergence(run: Run) -> str:
     """The saved checkpoint, and how to start again."""
     return f"{what_is_saved(run)}. Start again with a lower --training.learning-rate and another --out"

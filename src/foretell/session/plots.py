@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import OutputError, UsageError
+from foretell.errors import Interrupted, OutputError, UsageError
 from foretell.files import new_files, printable_name
 from foretell.runs.run import CURVE, Run
 from foretell.typesetting.text import shorten
@@ -129,6 +129,8 @@ def import_figure(path: Path) -> Any:
     """matplotlib's Figure; where its import fails, an `OutputError`."""
     try:
         from matplotlib.figure import Figure  # an optional dependency, and slow to import
+    except Interrupted:
+        raise
     except Exception as error:  # a broken installation can raise anything
         raise OutputError(f"could not draw {path}: matplotlib cannot be imported ({error})") from error
     return Figure

@@ -24,7 +24,7 @@ from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
 from foretell.session.declaration import AnyTask, Machine, Training
-from foretell.session.failures import resume_command, training_in
+from foretell.session.failures import explain_stop, resume_command, training_in
 from foretell.session.machine import check_fits, log_other_machine, resumed_precision, resumed_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -51,7 +51,8 @@ def run_training(
         training.opened(session)
         before(session)
         session.go()
-        training.closed(session)
+        with explain_stop(session.run):
+            training.closed(session)
     return session
 
 

@@ -183,6 +183,8 @@ class Session(Generic[AnyTask]):
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
                 self.stop_early()
+            if stop.number is not None:
+                raise self.interrupted(stop.exit_code)
         if self.progress.step > began and (left := self.pace.seconds_left(self.progress.step)):
             steps = f"{self.progress.step:,} steps"
             logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
@@ -217,7 +219,7 @@ class Session(Generic[AnyTask]):
     def interrupted(self, exit_code: int) -> Interrupted:
         """Save after a signal; the error has the command that resumes."""
         saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
-        if self.progress.step > 0:
+        if self.progress.step > self._saved_step:
             self.save(self.progress)
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code
