@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from foretell.config import Config, ModelConfig, SamplingConfig, Section, check_given, make_section
 from foretell.errors import ConfigError
@@ -68,3 +69,17 @@ def test_a_section_made_with_wrong_values_raises_one_line(section: type[Section]
         section(**values)
     assert "\n" not in str(caught.value)
     assert "validation error" not in str(caught.value)
+
+
+class Named(Section):
+    name: str = "a"
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        raise ValueError(f"unknown name {value}")
+
+
+def test_half_a_surrogate_pair_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match="named holds half a surrogate pair"):
+        make_section(Named, {"name": "\ud800"}, "named")

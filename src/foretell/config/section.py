@@ -149,6 +149,8 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
         return section.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(_one_line(section, error.errors(include_url=False), where)) from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where or 'a value'} holds half a surrogate pair, which is no text") from None
 
 
 def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:

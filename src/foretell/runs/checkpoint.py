@@ -21,7 +21,7 @@ from foretell.files import (
     replaced_name,
     write_json,
 )
-from foretell.manifest import Manifest, write_manifest
+from foretell.manifest import MANIFEST, Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state that one of several processes holds
@@ -63,6 +63,11 @@ class Checkpoint:
 
     def manifest(self) -> Manifest:
         """The sizes and digests of its files; a `CheckpointError` if the manifest is missing or damaged."""
+        if not (self.directory / MANIFEST).exists():
+            raise CheckpointError(
+                f"{self.directory / MANIFEST} is missing, so the checkpoint cannot be checked; a copy without "
+                f"{TRAINING} and {OPTIMIZER} is read as a plain model"
+            )
         manifest = Manifest.read(self.directory)
         manifest.require((TRAINING,))
         manifest.require(optimizer_files(manifest.files))
