@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -150,17 +152,25 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def send_stream(
-    send: Send, parts: AsyncIterator[bytes], headers: dict[str, str], ending: Callable[[dict[str, Any]], bytes]
-) -> None:
-    """Send parts as they come. An error before the first is raised; a later one is the last part, by `ending`."""
-    part = await anext(parts)
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": encoded})
-    await send({"type": "http.response.body", "body": part, "more_body": True})
-    try:
-        async for part in parts:
+@dataclass(frozen=True)
+class Stream:
+    """An answer that is sent in parts as they come. ending: writes an error that is raised after the first part."""
+
+    parts: AsyncGenerator[bytes, None]
+    headers: dict[str, str]
+    ending: Callable[[dict[str, Any]], bytes]
+
+    async def send(self, send: Send, headers: dict[str, str]) -> None:
+        """Send the parts, with further headers. An error before the first part is raised."""
+        encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**self.headers, **headers}.items()]
+        async with aclosing(self.parts) as parts:
+            part = await anext(parts)
+            await send({"type": "http.response.start", "status": 200, "headers": encoded})
             await send({"type": "http.response.body", "body": part, "more_body": True})
-    except Exception as error:
-        await send({"type": "http.response.body", "body": ending(as_api_error(error).to_json()), "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+            try:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except Exception as error:
+                ending = self.ending(as_api_error(error).to_json())
+                await send({"type": "http.response.body", "body": ending, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})

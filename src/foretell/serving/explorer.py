@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -11,7 +11,6 @@ import torch
 from annotated_types import Ge, MaxLen
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
 from foretell.errors import OutputError
@@ -24,15 +23,14 @@ from foretell.insight.page.traced_pass import TracedPass, array
 from foretell.insight.page.write_page import live_files, make_page, values_of_file
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
 from foretell.serving.changes import Patches, replacements
-from foretell.serving.connection import send_stream, until_disconnected
+from foretell.serving.connection import Stream
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.look_request import ChangeRequest, Name
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
-from foretell.serving.server import Server
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.server import PassEndpoint, Server
 
 MOST_KEPT = 32  # passes
 MOST_NEW = 1 / 8  # of a text that is read on: reading more takes a good part of the time of the whole pass
@@ -133,33 +131,30 @@ class GivenUpKVView(KeptKVView):
         return super().extend(layer, key, value)
 
 
-class Explorer:
+class Explorer(PassEndpoint[ExplorerRequest]):
     """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
 
     Every request runs one pass, which records what its sections need. Where a text goes on, the first line has the
     logits after it, from keys and values that were kept.
     """
 
+    request_type = ExplorerRequest
+
     def __init__(self, server: Server):
-        self.server, self.kept = server, KeptPasses()
+        super().__init__(server)
+        self.kept = KeptPasses()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(ExplorerRequest, http)
-        headers = self.server.check_fields(request)
-        served = await self.server.in_worker(partial(self.server.models.of_pass, request))
-        fields = {"content-type": "application/x-ndjson", **headers}
-        with self.server.admitted(http) as key:
-            lines = self._lines(served, request, key)
-            await until_disconnected(send_stream(send, lines, fields, lambda error: to_json(error) + b"\n"), receive)
+    async def respond(self, served: ExploredModel, request: ExplorerRequest, key: str) -> Stream:
+        lines = self._lines(served, request, key)
+        return Stream(lines, {"content-type": "application/x-ndjson"}, lambda error: to_json(error) + b"\n")
 
-    async def _lines(self, served: ExploredModel, request: ExplorerRequest, key: str) -> AsyncIterator[bytes]:
+    async def _lines(self, served: ExploredModel, request: ExplorerRequest, key: str) -> AsyncGenerator[bytes, None]:
         with errors_of("model"):
             page = served.page
         known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
             raise refused("sections", f"{served.name} has no section {unknown!r}")
-        ids = await self.server.in_worker(partial(pass_ids, served, request))
+        ids = await self.server.in_worker(pass_ids, served, request)
         values = needed_values(page, known.values())
         if isinstance(served, ServedModel) and not request.change:
             if "logits" in known:
@@ -174,14 +169,14 @@ class Explorer:
         yield to_json({"pass": {"model": served.name, **pass_outline(traced)}}) + b"\n"
         waiting = [known[name] for name in request.sections]
         while waiting:
-            computed = await self.server.engine.call(partial(compute_some, traced, waiting))
+            computed = await self.server.engine.call(compute_some, traced, waiting)
             for family, index, content in computed:
-                section = await self.server.in_worker(partial(family.pack_live, index, content))
+                section = await self.server.in_worker(family.pack_live, index, content)
                 yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:
         """A line with the logits after ids, before their pass, where they can be read from a kept one."""
-        logits = await self.server.engine.call(partial(self.kept.read_on, served, key, ids))
+        logits = await self.server.engine.call(self.kept.read_on, served, key, ids)
         if logits is None:
             return []
         section = described(pack_exact("logits", array(logits)))
@@ -196,7 +191,7 @@ class Explorer:
             traced = await traced_pass(self.server, served, request, ids, values, view)
         finally:
             view.has_left = True
-        await self.server.engine.call(partial(self.kept.keep, served, key, ids, view.kept))
+        await self.server.engine.call(self.kept.keep, served, key, ids, view.kept)
         return traced
 
 
@@ -241,16 +236,19 @@ class PageFileRequest(PassRequest):
 class PageFile(PassEndpoint[PageFileRequest]):
     """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
 
-    request_type, media_type = PageFileRequest, "text/html"
-    headers: ClassVar = {"content-disposition": "attachment; filename=explorer.html"}
+    request_type = PageFileRequest
+    headers: ClassVar = {
+        "content-type": "text/html; charset=utf-8",
+        "content-disposition": "attachment; filename=explorer.html",
+    }
 
     async def respond(self, served: ExploredModel, request: PageFileRequest, key: str) -> bytes:
         with errors_of("model"):
-            ids = await self.server.in_worker(partial(pass_ids, served, request))
+            ids = await self.server.in_worker(pass_ids, served, request)
             values = values_of_file(served.page, len(ids))
         traced = await traced_pass(self.server, served, request, ids, values)
         for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
-            await self.server.engine.call(partial(traced.lens, point))
+            await self.server.engine.call(traced.lens, point)
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
             choice = {str(name): index for name, index in request.choice.items()}

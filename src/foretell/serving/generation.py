@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
-
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from typing import Any, ClassVar, TypeVar
 
 from foretell.serving.choice import Answer, Choice
-from foretell.serving.connection import send_stream, until_disconnected
+from foretell.serving.connection import Stream
 from foretell.serving.errors import errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ServedModel
 from foretell.serving.requests import GenerationRequest
-from foretell.serving.server import Server
+from foretell.serving.server import Endpoint
 from foretell.serving.tokens import ShownToken
 
 Asked = TypeVar("Asked", bound=GenerationRequest)
 DONE = b"data: [DONE]\n\n"
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
 BYTES_PER_TOKEN = 160  # of an answer with log-probabilities, about
 
 
@@ -38,14 +34,10 @@ class Piece:
     is_first: bool
 
 
-class GenerationEndpoint(ABC, Generic[Asked]):
-    """An ASGI application for one route. Subclasses write the shapes of its answers."""
+class GenerationEndpoint(Endpoint[Asked]):
+    """A route that writes text. Subclasses write the shapes of its answers."""
 
-    request_type: type[Asked]
     prefix: ClassVar[str]  # of the ids of answers
-
-    def __init__(self, server: Server):
-        self.server = server
 
     @abstractmethod
     def prepare(self, served: ServedModel, request: Asked, key: str) -> Answer:
@@ -61,38 +53,25 @@ class GenerationEndpoint(ABC, Generic[Asked]):
     ) -> AsyncIterator[bytes]:
         """The lines of a stream."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(self.request_type, http)
-        headers = self.server.check_fields(request)
-        served = self.server.models.find(request.model)
-        with self.server.admitted(http) as key:
-            answer = await self.server.in_worker(partial(self.prepare, served, request, key))
-            self.server.engine.submit(answer)
-            try:
-                work = self._stream if request.stream else self._answer
-                await until_disconnected(work(answer, request, headers, scope, receive, send), receive)
-            finally:
-                self.server.engine.cancel(answer)
-
-    async def _answer(self, answer: Answer, request: Asked, headers: dict[str, str], *connection: Any) -> None:
-        await answer.ended()
-        common, looks = self.common(answer), await self.looks(answer)
+    async def respond(self, served: ServedModel, request: Asked, key: str) -> bytes | Stream:
+        answer = await self.server.in_worker(self.prepare, served, request, key)
+        if request.stream:
+            return Stream(self._stream(answer, request), EVENTS, lambda error: data(error) + DONE)
+        with self.server.engine.writing(answer):
+            await answer.ended()
+            common, looks = self.common(answer), await self.looks(answer)
         common["foretell"] |= looks
 
         def render() -> bytes:
             return to_json_in_parts({**common, **self.plain(answer, request)})
 
         size = BYTES_PER_TOKEN * answer.num_tokens
-        content = await (self.server.in_worker(render) if looks else self.server.compute(render, size))
-        await Response(content, headers=headers, media_type="application/json")(*connection)
+        return await (self.server.in_worker(render) if looks else self.server.compute(render, size))
 
-    async def _stream(
-        self, answer: Answer, request: Asked, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        events = self.events(answer, request, pieces(answer), self.common(answer))
-        fields = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **headers}
-        await send_stream(send, events, fields, lambda error: data(error) + DONE)
+    async def _stream(self, answer: Answer, request: Asked) -> AsyncGenerator[bytes, None]:
+        with self.server.engine.writing(answer):
+            async for line in self.events(answer, request, pieces(answer), self.common(answer)):
+                yield line
 
     async def looks(self, answer: Answer) -> dict[str, Any]:
         """`foretell.look`: the values of each choice; nothing where none is asked for."""
@@ -123,7 +102,7 @@ class ChoicesEndpoint(GenerationEndpoint[Asked]):
     def plain(self, answer: Answer, request: Asked) -> dict[str, Any]:
         whole = [Piece(each, each.text, each.tokens, each.finish_reason, is_first=True) for each in answer.choices]
         choices = [self.row(piece, answer, request, is_chunk=False) for piece in whole]
-        return {"object": self.names[0], "choices": choices, "usage": usage(answer)}
+        return {"object": self.names[0], "choices": choices, "usage": answer.usage}
 
     async def events(
         self, answer: Answer, request: Asked, pieces: AsyncIterator[Piece], common: dict[str, Any]
@@ -134,49 +113,26 @@ class ChoicesEndpoint(GenerationEndpoint[Asked]):
             yield to_data(self.row(piece, answer, request, is_chunk=True))
         if looks := await self.looks(answer):
             chunk = {**common, "choices": [], "foretell": {**common["foretell"], **looks}}
-            yield await self.server.in_worker(lambda: data(chunk))
+            yield await self.server.in_worker(data, chunk)
         if request.stream_options.include_usage:
-            yield data({**common, "choices": [], "usage": usage(answer)})
+            yield data({**common, "choices": [], "usage": answer.usage})
         yield DONE
 
 
 async def pieces(answer: Answer) -> AsyncIterator[Piece]:
     """The growth of all choices until all have ended; at least one piece for each. Raises the error of the first."""
-    readers = [Reader(choice) for choice in answer.choices]
-    while any(reader.is_open for reader in readers):
+    read = dict.fromkeys(answer.choices, (0, 0))  # the characters and tokens of those that have not ended
+    while read:
         await answer.wait()
         answer.check()
-        for reader in readers:
-            for piece in reader.read():
-                yield piece
-
-
-class Reader:
-    """Reads a choice from where it was."""
-
-    def __init__(self, choice: Choice):
-        self.choice, self.is_open = choice, True
-        self._characters = self._tokens = 0
-
-    def read(self) -> Iterator[Piece]:
-        """The new part, if there is one."""
-        if not self.is_open:
-            return
-        choice, is_first = self.choice, not (self._characters or self._tokens)
-        reason = choice.finish_reason  # before the text: it is set last
-        text, tokens = choice.text[self._characters :], choice.tokens[self._tokens :]
-        if text or tokens or reason is not None:
-            self._characters += len(text)
-            self._tokens += len(tokens)
-            self.is_open = reason is None
-            yield Piece(choice, text, tokens, reason, is_first)
-
-
-def usage(answer: Answer) -> dict[str, int]:
-    """Tokens of the prompts and of all choices; the end token counts."""
-    prompt = sum(map(len, answer.prompts))
-    completion = sum(len(choice.continuation.sequence.generated) for choice in answer.choices)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        for choice, (characters, tokens) in list(read.items()):
+            reason = choice.finish_reason  # before the text: it is set last
+            text, new = choice.text[characters:], choice.tokens[tokens:]
+            if text or new or reason is not None:
+                yield Piece(choice, text, new, reason, is_first=not (characters or tokens))
+            read[choice] = characters + len(text), tokens + len(new)
+            if reason is not None:
+                del read[choice]
 
 
 def rows_as_data(common: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:

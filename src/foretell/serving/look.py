@@ -9,7 +9,6 @@ import base64
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ from foretell.serving.tokens import key_of
 MOST_NUMBERS = 500_000  # of an answer in JSON
 MOST_LENS_POSITIONS = 64
 MOST_WATCHED = 16  # texts of a request
-CallBetweenSteps = Callable[[Callable[[], Any]], Awaitable[Any]]  # `EngineThread.call`
+CallBetweenSteps = Callable[..., Awaitable[Any]]  # `EngineThread.call`
 
 
 def check_look(request: GenerationRequest, served: ServedModel, num_choices: int) -> None:
@@ -97,10 +96,10 @@ class Watch:
         """The values as JSON. Each position of the lens is computed between two steps of the others."""
         parts: dict[str, Any] = {"values": await call(self._values)}
         if self.look.lens:
-            streams = {name: await call(partial(self._whole, name)) for name in self.recorder.structure.stream}
+            streams = {name: await call(self._whole, name) for name in self.recorder.structure.stream}
             first, stream = streams[self.recorder.structure.stream[0]]
             positions = self._positions(first, len(stream))[:MOST_LENS_POSITIONS]
-            parts["lens"] = [await call(partial(self._lens, streams, position)) for position in positions]
+            parts["lens"] = [await call(self._lens, streams, position) for position in positions]
         if self.look.contributions:
             parts["contributions"] = await call(self._contributions)
         if self.look.receipt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -20,7 +19,7 @@ from foretell.serving.look_request import ChangeRequest, Indices
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import check_ids, pass_ids
 from foretell.serving.requests import Id, PassRequest
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.server import PassEndpoint
 
 TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
 EMBEDDING = -1  # the layer before the first
@@ -41,9 +40,9 @@ class PatchMap(PassEndpoint[PatchRequest]):
     request_type = PatchRequest
 
     async def respond(self, served: ExploredModel, request: PatchRequest, key: str) -> bytes:
-        row = await self.server.in_worker(partial(PatchRow, served, request))
+        row = await self.server.in_worker(PatchRow, served, request)
         for positions in row.batches():
-            await self.server.engine.call(partial(row.read, positions))
+            await self.server.engine.call(row.read, positions)
         return to_json(row.to_json())
 
 

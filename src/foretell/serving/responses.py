@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError
-from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
+from foretell.serving.generation import GenerationEndpoint, Piece, data
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import Wanted, chat_of, encode_chat, make_answer
 from foretell.serving.requests import INCLUDED_LOGPROBS, ChatMessage, ResponsesRequest
@@ -127,7 +127,7 @@ class Body:
         return chat_logprobs(tokens, self.answer.model.model.tokenizer)["content"]
 
     def usage(self) -> dict[str, Any]:
-        counts = usage(self.answer)
+        counts = self.answer.usage
         return {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

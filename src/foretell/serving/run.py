@@ -238,8 +238,8 @@ class Run:
         """A few tokens: the first passes pack weights and start the compilation of kernels."""
         request = GenerationRequest(temperature=0, ignore_eos=True)
         answer = make_answer(served, request, Wanted([[0]], WARM_UP_TOKENS, "max_tokens"), "")
-        self.server.engine.submit(answer)
-        await answer.ended()
+        with self.server.engine.writing(answer):
+            await answer.ended()
 
     async def _measure_lag(self) -> None:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import MaxLen, MinLen
@@ -17,7 +16,7 @@ from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.server import PassEndpoint
 from foretell.typesetting.text import expression_lines
 
 MOST_ROWS = 4096  # of a listing; a vocabulary is longer
@@ -39,8 +38,8 @@ class Values(PassEndpoint[ValueRequest]):
     async def respond(self, served: ExploredModel, request: ValueRequest, key: str) -> bytes:
         if not request.address.isprintable():
             raise refused("address", "write one line, with \\n for a line break in a token")
-        ids = await self.server.in_worker(partial(pass_ids, served, request))
-        explanation, is_changed = await self.server.engine.call(partial(explain, served, request, ids))
+        ids = await self.server.in_worker(pass_ids, served, request)
+        explanation, is_changed = await self.server.engine.call(explain, served, request, ids)
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
 
 
