@@ -97,11 +97,6 @@ class Answer:
         return all(choice.has_ended for choice in self.choices)
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompts and of the choices."""
-        return sum(map(len, self.prompts)) + sum(len(choice.tokens) for choice in self.choices)
-
-    @property
     def usage(self) -> dict[str, int]:
         """Tokens of the prompts and of all choices; the end token counts."""
         prompt = sum(map(len, self.prompts))

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from h11 import RemoteProtocolError
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -162,15 +163,17 @@ class Stream:
 
     async def send(self, send: Send, headers: dict[str, str]) -> None:
         """Send the parts, with further headers. An error before the first part is raised."""
-        encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**self.headers, **headers}.items()]
-        async with aclosing(self.parts) as parts:
-            part = await anext(parts)
-            await send({"type": "http.response.start", "status": 200, "headers": encoded})
+
+        async def send_part(part: bytes) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        async with aclosing(self.parts) as parts:
+            first = await anext(parts)
+            await send({"type": "http.response.start", "status": 200, "headers": Headers(self.headers | headers).raw})
+            await send_part(first)
             try:
                 async for part in parts:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await send_part(part)
             except Exception as error:
-                ending = self.ending(as_api_error(error).to_json())
-                await send({"type": "http.response.body", "body": ending, "more_body": True})
+                await send_part(self.ending(as_api_error(error).to_json()))
         await send({"type": "http.response.body", "body": b""})

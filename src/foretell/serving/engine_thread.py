@@ -135,11 +135,9 @@ class EngineThread:
             choice.continuation.sequence.finish_reason = "error"
 
     def _fail(self, schedulers: list[Scheduler], error: Exception, changed: dict[Answer, None]) -> None:
-        for sequence, (answer, choice) in list(self._owners.items()):
+        for answer, choice in list(self._owners.values()):
             if answer.model.scheduler in schedulers:
-                answer.model.scheduler.cancel(sequence)
-                choice.leave()
-                del self._owners[sequence]
+                self._remove(answer, choice)
                 choice.error = error
                 changed[answer] = None
 
@@ -157,9 +155,12 @@ class EngineThread:
 
     def _cancel(self, answer: Answer) -> None:
         for choice in answer.choices:
-            answer.model.scheduler.cancel(choice.continuation.sequence)
-            choice.leave()
-            self._owners.pop(choice.continuation.sequence, None)
+            self._remove(answer, choice)
+
+    def _remove(self, answer: Answer, choice: Choice) -> None:
+        answer.model.scheduler.cancel(choice.continuation.sequence)
+        choice.leave()
+        self._owners.pop(choice.continuation.sequence, None)
 
     def _end(self) -> None:
         self._is_stopping = True

@@ -1,4 +1,4 @@
-"""The live page: its files, the models that it can show, and the sections of a pass over a text."""
+"""The sections of a pass over a text for the live page, and the page of such a pass as a file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, MaxLen
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
 from torch import Tensor
 
 from foretell.errors import OutputError
@@ -20,54 +18,26 @@ from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection, pack_exact
 from foretell.insight.page.sections import find_sections, needed_values
 from foretell.insight.page.traced_pass import TracedPass, array
-from foretell.insight.page.write_page import live_files, make_page, values_of_file
+from foretell.insight.page.write_page import make_page, values_of_file
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
-from foretell.serving.changes import Patches, replacements
+from foretell.serving.changes import Changes
 from foretell.serving.connection import Stream
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.json_bodies import to_json
-from foretell.serving.look_request import ChangeRequest, Name
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
-from foretell.serving.requests import PassRequest
+from foretell.serving.requests import ChangeRequest, Name, PassRequest
 from foretell.serving.server import PassEndpoint, Server
 
 MOST_KEPT = 32  # passes
 MOST_NEW = 1 / 8  # of a text that is read on: reading more takes a good part of the time of the whole pass
 SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
-# Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
-PREFIX = "/page/"
 
 
 class ExplorerRequest(PassRequest):
     """The sections of a pass that the page shows."""
 
     sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
-
-
-class ExplorerFiles:
-    """GET routes without a model."""
-
-    def __init__(self, server: Server):
-        self.server = server
-        self.files = live_files()
-
-    async def page(self, request: HttpRequest) -> Response:
-        """GET / and GET /page/NAME."""
-        name = request.url.path.removeprefix(PREFIX).lstrip("/") or "page.html"
-        if name not in self.files:
-            raise ApiError(404, "this path is not served")
-        headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
-        return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
-
-    async def models(self, request: HttpRequest) -> Response:
-        """GET /explore: the models that the page can show. reads: a text, a source, or values."""
-        return JSONResponse({"models": self.server.models.explored()})
 
 
 class KeptPass(NamedTuple):
@@ -204,10 +174,10 @@ async def traced_pass(
     kv: KVView | None = None,
 ) -> TracedPass:
     """One pass that records these values, between two steps of other requests."""
-    patches = Patches(served, request.change)
+    changes = Changes(served, request.change)
 
     def record() -> TracedPass:
-        replace = replacements(served, request.change, patches, lambda: 0)
+        replace = changes.operations()
         with errors_of("change"):
             return served.page.record(ids, request.text, values, replace, served.look_bytes, kv)
 
@@ -260,11 +230,10 @@ class PageFile(PassEndpoint[PageFileRequest]):
 
 def in_words(change: ChangeRequest) -> str:
     """`trunk.blocks.0.attention.core, scale 0, heads 3`; a vector as the number of its entries."""
-    given: dict[str, Any] = change.model_dump(exclude_none=True, exclude={"value"})
-    shown = {
-        name: f"vector of {len(value)} numbers" if name in ("add", "set") and isinstance(value, list) else value
-        for name, value in given.items()
-    }
-    return ", ".join(
-        [change.value, *(f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in shown.items())]
-    )
+    words = [change.value]
+    for name, value in change.model_dump(exclude_none=True, exclude={"value"}).items():
+        if isinstance(value, list):
+            is_vector = name in ("add", "set")
+            value = f"vector of {len(value)} numbers" if is_vector else ", ".join(map(str, value))
+        words.append(f"{name} {value}")
+    return ", ".join(words)

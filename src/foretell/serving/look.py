@@ -24,12 +24,11 @@ from foretell.insight.recorded_values import BudgetError
 from foretell.model.decoder import check_logits
 from foretell.paths import select
 from foretell.safetensors_files import in_safetensors
-from foretell.serving.changes import Patches
+from foretell.serving.changes import Changes
 from foretell.serving.errors import ApiError, errors_of, not_finite, refused
-from foretell.serving.look_request import Look
 from foretell.serving.models import ServedModel
 from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
-from foretell.serving.requests import GenerationRequest
+from foretell.serving.requests import GenerationRequest, Look
 from foretell.serving.tokens import key_of
 
 MOST_NUMBERS = 500_000  # of an answer in JSON
@@ -55,7 +54,7 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
 
 
 def make_recorder(
-    served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, patches: Patches
+    served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, changes: Changes
 ) -> Recorder:
     """The recorder of the values that a request asks for. Raises ApiError for a name that the model lacks."""
     look, structure = request.look or Look(), served.structure
@@ -67,7 +66,7 @@ def make_recorder(
         if names:
             sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt
         return StreamRecorder(served, sequence, budget_bytes, names)
-    return PassRecorder(served, sequence, budget_bytes, names, request.change, patches)
+    return PassRecorder(served, sequence, budget_bytes, names, changes)
 
 
 class Watch:
@@ -79,11 +78,11 @@ class Watch:
         continuation: Continuation,
         request: GenerationRequest,
         budget_bytes: int,
-        patches: Patches,
+        changes: Changes,
     ):
         self.served, self.continuation, self.request = served, continuation, request
         self.sequence, self.look = continuation.sequence, request.look or Look()
-        self.recorder = make_recorder(served, self.sequence, request, budget_bytes, patches)
+        self.recorder = make_recorder(served, self.sequence, request, budget_bytes, changes)
         self.begin, self.end = self.recorder.begin, self.recorder.end
 
     def explained(self, error: Exception) -> Exception:

@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from foretell.serving.connection import Stream, read_body, too_many, until_disconnected
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
-from foretell.serving.json_bodies import parse_json
+from foretell.serving.json_bodies import parse, parse_json
 from foretell.serving.models import ExploredModel, ServedModels
-from foretell.serving.requests import PassRequest, Request, parse
+from foretell.serving.requests import PassRequest, Request
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

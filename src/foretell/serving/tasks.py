@@ -68,7 +68,6 @@ class TaskEndpoint(Endpoint[TaskRequest]):
     def __init__(self, server: Server, path: str):
         super().__init__(server)
         self.path, self.request_type = path, TASK_REQUESTS[path]
-        self.models = {task.name: task for task in server.models.tasks.values() if task.path == path}
 
     async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
         call = self.server.engine.call
@@ -79,15 +78,7 @@ class TaskEndpoint(Endpoint[TaskRequest]):
         return to_json({"object": "list", "model": served.name, "data": rows})
 
     async def find(self, request: TaskRequest) -> ServedTask:
-        name = request.model
-        if not name and len(self.models) == 1:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            known = ", ".join(self.models) or "none"
-            asked = f"no model named {name[:80]!r} answers" if name else "the request names no model for"
-            message = f"{asked} {self.path}, which needs a model tuned for that task; served: {known}"
-            raise ApiError(404, message, "model", "model_not_found")
-        return self.models[name]
+        return self.server.models.find_task(request.model, self.path)
 
 
 def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:

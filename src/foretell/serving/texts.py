@@ -61,10 +61,8 @@ class Embeddings(Endpoint[EmbeddingRequest]):
             raise ApiError(400, "an input is empty; give at least one token", "input")
         texts = [encode(served, text, "input") for text in inputs]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
-            message = (
-                f"a text has {len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
-            )
-            raise ApiError(400, f"{message}; shorten it", "input", "context_length_exceeded")
+            sizes = f"{len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
+            raise ApiError(400, f"a text has {sizes}; shorten it", "input", "context_length_exceeded")
         return texts
 
 

@@ -10,7 +10,7 @@ from annotated_types import MaxLen, MinLen
 from foretell.insight.explain.explanation import Explanation, explain_value
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace
-from foretell.serving.changes import Patches, replacements
+from foretell.serving.changes import Changes
 from foretell.serving.errors import errors_of, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel
@@ -45,7 +45,7 @@ class Values(PassEndpoint[ValueRequest]):
 
 def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
     """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
-    changes = replacements(served, request.change, Patches(served, request.change), lambda: 0)
+    changes = Changes(served, request.change).operations()
     with errors_of("address"), Trace(served.model, replace=changes):
         explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
     return explanation, explanation.name in changes
