@@ -39,7 +39,7 @@ LIMITS = {
     "quantization": (3, 353),
     "runs": (6, 1085),
     "saved_model": (3, 481),
-    "serving": (23, 3152),
+    "serving": (21, 3031),
     "session": (10, 1954),
     "text": (10, 2540),
     "textbook": (5, 1035),

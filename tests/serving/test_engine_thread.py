@@ -10,9 +10,10 @@ import foretell
 from foretell.errors import UsageError
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
+from foretell.serving.json_bodies import parse
 from foretell.serving.models import ModelSettings, ServedModel, serve_model
 from foretell.serving.preparation import Wanted, make_answer
-from foretell.serving.requests import GenerationRequest, parse
+from foretell.serving.requests import GenerationRequest
 
 
 @pytest.fixture(scope="module")

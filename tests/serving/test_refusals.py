@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from foretell.serving.errors import ApiError
-from foretell.serving.requests import ChatRequest, CompletionRequest, parse
+from foretell.serving.json_bodies import parse
+from foretell.serving.requests import ChatRequest, CompletionRequest
 from tests.serving.conftest import LEAKS
 
 DEEP = "[" * 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -99,10 +99,10 @@ class Access:
     def _check_host(self, headers: Headers) -> None:
         """No page of another site may reach a local server: not by a name that it points here, not by a script."""
         host = headers.get("host", "")
-        if self.rules.is_local and name_of(f"//{host}") not in LOOPBACK:
+        if self.rules.is_local and split_address(f"//{host}").hostname not in LOOPBACK:
             raise ApiError(400, "the Host header must be localhost, 127.0.0.1 or [::1]")
         origins = headers.getlist("origin")
-        if any(place_of(origin) != host for origin in origins):
+        if any(split_address(origin).netloc != host for origin in origins):
             raise ApiError(403, "requests from pages of other sites are refused")
 
     def _check_key(self, headers: Headers) -> str:
@@ -125,17 +125,9 @@ def size_of_head(scope: Scope) -> int:
     return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
-def name_of(address: str) -> str:
-    """The host of an address, in lower case; empty where it is malformed."""
+def split_address(address: str) -> SplitResult:
+    """The parts of an address; all are empty where it is malformed."""
     try:
-        return (urlsplit(address).hostname or "").lower()
+        return urlsplit(address)
     except ValueError:
-        return ""
-
-
-def place_of(address: str) -> str:
-    """Host and port of an address; empty where it is malformed, or `null`."""
-    try:
-        return urlsplit(address).netloc
-    except ValueError:
-        return ""
+        return urlsplit("")

@@ -13,29 +13,32 @@ from foretell.model.decoder import HEAD
 from foretell.model.structure import Value
 from foretell.paths import select
 from foretell.serving.errors import errors_of, refused
-from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ExploredModel
+from foretell.serving.requests import ChangeRequest
 
 MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
 MOST_OPERATIONS = 256  # of a pass
 Operation = Callable[[Tensor], Tensor]
 
 
-class Patches:
-    """Values of the unchanged model in passes over the texts of `patch`, for all sequences of a request."""
+class Changes:
+    """The changes of a request, for all its sequences: a text to patch from is read once.
 
-    def __init__(self, served: ExploredModel, changes: list[ChangeRequest]):
-        self.served = served
+    further: a change that is made elsewhere, and whose text is read with the others.
+    """
+
+    def __init__(self, served: ExploredModel, changes: list[ChangeRequest], further: ChangeRequest | None = None):
+        self.served, self.changes = served, changes
         self._globs: dict[str, list[str]] = {}
         self._traces: dict[str, Trace] = {}
-        for change in changes:
+        for change in changes if further is None else [*changes, further]:
             if change.patch is not None:
                 self._globs.setdefault(change.patch, []).append(change.value)
         if len(self._globs) > MOST_PATCHES:
             raise refused("change", f"{len(self._globs)} texts to patch from; at most {MOST_PATCHES}")
 
-    def values(self, text: str, name: str) -> Tensor:
-        """A value in the pass over a text, which is read once; in the thread of the models."""
+    def patch(self, text: str, name: str) -> Tensor:
+        """A value of the unchanged model in a pass over a text; in the thread of the models."""
         if text not in self._traces:
             model = self.served.model
             ids = torch.tensor([model.encode_fitting(text)], device=model.device)
@@ -45,36 +48,33 @@ class Patches:
             self._traces[text] = trace
         return self._traces[text][name]
 
+    def operations(self, start: Callable[[], int] = lambda: 0) -> dict[str, Operation]:
+        """The operations on a pass, by the name of the value. start: gives the position of its first token.
 
-def replacements(
-    served: ExploredModel, changes: list[ChangeRequest], patches: Patches, start: Callable[[], int]
-) -> dict[str, Operation]:
-    """The operations on a pass, by the name of the value. start: gives the position of its first token.
-
-    Raises ApiError for names and axes that the model lacks; patches are read in the thread of the models.
-    """
-    by_name: dict[str, list[Operation]] = {}
-    with errors_of("change"):
-        for change in changes:
-            for name in select(change.value, served.structure.names):
-                operation = operation_of(change, served.structure[name], patches, start)
-                by_name.setdefault(name, []).append(operation)
-    if (count := sum(map(len, by_name.values()))) > MOST_OPERATIONS:
-        raise refused("change", f"{count} operations on values; at most {MOST_OPERATIONS}")
-    return {name: partial(in_turn, operations) for name, operations in by_name.items()}
+        Raises ApiError for names and axes that the model lacks; patches are read in the thread of the models.
+        """
+        by_name: dict[str, list[Operation]] = {}
+        with errors_of("change"):
+            for change in self.changes:
+                for name in select(change.value, self.served.structure.names):
+                    operation = operation_of(change, self.served.structure[name], self, start)
+                    by_name.setdefault(name, []).append(operation)
+        if (count := sum(map(len, by_name.values()))) > MOST_OPERATIONS:
+            raise refused("change", f"{count} operations on values; at most {MOST_OPERATIONS}")
+        return {name: partial(in_turn, operations) for name, operations in by_name.items()}
 
 
-def operation_of(change: ChangeRequest, value: Value, patches: Patches, start: Callable[[], int]) -> Operation:
+def operation_of(change: ChangeRequest, value: Value, changes: Changes, start: Callable[[], int]) -> Operation:
     """The function of a value that a request describes. Raises ApiError for axes that the value lacks."""
     if change.patch is not None and ("T" not in value.dims or "S" in value.dims):
         raise refused("change", f"{value.name} cannot be patched: its numbers do not belong to one position each")
     if value.name == HEAD and (change.patch is not None or change.positions is not None):
         raise refused("change", "the head reads only the last tokens of a pass; change it without patch and positions")
-    patched = None if change.patch is None else patches.values(change.patch, value.name)
-    axes = {"H": change.heads, "E" if value.dims[-1:] == ("E",) else "last": change.neurons, "T": change.positions}
+    patched = None if change.patch is None else changes.patch(change.patch, value.name)
+    axes = {"H": change.heads, "last": change.neurons, "T": change.positions}
     axes = {letter: wanted for letter, wanted in axes.items() if wanted is not None}
     if missing := next((letter for letter in axes if letter not in (*value.dims, "last")), None):
-        what = {"H": "heads", "T": "positions"}.get(missing, "neurons")
+        what = "heads" if missing == "H" else "positions"
         raise refused("change", f"{value.name} has no axis of {what}; its axes are {' '.join(value.dims)}")
 
     def operation(old: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def operation_of(change: ChangeRequest, value: Value, patches: Patches, start: C
             return new
         where = torch.ones(old.shape, dtype=torch.bool)
         for letter, wanted in axes.items():
-            axis = old.dim() - 1 if letter in ("last", "E") else value.dims.index(letter)
+            axis = old.dim() - 1 if letter == "last" else value.dims.index(letter)
             what = f"{value.name} has {old.shape[axis]} {'heads' if letter == 'H' else 'neurons'}"
             where &= on_axis(old.shape, axis, wanted, first if letter == "T" else None, what)
         return torch.where(where.to(old.device), new, old)
@@ -96,11 +96,11 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
     """The whole value after the operation of a request."""
     if patched is not None:
         axis, patched = dims.index("T"), patched.expand(len(old), *patched.shape[1:])
-        known = patched.shape[axis] - start  # positions after the end of that text stay as they are
-        if known < old.shape[axis]:
-            rest = old.narrow(axis, max(0, known), old.shape[axis] - max(0, known))
-            return torch.cat((patched.narrow(axis, start, known), rest), axis) if known > 0 else old
-        return patched.narrow(axis, start, old.shape[axis])
+        known = min(patched.shape[axis] - start, old.shape[axis])
+        if known <= 0:
+            return old
+        rest = old.narrow(axis, known, old.shape[axis] - known)  # after the end of that text
+        return torch.cat((patched.narrow(axis, start, known), rest), axis)
     if change.scale is not None:
         return old * change.scale
     operand = torch.as_tensor(change.add if change.set is None else change.set, dtype=old.dtype, device=old.device)

@@ -97,9 +97,11 @@ class Answer:
         return all(choice.has_ended for choice in self.choices)
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompts and of the choices."""
-        return sum(map(len, self.prompts)) + sum(len(choice.tokens) for choice in self.choices)
+    def usage(self) -> dict[str, int]:
+        """Tokens of the prompts and of all choices; the end token counts."""
+        prompt = sum(map(len, self.prompts))
+        completion = sum(len(choice.continuation.sequence.generated) for choice in self.choices)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     async def wait(self) -> None:
         """Until a choice has grown since the last call."""

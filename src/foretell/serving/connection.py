@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from h11 import RemoteProtocolError
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -150,17 +153,27 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def send_stream(
-    send: Send, parts: AsyncIterator[bytes], headers: dict[str, str], ending: Callable[[dict[str, Any]], bytes]
-) -> None:
-    """Send parts as they come. An error before the first is raised; a later one is the last part, by `ending`."""
-    part = await anext(parts)
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": encoded})
-    await send({"type": "http.response.body", "body": part, "more_body": True})
-    try:
-        async for part in parts:
+@dataclass(frozen=True)
+class Stream:
+    """An answer that is sent in parts as they come. ending: writes an error that is raised after the first part."""
+
+    parts: AsyncGenerator[bytes, None]
+    headers: dict[str, str]
+    ending: Callable[[dict[str, Any]], bytes]
+
+    async def send(self, send: Send, headers: dict[str, str]) -> None:
+        """Send the parts, with further headers. An error before the first part is raised."""
+
+        async def send_part(part: bytes) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
-    except Exception as error:
-        await send({"type": "http.response.body", "body": ending(as_api_error(error).to_json()), "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+
+        async with aclosing(self.parts) as parts:
+            first = await anext(parts)
+            await send({"type": "http.response.start", "status": 200, "headers": Headers(self.headers | headers).raw})
+            await send_part(first)
+            try:
+                async for part in parts:
+                    await send_part(part)
+            except Exception as error:
+                await send_part(self.ending(as_api_error(error).to_json()))
+        await send({"type": "http.response.body", "body": b""})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Sequence
@@ -16,6 +16,7 @@ from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import describe
 
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 class EngineThread:
     """Steps the schedulers of all models, one step each in turn, while there is work.
 
-    The event loop calls `submit`, `cancel` and `call`; none of them waits for a step.
+    The event loop calls `submit`, `writing` and `call`; none of them waits for a step.
     """
 
     def __init__(self, schedulers: Iterable[Scheduler]):
@@ -50,9 +51,14 @@ class EngineThread:
         """Let the sequences of an answer join."""
         self._commands.put(lambda: self._add(answer))
 
-    def cancel(self, answer: Answer) -> None:
-        """End the sequences of an answer and free their blocks; nothing happens for those that have ended."""
-        self._commands.put(lambda: self._cancel(answer))
+    @contextmanager
+    def writing(self, answer: Answer) -> Iterator[None]:
+        """Submit an answer. At the end of the block, its sequences that still run end too, and free their blocks."""
+        self.submit(answer)
+        try:
+            yield
+        finally:
+            self._commands.put(lambda: self._cancel(answer))
 
     def fail_all(self, error: Exception) -> None:
         """End all answers with an error."""
@@ -64,7 +70,7 @@ class EngineThread:
 
         self._commands.put(command)
 
-    async def call(self, function: Callable[[], Result]) -> Result:
+    async def call(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Run a short function between two steps, unless this call is cancelled before. Raises what it raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -73,7 +79,7 @@ class EngineThread:
             if future.cancelled():
                 return
             try:
-                result = function()
+                result = function(*arguments)
             except Exception as error:
                 self._deliver(lambda error=error: future.cancelled() or future.set_exception(error))
             else:
@@ -112,7 +118,7 @@ class EngineThread:
         for event in events:
             if event.sequence in self._owners:
                 answer, choice = self._owners[event.sequence]
-                self._note(choice, partial(choice.take, event))
+                self._note(choice, choice.take, event)
                 changed[answer] = None
         for sequence in scheduler.ended:
             if sequence in self._owners:
@@ -120,20 +126,18 @@ class EngineThread:
                 self._note(choice, choice.end)
                 changed[answer] = None
 
-    def _note(self, choice: Choice, note: Callable[[], None]) -> None:
+    def _note(self, choice: Choice, note: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """Let a choice note something. If that fails, its sequence ends and the others go on."""
         try:
-            note()
+            note(*arguments)
         except Exception as error:
             choice.error = choice.continuation.sequence.error = error
             choice.continuation.sequence.finish_reason = "error"
 
     def _fail(self, schedulers: list[Scheduler], error: Exception, changed: dict[Answer, None]) -> None:
-        for sequence, (answer, choice) in list(self._owners.items()):
+        for answer, choice in list(self._owners.values()):
             if answer.model.scheduler in schedulers:
-                answer.model.scheduler.cancel(sequence)
-                choice.leave()
-                del self._owners[sequence]
+                self._remove(answer, choice)
                 choice.error = error
                 changed[answer] = None
 
@@ -151,9 +155,12 @@ class EngineThread:
 
     def _cancel(self, answer: Answer) -> None:
         for choice in answer.choices:
-            answer.model.scheduler.cancel(choice.continuation.sequence)
-            choice.leave()
-            self._owners.pop(choice.continuation.sequence, None)
+            self._remove(answer, choice)
+
+    def _remove(self, answer: Answer, choice: Choice) -> None:
+        answer.model.scheduler.cancel(choice.continuation.sequence)
+        choice.leave()
+        self._owners.pop(choice.continuation.sequence, None)
 
     def _end(self) -> None:
         self._is_stopping = True

@@ -1,17 +1,14 @@
-"""The live page: its files, the models that it can show, and the sections of a pass over a text."""
+"""The sections of a pass over a text for the live page, and the page of such a pass as a file."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, MaxLen
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
 from foretell.errors import OutputError
@@ -21,55 +18,26 @@ from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection, pack_exact
 from foretell.insight.page.sections import find_sections, needed_values
 from foretell.insight.page.traced_pass import TracedPass, array
-from foretell.insight.page.write_page import live_files, make_page, values_of_file
+from foretell.insight.page.write_page import make_page, values_of_file
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
-from foretell.serving.changes import Patches, replacements
-from foretell.serving.connection import send_stream, until_disconnected
+from foretell.serving.changes import Changes
+from foretell.serving.connection import Stream
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.json_bodies import to_json
-from foretell.serving.look_request import ChangeRequest, Name
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
-from foretell.serving.requests import PassRequest
-from foretell.serving.server import Server
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.requests import ChangeRequest, Name, PassRequest
+from foretell.serving.server import PassEndpoint, Server
 
 MOST_KEPT = 32  # passes
 MOST_NEW = 1 / 8  # of a text that is read on: reading more takes a good part of the time of the whole pass
 SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
-# Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
-PREFIX = "/page/"
 
 
 class ExplorerRequest(PassRequest):
     """The sections of a pass that the page shows."""
 
     sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
-
-
-class ExplorerFiles:
-    """GET routes without a model."""
-
-    def __init__(self, server: Server):
-        self.server = server
-        self.files = live_files()
-
-    async def page(self, request: HttpRequest) -> Response:
-        """GET / and GET /page/NAME."""
-        name = request.url.path.removeprefix(PREFIX).lstrip("/") or "page.html"
-        if name not in self.files:
-            raise ApiError(404, "this path is not served")
-        headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
-        return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
-
-    async def models(self, request: HttpRequest) -> Response:
-        """GET /explore: the models that the page can show. reads: a text, a source, or values."""
-        return JSONResponse({"models": self.server.models.explored()})
 
 
 class KeptPass(NamedTuple):
@@ -133,33 +101,30 @@ class GivenUpKVView(KeptKVView):
         return super().extend(layer, key, value)
 
 
-class Explorer:
+class Explorer(PassEndpoint[ExplorerRequest]):
     """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
 
     Every request runs one pass, which records what its sections need. Where a text goes on, the first line has the
     logits after it, from keys and values that were kept.
     """
 
+    request_type = ExplorerRequest
+
     def __init__(self, server: Server):
-        self.server, self.kept = server, KeptPasses()
+        super().__init__(server)
+        self.kept = KeptPasses()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(ExplorerRequest, http)
-        headers = self.server.check_fields(request)
-        served = await self.server.in_worker(partial(self.server.models.of_pass, request))
-        fields = {"content-type": "application/x-ndjson", **headers}
-        with self.server.admitted(http) as key:
-            lines = self._lines(served, request, key)
-            await until_disconnected(send_stream(send, lines, fields, lambda error: to_json(error) + b"\n"), receive)
+    async def respond(self, served: ExploredModel, request: ExplorerRequest, key: str) -> Stream:
+        lines = self._lines(served, request, key)
+        return Stream(lines, {"content-type": "application/x-ndjson"}, lambda error: to_json(error) + b"\n")
 
-    async def _lines(self, served: ExploredModel, request: ExplorerRequest, key: str) -> AsyncIterator[bytes]:
+    async def _lines(self, served: ExploredModel, request: ExplorerRequest, key: str) -> AsyncGenerator[bytes, None]:
         with errors_of("model"):
             page = served.page
         known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
             raise refused("sections", f"{served.name} has no section {unknown!r}")
-        ids = await self.server.in_worker(partial(pass_ids, served, request))
+        ids = await self.server.in_worker(pass_ids, served, request)
         values = needed_values(page, known.values())
         if isinstance(served, ServedModel) and not request.change:
             if "logits" in known:
@@ -174,14 +139,14 @@ class Explorer:
         yield to_json({"pass": {"model": served.name, **pass_outline(traced)}}) + b"\n"
         waiting = [known[name] for name in request.sections]
         while waiting:
-            computed = await self.server.engine.call(partial(compute_some, traced, waiting))
+            computed = await self.server.engine.call(compute_some, traced, waiting)
             for family, index, content in computed:
-                section = await self.server.in_worker(partial(family.pack_live, index, content))
+                section = await self.server.in_worker(family.pack_live, index, content)
                 yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:
         """A line with the logits after ids, before their pass, where they can be read from a kept one."""
-        logits = await self.server.engine.call(partial(self.kept.read_on, served, key, ids))
+        logits = await self.server.engine.call(self.kept.read_on, served, key, ids)
         if logits is None:
             return []
         section = described(pack_exact("logits", array(logits)))
@@ -196,7 +161,7 @@ class Explorer:
             traced = await traced_pass(self.server, served, request, ids, values, view)
         finally:
             view.has_left = True
-        await self.server.engine.call(partial(self.kept.keep, served, key, ids, view.kept))
+        await self.server.engine.call(self.kept.keep, served, key, ids, view.kept)
         return traced
 
 
@@ -209,10 +174,10 @@ async def traced_pass(
     kv: KVView | None = None,
 ) -> TracedPass:
     """One pass that records these values, between two steps of other requests."""
-    patches = Patches(served, request.change)
+    changes = Changes(served, request.change)
 
     def record() -> TracedPass:
-        replace = replacements(served, request.change, patches, lambda: 0)
+        replace = changes.operations()
         with errors_of("change"):
             return served.page.record(ids, request.text, values, replace, served.look_bytes, kv)
 
@@ -241,16 +206,19 @@ class PageFileRequest(PassRequest):
 class PageFile(PassEndpoint[PageFileRequest]):
     """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
 
-    request_type, media_type = PageFileRequest, "text/html"
-    headers: ClassVar = {"content-disposition": "attachment; filename=explorer.html"}
+    request_type = PageFileRequest
+    headers: ClassVar = {
+        "content-type": "text/html; charset=utf-8",
+        "content-disposition": "attachment; filename=explorer.html",
+    }
 
     async def respond(self, served: ExploredModel, request: PageFileRequest, key: str) -> bytes:
         with errors_of("model"):
-            ids = await self.server.in_worker(partial(pass_ids, served, request))
+            ids = await self.server.in_worker(pass_ids, served, request)
             values = values_of_file(served.page, len(ids))
         traced = await traced_pass(self.server, served, request, ids, values)
         for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
-            await self.server.engine.call(partial(traced.lens, point))
+            await self.server.engine.call(traced.lens, point)
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
             choice = {str(name): index for name, index in request.choice.items()}
@@ -262,11 +230,10 @@ class PageFile(PassEndpoint[PageFileRequest]):
 
 def in_words(change: ChangeRequest) -> str:
     """`trunk.blocks.0.attention.core, scale 0, heads 3`; a vector as the number of its entries."""
-    given: dict[str, Any] = change.model_dump(exclude_none=True, exclude={"value"})
-    shown = {
-        name: f"vector of {len(value)} numbers" if name in ("add", "set") and isinstance(value, list) else value
-        for name, value in given.items()
-    }
-    return ", ".join(
-        [change.value, *(f"{name} {', '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in shown.items())]
-    )
+    words = [change.value]
+    for name, value in change.model_dump(exclude_none=True, exclude={"value"}).items():
+        if isinstance(value, list):
+            is_vector = name in ("add", "set")
+            value = f"vector of {len(value)} numbers" if is_vector else ", ".join(map(str, value))
+        words.append(f"{name} {value}")
+    return ", ".join(words)

@@ -1,29 +1,26 @@
-"""`GenerationEndpoint`: a request becomes sequences, and their text an answer or a stream, until the client leaves."""
+"""Routes that write text: a request becomes sequences, and their text an answer or a stream; completions and chats."""
 
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
-
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from typing import Any, ClassVar, TypeVar
 
 from foretell.serving.choice import Answer, Choice
-from foretell.serving.connection import send_stream, until_disconnected
-from foretell.serving.errors import errors_of
+from foretell.serving.connection import Stream
+from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ServedModel
-from foretell.serving.requests import GenerationRequest
-from foretell.serving.server import Server
-from foretell.serving.tokens import ShownToken
+from foretell.serving.preparation import Wanted, as_list, encode, encode_chat, make_answer
+from foretell.serving.requests import ChatRequest, CompletionRequest, GenerationRequest
+from foretell.serving.server import Endpoint
+from foretell.serving.tokens import ShownToken, chat_logprobs, completion_logprobs, offsets, prompt_logprobs
 
 Asked = TypeVar("Asked", bound=GenerationRequest)
 DONE = b"data: [DONE]\n\n"
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
 BYTES_PER_TOKEN = 160  # of an answer with log-probabilities, about
 
 
@@ -38,14 +35,10 @@ class Piece:
     is_first: bool
 
 
-class GenerationEndpoint(ABC, Generic[Asked]):
-    """An ASGI application for one route. Subclasses write the shapes of its answers."""
+class GenerationEndpoint(Endpoint[Asked]):
+    """A route that writes text. Subclasses write the shapes of its answers."""
 
-    request_type: type[Asked]
     prefix: ClassVar[str]  # of the ids of answers
-
-    def __init__(self, server: Server):
-        self.server = server
 
     @abstractmethod
     def prepare(self, served: ServedModel, request: Asked, key: str) -> Answer:
@@ -56,43 +49,28 @@ class GenerationEndpoint(ABC, Generic[Asked]):
         """The whole answer, without `common` fields."""
 
     @abstractmethod
-    def events(
-        self, answer: Answer, request: Asked, pieces: AsyncIterator[Piece], common: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
+    def events(self, answer: Answer, request: Asked) -> AsyncIterator[bytes]:
         """The lines of a stream."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(self.request_type, http)
-        headers = self.server.check_fields(request)
-        served = self.server.models.find(request.model)
-        with self.server.admitted(http) as key:
-            answer = await self.server.in_worker(partial(self.prepare, served, request, key))
-            self.server.engine.submit(answer)
-            try:
-                work = self._stream if request.stream else self._answer
-                await until_disconnected(work(answer, request, headers, scope, receive, send), receive)
-            finally:
-                self.server.engine.cancel(answer)
-
-    async def _answer(self, answer: Answer, request: Asked, headers: dict[str, str], *connection: Any) -> None:
-        await answer.ended()
-        common, looks = self.common(answer), await self.looks(answer)
+    async def respond(self, served: ServedModel, request: Asked, key: str) -> bytes | Stream:
+        answer = await self.server.in_worker(self.prepare, served, request, key)
+        if request.stream:
+            return Stream(self._stream(answer, request), EVENTS, lambda error: data(error) + DONE)
+        with self.server.engine.writing(answer):
+            await answer.ended()
+            common, looks = self.common(answer), await self.looks(answer)
         common["foretell"] |= looks
 
         def render() -> bytes:
             return to_json_in_parts({**common, **self.plain(answer, request)})
 
-        size = BYTES_PER_TOKEN * answer.num_tokens
-        content = await (self.server.in_worker(render) if looks else self.server.compute(render, size))
-        await Response(content, headers=headers, media_type="application/json")(*connection)
+        size = BYTES_PER_TOKEN * answer.usage["total_tokens"]
+        return await (self.server.in_worker(render) if looks else self.server.compute(render, size))
 
-    async def _stream(
-        self, answer: Answer, request: Asked, headers: dict[str, str], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        events = self.events(answer, request, pieces(answer), self.common(answer))
-        fields = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **headers}
-        await send_stream(send, events, fields, lambda error: data(error) + DONE)
+    async def _stream(self, answer: Answer, request: Asked) -> AsyncGenerator[bytes, None]:
+        with self.server.engine.writing(answer):
+            async for line in self.events(answer, request):
+                yield line
 
     async def looks(self, answer: Answer) -> dict[str, Any]:
         """`foretell.look`: the values of each choice; nothing where none is asked for."""
@@ -111,6 +89,28 @@ class GenerationEndpoint(ABC, Generic[Asked]):
         }
 
 
+async def pieces(answer: Answer) -> AsyncIterator[Piece]:
+    """The growth of all choices until all have ended; at least one piece for each. Raises the error of the first."""
+    read = dict.fromkeys(answer.choices, (0, 0))  # the characters and tokens of those that have not ended
+    while read:
+        await answer.wait()
+        answer.check()
+        for choice, (characters, tokens) in list(read.items()):
+            reason = choice.finish_reason  # before the text: it is set last
+            text, new = choice.text[characters:], choice.tokens[tokens:]
+            if text or new or reason is not None:
+                yield Piece(choice, text, new, reason, is_first=not (characters or tokens))
+            read[choice] = characters + len(text), tokens + len(new)
+            if reason is not None:
+                del read[choice]
+
+
+def data(value: Any, event: str | None = None) -> bytes:
+    """A value as a server-sent event."""
+    line = b"data: " + to_json(value) + b"\n\n"
+    return line if event is None else f"event: {event}\n".encode() + line
+
+
 class ChoicesEndpoint(GenerationEndpoint[Asked]):
     """A route whose answers have `choices`; a chunk of a stream has a piece of one of them."""
 
@@ -123,60 +123,20 @@ class ChoicesEndpoint(GenerationEndpoint[Asked]):
     def plain(self, answer: Answer, request: Asked) -> dict[str, Any]:
         whole = [Piece(each, each.text, each.tokens, each.finish_reason, is_first=True) for each in answer.choices]
         choices = [self.row(piece, answer, request, is_chunk=False) for piece in whole]
-        return {"object": self.names[0], "choices": choices, "usage": usage(answer)}
+        return {"object": self.names[0], "choices": choices, "usage": answer.usage}
 
-    async def events(
-        self, answer: Answer, request: Asked, pieces: AsyncIterator[Piece], common: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
+    async def events(self, answer: Answer, request: Asked) -> AsyncIterator[bytes]:
+        common = self.common(answer)
         common["object"] = self.names[1]
         to_data = rows_as_data(common)
-        async for piece in pieces:
+        async for piece in pieces(answer):
             yield to_data(self.row(piece, answer, request, is_chunk=True))
         if looks := await self.looks(answer):
             chunk = {**common, "choices": [], "foretell": {**common["foretell"], **looks}}
-            yield await self.server.in_worker(lambda: data(chunk))
+            yield await self.server.in_worker(data, chunk)
         if request.stream_options.include_usage:
-            yield data({**common, "choices": [], "usage": usage(answer)})
+            yield data({**common, "choices": [], "usage": answer.usage})
         yield DONE
-
-
-async def pieces(answer: Answer) -> AsyncIterator[Piece]:
-    """The growth of all choices until all have ended; at least one piece for each. Raises the error of the first."""
-    readers = [Reader(choice) for choice in answer.choices]
-    while any(reader.is_open for reader in readers):
-        await answer.wait()
-        answer.check()
-        for reader in readers:
-            for piece in reader.read():
-                yield piece
-
-
-class Reader:
-    """Reads a choice from where it was."""
-
-    def __init__(self, choice: Choice):
-        self.choice, self.is_open = choice, True
-        self._characters = self._tokens = 0
-
-    def read(self) -> Iterator[Piece]:
-        """The new part, if there is one."""
-        if not self.is_open:
-            return
-        choice, is_first = self.choice, not (self._characters or self._tokens)
-        reason = choice.finish_reason  # before the text: it is set last
-        text, tokens = choice.text[self._characters :], choice.tokens[self._tokens :]
-        if text or tokens or reason is not None:
-            self._characters += len(text)
-            self._tokens += len(tokens)
-            self.is_open = reason is None
-            yield Piece(choice, text, tokens, reason, is_first)
-
-
-def usage(answer: Answer) -> dict[str, int]:
-    """Tokens of the prompts and of all choices; the end token counts."""
-    prompt = sum(map(len, answer.prompts))
-    completion = sum(len(choice.continuation.sequence.generated) for choice in answer.choices)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def rows_as_data(common: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
@@ -185,7 +145,81 @@ def rows_as_data(common: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
     return lambda row: head + to_json(row) + b"]}\n\n"
 
 
-def data(value: Any, event: str | None = None) -> bytes:
-    """A value as a server-sent event."""
-    line = b"data: " + to_json(value) + b"\n\n"
-    return line if event is None else f"event: {event}\n".encode() + line
+class Completions(ChoicesEndpoint[CompletionRequest]):
+    """POST /v1/completions: texts, or ids, continued."""
+
+    request_type, prefix = CompletionRequest, "cmpl"
+    names = ("text_completion", "text_completion")
+
+    def prepare(self, served: ServedModel, request: CompletionRequest, key: str) -> Answer:
+        if request.best_of not in (1, request.n):
+            raise ApiError(400, "best_of is not supported; ask for n choices", "best_of", "unsupported_field")
+        given = as_list(request.prompt, "prompt")
+        prompts = [encode(served, prompt, "prompt", request.add_special_tokens) for prompt in given]
+        has_echo = request.echo and request.logprobs is not None
+        wanted = Wanted(
+            prompts,
+            request.max_tokens,
+            "max_tokens",
+            top_logprobs=request.logprobs,
+            prompt_logprobs=request.logprobs if has_echo else request.prompt_logprobs,
+        )
+        return make_answer(served, request, wanted, key)
+
+    def row(self, piece: Piece, answer: Answer, request: CompletionRequest, is_chunk: bool) -> dict[str, Any]:
+        choice, tokenizer = piece.choice, answer.model.model.tokenizer
+        sequence, echoes = choice.continuation.sequence, request.echo and piece.is_first
+        row: dict[str, Any] = {
+            "index": choice.index,
+            "text": choice.prompt_text + piece.text if echoes else piece.text,
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+        }
+        if request.logprobs is not None:
+            rows = [(token.id, len(choice.prompt_text) + token.start, token.logprob) for token in piece.tokens]
+            if echoes:
+                starts = offsets(sequence.prompt, tokenizer)
+                rows = [*zip(sequence.prompt, starts, sequence.prompt_logprobs, strict=True), *rows]
+            row["logprobs"] = completion_logprobs(rows, tokenizer, request.logprobs)
+        if request.return_token_ids:
+            row["token_ids"] = [token.id for token in piece.tokens]
+            row |= {"prompt_token_ids": sequence.prompt} if piece.is_first else {}
+        if piece.is_first and request.prompt_logprobs is not None:
+            row["prompt_logprobs"] = [
+                None if each is None else prompt_logprobs(each, tokenizer) for each in sequence.prompt_logprobs
+            ]
+        return row
+
+
+class Chats(ChoicesEndpoint[ChatRequest]):
+    """POST /v1/chat/completions: conversations, continued by an answer."""
+
+    request_type, prefix = ChatRequest, "chatcmpl"
+    names = ("chat.completion", "chat.completion.chunk")
+
+    def prepare(self, served: ServedModel, request: ChatRequest, key: str) -> Answer:
+        if request.top_logprobs and not request.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
+        limit = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
+        wanted = Wanted(
+            [encode_chat(served, request.messages)],
+            getattr(request, limit),
+            limit,
+            top_logprobs=request.top_logprobs if request.logprobs else None,
+            field="messages",
+            chat=served.chat,
+        )
+        return make_answer(served, request, wanted, key)
+
+    def row(self, piece: Piece, answer: Answer, request: ChatRequest, is_chunk: bool) -> dict[str, Any]:
+        message = {"role": "assistant"} if piece.is_first else {}
+        if piece.text or piece.is_first:
+            message["content"] = piece.text
+        row: dict[str, Any] = {"index": piece.choice.index}
+        row |= {"delta": message} if is_chunk else {"message": {**message, "refusal": None}}
+        row |= {"finish_reason": piece.finish_reason, "logprobs": None}
+        if request.logprobs:
+            row["logprobs"] = chat_logprobs(piece.tokens, answer.model.model.tokenizer)
+        if request.return_token_ids:
+            row["token_ids"] = [token.id for token in piece.tokens]
+        return row

@@ -1,4 +1,4 @@
-"""JSON of requests and answers: refused beyond bounds, and written so that other threads run in between."""
+"""JSON of requests and answers: checked, refused beyond bounds, and written so that other threads run in between."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import re
 import secrets
 import sys
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from foretell.serving.errors import ApiError
 
@@ -20,6 +22,8 @@ CELL = np.frombuffer(b" 0.00000000e+00,", np.uint8)  # a number of an array; JSO
 NULL = np.frombuffer(b"           null,", np.uint8)
 POWERS = 10.0 ** np.arange(-30, 54)  # from 8 - 38 to 8 + 45, for the largest and the smallest float32
 NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # in the locations of pydantic's errors
+Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -33,6 +37,43 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
     return value
+
+
+def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
+    """A request of this kind. Raises ApiError that names the first wrong field."""
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        # A field of several forms fails in all of them: a bound exceeded tells more than a wrong type, and among wrong
+        # types the innermost
+        innermost = max(errors, key=lambda each: len(each["loc"]))
+        first = next((each for each in errors if not each["type"].endswith("_type")), innermost)
+        field, path = str(first["loc"][0]) if first["loc"] else None, path_of(first["loc"])
+        raise ApiError(400, f"{path or 'the body'}: {alternatives(first, errors)}", field) from None
+
+
+def alternatives(first: Any, errors: list[Any]) -> str:
+    """An error of pydantic; of a wrong type, with all types that its place may have."""
+    same = [each for each in errors if path_of(each["loc"]) == path_of(first["loc"])]
+    lines = dict.fromkeys(map(one_line, same if first["type"].endswith("_type") else [first]))
+    return " or ".join(lines).replace(" or input should be", " or")
+
+
+def path_of(location: tuple[int | str, ...]) -> str:
+    """The place of an error, such as `messages[0].role`; pydantic's names for the forms of a field are left out."""
+    names = [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in FORMS)]
+    shown = (f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in names)
+    return "".join(shown).removeprefix(".")
+
+
+def one_line(error: Any) -> str:
+    """An error of pydantic in the words of JSON."""
+    known = {"extra_forbidden": "this field is not known here", "string_too_short": "give at least one character"}
+    known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")
+    message = known.get(error["type"]) or error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def refuse_constant(name: str) -> NoReturn:

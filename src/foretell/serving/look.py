@@ -9,7 +9,6 @@ import base64
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,18 +24,17 @@ from foretell.insight.recorded_values import BudgetError
 from foretell.model.decoder import check_logits
 from foretell.paths import select
 from foretell.safetensors_files import in_safetensors
-from foretell.serving.changes import Patches
+from foretell.serving.changes import Changes
 from foretell.serving.errors import ApiError, errors_of, not_finite, refused
-from foretell.serving.look_request import Look
 from foretell.serving.models import ServedModel
 from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
-from foretell.serving.requests import GenerationRequest
+from foretell.serving.requests import GenerationRequest, Look
 from foretell.serving.tokens import key_of
 
 MOST_NUMBERS = 500_000  # of an answer in JSON
 MOST_LENS_POSITIONS = 64
 MOST_WATCHED = 16  # texts of a request
-CallBetweenSteps = Callable[[Callable[[], Any]], Awaitable[Any]]  # `EngineThread.call`
+CallBetweenSteps = Callable[..., Awaitable[Any]]  # `EngineThread.call`
 
 
 def check_look(request: GenerationRequest, served: ServedModel, num_choices: int) -> None:
@@ -56,7 +54,7 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
 
 
 def make_recorder(
-    served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, patches: Patches
+    served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, changes: Changes
 ) -> Recorder:
     """The recorder of the values that a request asks for. Raises ApiError for a name that the model lacks."""
     look, structure = request.look or Look(), served.structure
@@ -68,7 +66,7 @@ def make_recorder(
         if names:
             sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt
         return StreamRecorder(served, sequence, budget_bytes, names)
-    return PassRecorder(served, sequence, budget_bytes, names, request.change, patches)
+    return PassRecorder(served, sequence, budget_bytes, names, changes)
 
 
 class Watch:
@@ -80,11 +78,11 @@ class Watch:
         continuation: Continuation,
         request: GenerationRequest,
         budget_bytes: int,
-        patches: Patches,
+        changes: Changes,
     ):
         self.served, self.continuation, self.request = served, continuation, request
         self.sequence, self.look = continuation.sequence, request.look or Look()
-        self.recorder = make_recorder(served, self.sequence, request, budget_bytes, patches)
+        self.recorder = make_recorder(served, self.sequence, request, budget_bytes, changes)
         self.begin, self.end = self.recorder.begin, self.recorder.end
 
     def explained(self, error: Exception) -> Exception:
@@ -97,10 +95,10 @@ class Watch:
         """The values as JSON. Each position of the lens is computed between two steps of the others."""
         parts: dict[str, Any] = {"values": await call(self._values)}
         if self.look.lens:
-            streams = {name: await call(partial(self._whole, name)) for name in self.recorder.structure.stream}
+            streams = {name: await call(self._whole, name) for name in self.recorder.structure.stream}
             first, stream = streams[self.recorder.structure.stream[0]]
             positions = self._positions(first, len(stream))[:MOST_LENS_POSITIONS]
-            parts["lens"] = [await call(partial(self._lens, streams, position)) for position in positions]
+            parts["lens"] = [await call(self._lens, streams, position) for position in positions]
         if self.look.contributions:
             parts["contributions"] = await call(self._contributions)
         if self.look.receipt:

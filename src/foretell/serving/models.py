@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from foretell.errors import CheckpointError, TokenizerError, UsageError
 from foretell.files import EXAMPLES, read_json
@@ -33,6 +33,7 @@ from foretell.text.chat_template import ChatFormat, own_template
 
 STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
 LEAST_TOKENS = 256  # that a cache holds, or the whole context
+Found = TypeVar("Found")
 SEVERAL = ("pair", "choice")  # `reads` of tasks on several texts
 TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # of models for a task, by the kind of a part
 
@@ -53,10 +54,9 @@ class ModelSettings:
     look_bytes: int = 64 * 2**20
 
 
-class PageExample(BaseModel):
+class PageExample(BaseModel, extra="forbid", strict=True):
     """A text that the live page offers, with what it shows of it first; token: by default the last."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     title: str = Field(min_length=1, max_length=200)
     text: str = Field(min_length=1, max_length=10_000)
     others: list[str] | None = None  # the second text of a pair, or the answers to a question
@@ -65,10 +65,9 @@ class PageExample(BaseModel):
     token: int | None = None
 
 
-class PageExamples(BaseModel):
+class PageExamples(BaseModel, extra="forbid", strict=True):
     """The content of a file of examples."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     examples: list[PageExample] = Field(max_length=20)
 
 
@@ -241,12 +240,24 @@ class ServedModels:
 
     def find(self, name: str) -> ServedModel:
         """The model of a request. Raises ApiError that lists the names."""
-        if not name and len(self._by_name) == 1:
-            return next(iter(self))
-        if name not in self._by_name and name in self.tasks:
-            raise ApiError(404, f"{name} answers only at {self.tasks[name].path}", "model", "model_not_found")
-        if name not in self._by_name:
-            known = ", ".join(self._by_name) or "no language model"
-            asked = f"no model is named {name[:80]!r}" if name else "the request names no model"
-            raise ApiError(404, f"{asked}; this server has: {known}", "model", "model_not_found")
-        return self._by_name[name]
+        if served := named_or_only(self._by_name, name):
+            return served
+        message = f"no model is named {name[:80]!r}" if name else "the request names no model"
+        message += f"; this server has: {', '.join(self._by_name) or 'no language model'}"
+        if name in self.tasks:
+            message = f"{name} answers only at {self.tasks[name].path}"
+        raise ApiError(404, message, "model", "model_not_found")
+
+    def find_task(self, name: str, path: str) -> ServedTask:
+        """The model of a request to the route of a task. Raises ApiError that lists the names."""
+        tasks = {task.name: task for task in self.tasks.values() if task.path == path}
+        if task := named_or_only(tasks, name):
+            return task
+        asked = f"no model named {name[:80]!r} answers" if name else "the request names no model for"
+        needs = f"which needs a model tuned for that task; served: {', '.join(tasks) or 'none'}"
+        raise ApiError(404, f"{asked} {path}, {needs}", "model", "model_not_found")
+
+
+def named_or_only(models: Mapping[str, Found], name: str) -> Found | None:
+    """The model of this name; without a name, the only one."""
+    return next(iter(models.values())) if not name and len(models) == 1 else models.get(name)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge, Le, MaxLen, MinLen
+from annotated_types import Ge, Le
 from torch import nn
 
 from foretell.errors import CheckpointError
 from foretell.insight.trace import Trace
 from foretell.model.cache import KeptKeys, KeptKVView
-from foretell.serving.changes import Patches, replacements
+from foretell.serving.changes import Changes
 from foretell.serving.errors import errors_of, not_finite, refused
 from foretell.serving.json_bodies import to_json
-from foretell.serving.look_request import ChangeRequest, Indices
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import check_ids, pass_ids
-from foretell.serving.requests import Id, PassRequest
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.requests import ChangeRequest, Id, Indices, PassRequest, Text
+from foretell.serving.server import PassEndpoint
 
 TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
 EMBEDDING = -1  # the layer before the first
@@ -29,7 +27,7 @@ EMBEDDING = -1  # the layer before the first
 class PatchRequest(PassRequest):
     """A row of the map. token: whose logit is shown; by default the most probable one of the unpatched pass."""
 
-    second: Annotated[str, MinLen(1), MaxLen(65_536)]
+    second: Text
     layer: Annotated[int, Ge(EMBEDDING), Le(2**16)]
     positions: Indices
     token: Id | None = None
@@ -41,9 +39,9 @@ class PatchMap(PassEndpoint[PatchRequest]):
     request_type = PatchRequest
 
     async def respond(self, served: ExploredModel, request: PatchRequest, key: str) -> bytes:
-        row = await self.server.in_worker(partial(PatchRow, served, request))
+        row = await self.server.in_worker(PatchRow, served, request)
         for positions in row.batches():
-            await self.server.engine.call(partial(row.read, positions))
+            await self.server.engine.call(row.read, positions)
         return to_json(row.to_json())
 
 
@@ -67,7 +65,7 @@ class PatchRow:
         if request.token is not None:
             check_ids(served, [request.token], "token")
         patch = ChangeRequest(value=self.name, patch=request.second)
-        self.patches = Patches(served, [*request.change, patch])
+        self.changes = Changes(served, request.change, patch)
 
     def batches(self) -> Iterator[list[int]]:
         """The positions in parts that are read at once: a pass reads the text from the first of them."""
@@ -92,7 +90,11 @@ class PatchRow:
         pairs = zip(logits[:, self.token].tolist(), logprobs[:, self.token].tolist(), strict=True)
         self.before, *after = pairs
         for position, (logit, logprob) in zip(positions, after, strict=True):
-            self.effects.append({"position": position, **as_effect(logit, logprob), **self._difference(logit, logprob)})
+            differences = {
+                "logit_difference": logit - self.before[0],
+                "logprob_difference": logprob - self.before[1],
+            }
+            self.effects.append({"position": position, **as_effect(logit, logprob), **differences})
 
     @torch.inference_mode()
     def _pass(self, first: int, positions: list[int]) -> tuple[torch.Tensor, KeptKeys]:
@@ -100,7 +102,7 @@ class PatchRow:
 
         Only the tokens from `first` on are read; those before them do not see the patches.
         """
-        decoder, other = self.served.model.decoder, self.patches.values(self.request.second, self.name)  # (1, T, D)
+        decoder, other = self.served.model.decoder, self.changes.patch(self.request.second, self.name)  # (1, T, D)
 
         def patched(_: nn.Module, __: tuple[Any, ...], stream: torch.Tensor) -> torch.Tensor:
             rows = stream.repeat(1 + len(positions), 1, 1)  # the layers so far have read one row
@@ -109,16 +111,13 @@ class PatchRow:
             return rows
 
         layer = decoder.get_submodule(self.served.structure[self.name].module)
-        replace = replacements(self.served, self.request.change, self.patches, lambda: first)
+        replace = self.changes.operations(lambda: first)
         ids = torch.tensor([self.ids[first:]], device=decoder.device)
         view = KeptKVView(ids, self.keys, first)
         trace = Trace(decoder, replace=replace, structure=self.served.structure)
         with errors_of("change"), trace, layer.register_forward_hook(patched):
             hidden = decoder.hidden(ids, decoder.join(view, [0]))  # (1 + N, T, D)
             return decoder.head(hidden[:, -1:])[:, 0], view.kept
-
-    def _difference(self, logit: float, logprob: float) -> dict[str, float]:
-        return {"logit_difference": logit - self.before[0], "logprob_difference": logprob - self.before[1]}
 
     def to_json(self) -> dict[str, Any]:
         assert self.token is not None, "at least one position is read"

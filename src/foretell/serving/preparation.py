@@ -12,13 +12,20 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import NoRoomError, Rules, Sequence
 from foretell.inference.completion import make_sampling
 from foretell.inference.continuation import Continuation
-from foretell.serving.changes import Patches
+from foretell.serving.changes import Changes
 from foretell.serving.choice import Answer, Choice
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.look import Watch, check_look
-from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ExploredModel, ServedModel, task_path_of
-from foretell.serving.requests import MOST_CHOICES, MOST_PROMPTS, ChatMessage, GenerationRequest, PassRequest, Prompts
+from foretell.serving.requests import (
+    MOST_CHOICES,
+    MOST_PROMPTS,
+    ChangeRequest,
+    ChatMessage,
+    GenerationRequest,
+    PassRequest,
+    Prompts,
+)
 from foretell.text import StopStrings, Tokenizer
 from foretell.text.chat_template import ChatFormat, Message, Role
 from foretell.text.streaming import PIECE_SIZE
@@ -32,6 +39,7 @@ class Wanted:
     """The fields that an endpoint adds to the shared ones of a request.
 
     max_tokens: None is all that fits the context. top_logprobs: None without log-probabilities. field: of the prompts.
+    chat: the template of a conversation, whose stop texts and ids end the answer, too.
     """
 
     prompts: list[list[int]]
@@ -39,9 +47,8 @@ class Wanted:
     max_tokens_field: str
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
-    stop_texts: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()
     field: str = "prompt"
+    chat: ChatFormat | None = None
 
 
 def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted, key: str) -> Answer:
@@ -52,12 +59,8 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
     """
     num_choices = len(wanted.prompts) * request.n
     if num_choices > MOST_CHOICES:
-        raise ApiError(
-            400,
-            f"{len(wanted.prompts)} prompts with n {request.n} are {num_choices} texts; at most "
-            f"{MOST_CHOICES} are written at once",
-            "n",
-        )
+        size = f"{len(wanted.prompts)} prompts with n {request.n} are {num_choices} texts"
+        raise ApiError(400, f"{size}; at most {MOST_CHOICES} are written at once", "n")
     tokenizer = served.model.tokenizer
     seed = secrets.randbelow(2**63) if request.seed is None else request.seed % 2**63
     options = request.sampling()
@@ -67,31 +70,25 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
         sampling = make_sampling({**options, "seed": seed}, tokenizer)
         sampler = Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
     ends = () if request.ignore_eos else tokenizer.end_ids
-    end_ids = frozenset([*ends, *request.stop_token_ids, *wanted.stop_ids])
-    stops = [*request.stop_texts(), *wanted.stop_texts]
+    end_ids, stops = frozenset([*ends, *request.stop_token_ids]), request.stop_texts()
+    if wanted.chat is not None:
+        end_ids, stops = end_ids | wanted.chat.stop_ids, [*stops, *wanted.chat.stop_texts]
     check_look(request, served, num_choices)
     lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
     check_positions(request.change, max(lengths))
-    patches, choices = Patches(served, request.change), []
+    changes, choices = Changes(served, request.change), list[Choice]()
     has_receipt = request.look is not None and request.look.receipt
     if has_receipt:
         _ = served.identity  # reads all weights, here in a worker thread
     for prompt, length in zip(wanted.prompts, lengths, strict=True):
-        limit = length - len(prompt)
-        rules = Rules(
-            sampler,
-            limit,
-            end_ids,
-            top_logprobs=wanted.top_logprobs,
-            prompt_logprobs=wanted.prompt_logprobs,
-            digests=has_receipt,
-        )
+        shown = {"top_logprobs": wanted.top_logprobs, "prompt_logprobs": wanted.prompt_logprobs}
+        rules = Rules(sampler, length - len(prompt), end_ids, digests=has_receipt, **shown)
         for sample in range(request.n):
             sequence = Sequence(prompt, sample, rules=rules, key=key, cache_salt=request.cache_salt)
             continuation = Continuation(tokenizer, sequence, StopStrings(stops))
             watch = None
             if request.is_watched:
-                watch = Watch(served, continuation, request, served.look_bytes // num_choices, patches)
+                watch = Watch(served, continuation, request, served.look_bytes // num_choices, changes)
             choices.append(Choice(len(choices), continuation, watch))
     return Answer(served, choices, wanted.prompts, seed)
 
@@ -173,17 +170,12 @@ def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> li
     return [*tokenizer.start_ids, *ids] if add_special_tokens else ids
 
 
-def chat_of(served: ServedModel) -> ChatFormat:
-    """The template of a model, for conversations."""
-    if served.chat is None:
-        raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
-    return served.chat
-
-
 def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "messages") -> list[int]:
     """The ids of a conversation, up to the beginning of the next answer."""
+    if served.chat is None:
+        raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
     with errors_of(field):
-        return chat_of(served).encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
+        return served.chat.encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
 
 
 def role_of(message: ChatMessage) -> Role:

@@ -14,11 +14,10 @@ from foretell.files import format_bytes
 from foretell.generation.sequence import Sequence
 from foretell.insight.recorded_values import BudgetError
 from foretell.insight.trace import Trace
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import HEAD, Decoder
 from foretell.model.structure import Value
-from foretell.serving.changes import HEAD, Patches, replacements
+from foretell.serving.changes import Changes
 from foretell.serving.errors import errors_of
-from foretell.serving.look_request import ChangeRequest
 from foretell.serving.models import ServedModel
 
 Calls = list[tuple[int, Tensor]]  # the position of the first token of a pass, and a value without its row axis
@@ -97,11 +96,10 @@ class PassRecorder(Recorder):
         sequence: Sequence,
         budget_bytes: int,
         names: list[str],
-        changes: list[ChangeRequest],
-        patches: Patches,
+        changes: Changes,
     ):
         super().__init__(served, sequence, budget_bytes)
-        self.names, self.changes, self.patches = names, changes, patches
+        self.names, self.changes = names, changes
         self._starts: list[int] = []  # the position of the first token of each pass
         self._ends: list[int] = []  # the position after the last one
         self._head_passes: list[int] = []  # the pass of each call of the head
@@ -110,15 +108,11 @@ class PassRecorder(Recorder):
         self.decoder = self.served.scheduler.engine.watched_copy()
         self.sequence.decoder = self.decoder
         with errors_of("change"):
-            replace = replacements(self.served, self.changes, self.patches, lambda: self._starts[-1])
+            replace = self.changes.operations(lambda: self._starts[-1])
             self.trace = Trace(self.decoder, self.names, replace=replace, budget_bytes=self.budget_bytes)
             self._open.enter_context(self.trace)
-        handles = [
-            self.decoder.embed.register_forward_pre_hook(self._note_pass),
-            self.decoder.head.register_forward_pre_hook(lambda *_: self._head_passes.append(len(self._starts) - 1)),
-        ]
-        for handle in handles:
-            self._open.callback(handle.remove)
+        for module, note in ((self.decoder.embed, self._note_pass), (self.decoder.head, self._note_head)):
+            self._open.callback(module.register_forward_pre_hook(note).remove)
 
     def end(self) -> None:
         super().end()
@@ -128,6 +122,9 @@ class PassRecorder(Recorder):
     def _note_pass(self, _: object, inputs: tuple[Any, ...]) -> None:
         self._starts.append(self.sequence.num_cached)
         self._ends.append(self._starts[-1] + inputs[0].shape[1])
+
+    def _note_head(self, *_: object) -> None:
+        self._head_passes.append(len(self._starts) - 1)
 
     def all_calls(self, name: str) -> Calls:
         if name == HEAD:

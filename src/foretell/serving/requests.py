@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, model_validator
 
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse_json
-from foretell.serving.look_request import ChangeRequest, Look
 
 MOST_PROMPTS, MOST_INPUTS, MOST_CHOICES = 128, 2048, 256
 MOST_SCHEMA_BYTES = 16 * 1024
@@ -24,12 +23,20 @@ FIRST_ERROR = Field(fail_fast=True)  # an error for each of a million wrong item
 Ids = Annotated[list[Id], MaxLen(2**20), FIRST_ERROR]
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Prompts = str | Texts | Annotated[Ids, MinLen(1)] | Annotated[list[Ids], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
-Penalty = Annotated[float, Ge(-2), Le(2)]
-FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # in the locations of pydantic's errors
-CONSTRAINTS = ("regex", "json_schema", "structured_outputs", "response_format")
-INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the value of `include` that has an effect
-Asked = TypeVar("Asked", bound="Request")
+Text = Annotated[str, MinLen(1), MaxLen(65_536)]
+Name = Annotated[str, MinLen(1), MaxLen(256)]
 Salt = Annotated[str, MaxLen(256)]
+Indices = Annotated[list[Annotated[int, Ge(0), Le(2**31)]], MinLen(1), MaxLen(4096)]
+Vector = Annotated[list[float], MinLen(1), MaxLen(65_536)]
+Length = Annotated[int, Ge(1), Le(2**31)]
+TopTokens = Annotated[int, Ge(0), Le(20)]
+Penalty = Annotated[float, Ge(-2), Le(2)]
+CONSTRAINTS = ("regex", "json_schema", "structured_outputs", "response_format")
+SAMPLING = {  # fields that are options of `make_sampling` as they are
+    *("temperature", "top_p", "min_p", "min_tokens"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+}
+INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the value of `include` that has an effect
 
 # Fields that would need what a decoder of texts lacks, with the values that ask for nothing
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -67,10 +74,56 @@ IGNORED = frozenset(  # accepted without an effect
 )
 
 
-class Request(BaseModel):
-    """A request. A field that is null counts as left out."""
+class KnownFields(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
+    """A part of a request without unknown fields: a misspelled one would look like a value that is missing."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+class Look(KnownFields):
+    """`look`: the values to return with an answer.
+
+    values: globs of names, as `foretell info --names` lists them. tokens: of the prompt, of the answer, or all.
+    positions: only these, counted from 0. lens: this number of tokens that the stream predicts after every block.
+    contributions: of every head and layer to the logit of the first new token. receipt: digests from
+    which anyone with the model can check the answer.
+    """
+
+    values: Annotated[list[Name], MaxLen(64)] = []
+    tokens: Literal["prompt", "new", "all"] = "all"
+    positions: Indices | None = None
+    lens: TopTokens = 0
+    contributions: bool = False
+    receipt: bool = False
+    format: Literal["json", "safetensors"] = "json"
+
+
+class ChangeRequest(KnownFields):
+    """An entry of `change`: one operation on the values that a glob matches.
+
+    scale: multiply (0 switches a part off). add: add a number or a vector. set: replace by a number or a vector.
+    patch: replace by the value in a pass over this text. heads, neurons, positions: only there.
+    """
+
+    value: Name
+    scale: float | None = None
+    add: float | Vector | None = None
+    set: float | Vector | None = None
+    patch: Text | None = None
+    heads: Indices | None = None
+    neurons: Indices | None = None
+    positions: Indices | None = None
+
+    @model_validator(mode="after")
+    def has_one_operation(self) -> Self:
+        if sum(operand is not None for operand in (self.scale, self.add, self.set, self.patch)) != 1:
+            raise ValueError("give one of scale, add, set and patch")
+        return self
+
+
+ChangeRequests = Annotated[list[ChangeRequest], MaxLen(64)]
+
+
+class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
+    """A request. A field that is null counts as left out."""
 
     model: Annotated[str, MaxLen(1024)] = ""
 
@@ -90,24 +143,20 @@ class PassRequest(Request):
     or the answers to a question. answer: the index of the one whose pass is shown.
     """
 
-    text: Annotated[str, MinLen(1), MaxLen(65_536)]
+    text: Text
     source: Annotated[str, MaxLen(65_536)] = ""
     others: Annotated[list[Annotated[str, MaxLen(65_536)]], MaxLen(32)] = []
     answer: Annotated[int, Ge(0), Lt(32)] = 0
     appended: Annotated[list[Id], MaxLen(4096)] = []
-    change: Annotated[list[ChangeRequest], MaxLen(64)] = []
+    change: ChangeRequests = []
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
+class StreamOptions(BaseModel, strict=True):
     include_usage: bool = False
 
 
-class Structure(BaseModel):
+class Structure(KnownFields):
     """`structured_outputs`: the shape of the answer."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     json_schema: dict[str, Any] | str | None = None
     regex: Annotated[str, MinLen(1), MaxLen(MOST_SCHEMA_BYTES)] | None = None
@@ -141,9 +190,9 @@ class GenerationRequest(Request):
     cache_salt: Salt = ""
     add_special_tokens: bool = True
     return_token_ids: bool = False
-    prompt_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    prompt_logprobs: TopTokens | None = None
     look: Look | None = None
-    change: Annotated[list[ChangeRequest], MaxLen(64)] = []
+    change: ChangeRequests = []
 
     @property
     def is_watched(self) -> bool:
@@ -163,19 +212,13 @@ class GenerationRequest(Request):
         wrong = next((name for name in self.logit_bias if not name.isdecimal() or len(name) > 9), None)
         if wrong is not None:
             raise ApiError(400, f"logit_bias maps token ids to numbers, and {wrong[:20]!r} is not an id", "logit_bias")
-        options: dict[str, Any] = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+        return {
+            **self.model_dump(include=SAMPLING),
             "top_k": self.top_k if self.top_k > 0 else None,
-            "min_p": self.min_p,
             "logit_bias": {int(name): bias for name, bias in self.logit_bias.items()},
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "min_tokens": self.min_tokens,
             "ban": self.bad_words,
+            **self.constraint(),
         }
-        return {**options, **self.constraint()}
 
     def constraint(self) -> dict[str, Any]:
         """The regex or the JSON schema that the answer has to match, from whichever field has it."""
@@ -194,44 +237,43 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Prompts
     max_tokens: Annotated[int, Ge(0), Le(2**31)] = 16
-    logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    logprobs: TopTokens | None = None
     echo: bool = False
     best_of: int = 1
 
 
-class ContentPart(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
+class ContentPart(BaseModel, strict=True):
     type: str
     text: str = ""
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(BaseModel, strict=True):
     """A message; a list of text parts is one text."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     role: str
     content: str | list[ContentPart]
 
 
+Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
+
+
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
-    max_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
-    max_completion_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
+    messages: Messages
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Ge(0), Le(20)] = 0
+    top_logprobs: TopTokens = 0
 
 
 class ResponsesRequest(GenerationRequest):
     """POST /v1/responses, without anything that would need stored state."""
 
-    input: str | Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
+    input: str | Messages
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Ge(1), Le(2**31)] | None = None
-    top_logprobs: Annotated[int, Ge(0), Le(20)] = 0
+    max_output_tokens: Length | None = None
+    top_logprobs: TopTokens = 0
     include: Annotated[list[str], MaxLen(16)] = []
     text: dict[str, Any] = {}
 
@@ -261,7 +303,7 @@ class TokenizeRequest(Request):
     """POST /tokenize: a text, or messages through the chat template."""
 
     prompt: Annotated[str, MaxLen(2**20)] | None = None
-    messages: Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -270,43 +312,6 @@ class DetokenizeRequest(Request):
     """POST /detokenize."""
 
     tokens: Ids
-
-
-def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
-    """A request of this kind. Raises ApiError that names the first wrong field."""
-    given = {name: value for name, value in values.items() if value is not None}
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-        # A field of several forms fails in all of them: a bound exceeded tells more than a wrong type, and among wrong
-        # types the innermost
-        innermost = max(errors, key=lambda each: len(each["loc"]))
-        first = next((each for each in errors if not each["type"].endswith("_type")), innermost)
-        field, path = str(first["loc"][0]) if first["loc"] else None, path_of(first["loc"])
-        raise ApiError(400, f"{path or 'the body'}: {alternatives(first, errors)}", field) from None
-
-
-def alternatives(first: Any, errors: list[Any]) -> str:
-    """An error of pydantic; of a wrong type, with all types that its place may have."""
-    same = [each for each in errors if path_of(each["loc"]) == path_of(first["loc"])]
-    lines = dict.fromkeys(map(one_line, same if first["type"].endswith("_type") else [first]))
-    return " or ".join(lines).replace(" or input should be", " or")
-
-
-def path_of(location: tuple[int | str, ...]) -> str:
-    """The place of an error, such as `messages[0].role`; pydantic's names for the forms of a field are left out."""
-    names = [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in FORMS)]
-    shown = (f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in names)
-    return "".join(shown).removeprefix(".")
-
-
-def one_line(error: Any) -> str:
-    """An error of pydantic in the words of JSON."""
-    known = {"extra_forbidden": "this field is not known here", "string_too_short": "give at least one character"}
-    known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")
-    message = known.get(error["type"]) or error["msg"].removeprefix("Value error, ").replace(" after validation", "")
-    return f"{message[:1].lower()}{message[1:]}"
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
-from foretell.serving.choice import Answer, Choice
+from foretell.serving.choice import Answer
 from foretell.serving.errors import ApiError
-from foretell.serving.generation import GenerationEndpoint, Piece, data, usage
+from foretell.serving.generation import GenerationEndpoint, data, pieces
 from foretell.serving.models import ServedModel
-from foretell.serving.preparation import Wanted, chat_of, encode_chat, make_answer
+from foretell.serving.preparation import Wanted, encode_chat, make_answer
 from foretell.serving.requests import INCLUDED_LOGPROBS, ChatMessage, ResponsesRequest
-from foretell.serving.tokens import chat_logprobs
+from foretell.serving.tokens import ShownToken, chat_logprobs
 
 
 class Responses(GenerationEndpoint[ResponsesRequest]):
@@ -23,7 +24,6 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
     def prepare(self, served: ServedModel, request: ResponsesRequest, key: str) -> Answer:
         if request.n != 1:
             raise ApiError(400, "a response is one message; use /v1/chat/completions for n", "n")
-        form = chat_of(served)
         asks = [ChatMessage(role="user", content=request.input)] if isinstance(request.input, str) else request.input
         told = [] if request.instructions is None else [ChatMessage(role="system", content=request.instructions)]
         wanted = Wanted(
@@ -31,9 +31,8 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
             request.max_output_tokens,
             "max_output_tokens",
             top_logprobs=request.top_logprobs if INCLUDED_LOGPROBS in request.include else None,
-            stop_texts=tuple(form.stop_texts),
-            stop_ids=form.stop_ids,
             field="input",
+            chat=served.chat,
         )
         asked = request.model_copy(update={"response_format": request.text.get("format") or request.response_format})
         return make_answer(served, asked, wanted, key)
@@ -42,16 +41,11 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         body = Body(answer, request)
         return {**body.fields(body.status, [body.message()]), "usage": body.usage()}
 
-    async def events(
-        self, answer: Answer, request: ResponsesRequest, pieces: AsyncIterator[Piece], common: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
-        body, number = Body(answer, request), 0
+    async def events(self, answer: Answer, request: ResponsesRequest) -> AsyncIterator[bytes]:
+        body, common, numbers = Body(answer, request), self.common(answer), count()
 
         def event(kind: str, **fields: Any) -> bytes:
-            nonlocal number
-            line = data({"type": kind, "sequence_number": number, **fields}, kind)
-            number += 1
-            return line
+            return data({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
         part_address = {"item_id": body.message_id, "output_index": 0, "content_index": 0}
         item = {"output_index": 0}
@@ -60,14 +54,13 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
         yield event("response.in_progress", response=opening)
         yield event("response.output_item.added", **item, item=body.message("in_progress", []))
         yield event("response.content_part.added", **part_address, part=body.part("", []))
-        async for piece in pieces:
+        async for piece in pieces(answer):
             if piece.text or piece.tokens:
                 logprobs = body.logprobs(piece.tokens)
                 yield event("response.output_text.delta", **part_address, delta=piece.text, logprobs=logprobs)
-        whole = body.choice
-        logprobs = body.logprobs(whole.tokens)
-        yield event("response.output_text.done", **part_address, text=whole.text, logprobs=logprobs)
-        yield event("response.content_part.done", **part_address, part=body.part(whole.text, logprobs))
+        text, logprobs = body.choice.text, body.logprobs(body.choice.tokens)
+        yield event("response.output_text.done", **part_address, text=text, logprobs=logprobs)
+        yield event("response.content_part.done", **part_address, part=body.part(text, logprobs))
         yield event("response.output_item.done", **item, item=body.message())
         common["foretell"] |= await self.looks(answer)
         closing = {**common, **body.fields(body.status, [body.message()]), "usage": body.usage()}
@@ -78,12 +71,8 @@ class Body:
     """The objects of a response."""
 
     def __init__(self, answer: Answer, request: ResponsesRequest):
-        self.answer, self.request = answer, request
+        self.answer, self.choice, self.request = answer, answer.choices[0], request
         self.message_id = f"msg-{uuid.uuid4().hex}"
-
-    @property
-    def choice(self) -> Choice:
-        return self.answer.choices[0]
 
     @property
     def status(self) -> str:
@@ -123,11 +112,11 @@ class Body:
     def part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
-    def logprobs(self, tokens) -> list[dict[str, Any]]:
+    def logprobs(self, tokens: list[ShownToken]) -> list[dict[str, Any]]:
         return chat_logprobs(tokens, self.answer.model.model.tokenizer)["content"]
 
     def usage(self) -> dict[str, Any]:
-        counts = usage(self.answer)
+        counts = self.answer.usage
         return {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

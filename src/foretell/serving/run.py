@@ -22,10 +22,10 @@ from starlette.types import ASGIApp
 from foretell.errors import OutputError
 from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access, AccessRules
-from foretell.serving.completions import Chats, Completions
 from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
-from foretell.serving.explorer import Explorer, ExplorerFiles, PageFile
+from foretell.serving.explorer import Explorer, PageFile
+from foretell.serving.generation import Chats, Completions
 from foretell.serving.models import ServedModel
 from foretell.serving.patch_map import PatchMap
 from foretell.serving.preparation import Wanted, make_answer
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 def make_app(server: Server, rules: AccessRules) -> ASGIApp:
     tasks: dict[str, ASGIApp] = {path: TaskEndpoint(server, path) for path in TASK_REQUESTS}
-    status, explorer = Status(server), ExplorerFiles(server)
+    status = Status(server)
     asked = {
         "/v1/completions": Completions(server),
         "/v1/chat/completions": Chats(server),
@@ -71,9 +71,9 @@ def make_app(server: Server, rules: AccessRules) -> ASGIApp:
         "/health": status.health,
         "/ready": status.ready,
         "/metrics": status.metrics,
-        "/": explorer.page,
-        "/page/{name:path}": explorer.page,
-        "/explore": explorer.models,
+        "/": status.page,
+        "/page/{name:path}": status.page,
+        "/explore": status.explored,
     }
     read["/v1/tokenizer_info"] = read["/tokenizer_info"]
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in asked.items()]
@@ -238,8 +238,8 @@ class Run:
         """A few tokens: the first passes pack weights and start the compilation of kernels."""
         request = GenerationRequest(temperature=0, ignore_eos=True)
         answer = make_answer(served, request, Wanted([[0]], WARM_UP_TOKENS, "max_tokens"), "")
-        self.server.engine.submit(answer)
-        await answer.ended()
+        with self.server.engine.writing(answer):
+            await answer.ended()
 
     async def _measure_lag(self) -> None:
         while True:

@@ -1,25 +1,30 @@
-"""`Server`: what all routes share: models, their thread, workers, and the count of requests."""
+"""`Server`: what all routes share; `Endpoint`: the base of the routes that read a body."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple
 
 from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from foretell.serving.connection import read_body, too_many
+from foretell.serving.connection import Stream, read_body, too_many, until_disconnected
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
-from foretell.serving.json_bodies import parse_json
-from foretell.serving.models import ServedModels
-from foretell.serving.requests import Request, parse
+from foretell.serving.json_bodies import parse, parse_json
+from foretell.serving.models import ExploredModel, ServedModels
+from foretell.serving.requests import PassRequest, Request
 
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 Asked = TypeVar("Asked", bound=Request)
+AskedPass = TypeVar("AskedPass", bound=PassRequest)
 CLIENT = "foretell.client"  # in the scope of a request: the number of the key that opened it
 LAG_DECAY = 0.9  # per measurement
 WORKERS = 2  # threads that tokenise, render templates, compile schemas, read and write large JSON
@@ -36,7 +41,7 @@ class Limits:
 
 
 class Server:
-    """The state of a server between requests."""
+    """The models, their thread, workers, and the count of requests."""
 
     def __init__(self, models: ServedModels, limits: Limits):
         self.models, self.limits = models, limits
@@ -84,9 +89,9 @@ class Server:
         """Run a function that reads or writes JSON of this size: in a worker thread if it is large."""
         return function() if num_bytes <= INLINE_BYTES else await self.in_worker(function)
 
-    async def in_worker(self, function: Callable[[], Result]) -> Result:
+    async def in_worker(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Run a function in a worker thread. Raises what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, function)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
     def check_fields(self, request: Request) -> dict[str, str]:
         """Headers that name the unknown fields of a request. Raises ApiError for what is refused."""
@@ -101,3 +106,44 @@ class Server:
     def note_lag(self, seconds: float) -> None:
         """Note a delay of the event loop; the gauge keeps the longest of the recent ones."""
         self.loop_lag = max(seconds, LAG_DECAY * self.loop_lag)
+
+
+class Endpoint(ABC, Generic[Asked]):
+    """An ASGI application for one route: it reads a request, and answers it until the client leaves."""
+
+    request_type: type[Asked]
+    headers: ClassVar = {"content-type": "application/json"}  # of an answer that is not a stream
+
+    def __init__(self, server: Server):
+        self.server = server
+
+    async def find(self, request: Asked) -> Any:
+        """The model that answers."""
+        return self.server.models.find(request.model)
+
+    @abstractmethod
+    async def respond(self, served: Any, request: Asked, key: str) -> bytes | Stream:
+        """The answer; given up when the client leaves. key: of the client."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = HttpRequest(scope, receive)
+        request = await self.server.read(self.request_type, http)
+        headers = self.server.check_fields(request)
+        served = await self.find(request)
+
+        async def work(key: str) -> None:
+            answer = await self.respond(served, request, key)
+            if isinstance(answer, Stream):
+                await answer.send(send, headers)
+            else:
+                await Response(answer, headers={**self.headers, **headers})(scope, receive, send)
+
+        with self.server.admitted(http) as key:
+            await until_disconnected(work(key), receive)
+
+
+class PassEndpoint(Endpoint[AskedPass]):
+    """A route about one pass of a language model, or of a model for a task."""
+
+    async def find(self, request: AskedPass) -> ExploredModel:
+        return await self.server.in_worker(self.server.models.of_pass, request)

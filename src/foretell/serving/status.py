@@ -1,4 +1,4 @@
-"""Routes about the server: its models, whether it is alive and ready, its numbers."""
+"""Routes that only read: the models, whether the server is alive and ready, its numbers, the files of the page."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from foretell.insight.page.write_page import live_files
 from foretell.serving.errors import ApiError
 from foretell.serving.models import ServedModel, ServedTask
 from foretell.serving.server import Server
+
+# Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 
 
 class Status:
     """GET routes; none of them waits for a model."""
 
     def __init__(self, server: Server):
-        self.server = server
+        self.server, self.files = server, live_files()
         self.registry = CollectorRegistry()
         self.registry.register(Gauges(server))
 
@@ -71,6 +79,18 @@ class Status:
     async def metrics(self, request: Request) -> Response:
         """GET /metrics, for Prometheus."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def page(self, request: Request) -> Response:
+        """GET / and GET /page/NAME."""
+        name = request.path_params.get("name", "").lstrip("/") or "page.html"
+        if name not in self.files:
+            raise ApiError(404, "this path is not served")
+        headers = {"content-security-policy": POLICY, "cache-control": "no-cache"}
+        return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
+
+    async def explored(self, request: Request) -> Response:
+        """GET /explore: the models that the page can show. reads: a text, a source, or values."""
+        return JSONResponse({"models": self.server.models.explored()})
 
 
 def describe(served: ServedModel | ServedTask) -> dict[str, Any]:

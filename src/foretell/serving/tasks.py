@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedTask
 from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, PassRequest, Request
-from foretell.serving.server import Server
-from foretell.serving.texts import TextEndpoint
+from foretell.serving.server import Endpoint, Server
 
 if TYPE_CHECKING:
     from foretell.translation.translator import Translator
@@ -64,32 +62,23 @@ TASK_REQUESTS: dict[str, type[TaskRequest]] = {
 }
 
 
-class TaskEndpoint(TextEndpoint[TaskRequest]):
+class TaskEndpoint(Endpoint[TaskRequest]):
     """An ASGI application for one task and the models that were trained for it."""
 
     def __init__(self, server: Server, path: str):
         super().__init__(server)
         self.path, self.request_type = path, TASK_REQUESTS[path]
-        self.models = {task.name: task for task in server.models.tasks.values() if task.path == path}
 
     async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
         call = self.server.engine.call
         given = request.named() if isinstance(request, ForecastRequest) else request.input
         inputs = [given] if isinstance(given, str) else given
         with errors_of("series" if isinstance(request, ForecastRequest) else "input"):
-            rows = [await call(partial(served.answer, request, each)) for each in inputs]  # others run in between
+            rows = [await call(served.answer, request, each) for each in inputs]  # others run in between
         return to_json({"object": "list", "model": served.name, "data": rows})
 
     async def find(self, request: TaskRequest) -> ServedTask:
-        name = request.model
-        if not name and len(self.models) == 1:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            known = ", ".join(self.models) or "none"
-            asked = f"no model named {name[:80]!r} answers" if name else "the request names no model for"
-            message = f"{asked} {self.path}, which needs a model tuned for that task; served: {known}"
-            raise ApiError(404, message, "model", "model_not_found")
-        return self.models[name]
+        return self.server.models.find_task(request.model, self.path)
 
 
 def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:

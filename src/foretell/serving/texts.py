@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import base64
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
 import torch
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from foretell.inference.query import POOLINGS
 from foretell.serving.choice import Answer
-from foretell.serving.connection import until_disconnected
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
-from foretell.serving.models import ExploredModel, ServedModel
+from foretell.serving.models import ServedModel
 from foretell.serving.preparation import (
     Wanted,
     as_list,
@@ -34,66 +27,16 @@ from foretell.serving.requests import (
     DetokenizeRequest,
     EmbeddingRequest,
     GenerationRequest,
-    PassRequest,
-    Request,
     ScoreRequest,
     TokenizeRequest,
 )
-from foretell.serving.server import Server
+from foretell.serving.server import Endpoint
 from foretell.serving.tokens import key_of
 
-Asked = TypeVar("Asked", bound=Request)
 BYTES_PER_TOKEN = 80  # of a score
 
 
-class TextEndpoint(ABC, Generic[Asked]):
-    """An ASGI application for one route with a plain answer."""
-
-    request_type: type[Asked]
-    media_type: ClassVar = "application/json"
-    headers: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, server: Server):
-        self.server = server
-
-    @abstractmethod
-    async def respond(self, served: Any, request: Asked, key: str) -> bytes:
-        """The answer; given up when the client leaves."""
-
-    async def find(self, request: Asked) -> Any:
-        """The model that answers."""
-        return self.server.models.find(request.model)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = HttpRequest(scope, receive)
-        request = await self.server.read(self.request_type, http)
-        headers = {**self.server.check_fields(request), **self.headers}
-        served = await self.find(request)
-
-        async def work(key: str) -> None:
-            content = await self.respond(served, request, key)
-            await Response(content, headers=headers, media_type=self.media_type)(scope, receive, send)
-
-        with self.server.admitted(http) as key:
-            await until_disconnected(work(key), receive)
-
-
-AskedPass = TypeVar("AskedPass", bound=PassRequest)
-
-
-class PassEndpoint(TextEndpoint[AskedPass]):
-    """A route about one pass, also of a translation model."""
-
-    async def find(self, request: AskedPass) -> ExploredModel:
-        return await self.server.in_worker(partial(self.server.models.of_pass, request))
-
-
-def list_to_json(rows: Iterable[bytes], fields: dict[str, Any]) -> bytes:
-    """A list object. Its rows are written one by one: while JSON is written, no other thread runs."""
-    return b'{"object":"list","data":[' + b",".join(rows) + b"]," + to_json(fields)[1:]
-
-
-class Embeddings(TextEndpoint[EmbeddingRequest]):
+class Embeddings(Endpoint[EmbeddingRequest]):
     """POST /v1/embeddings: the stream after the last norm, averaged over the text or at its last token."""
 
     request_type = EmbeddingRequest
@@ -102,15 +45,15 @@ class Embeddings(TextEndpoint[EmbeddingRequest]):
         width = served.model.config.width
         if request.dimensions not in (None, width):
             raise ApiError(400, f"dimensions is the width of the model here, {width}", "dimensions")
-        texts = await self.server.in_worker(partial(self._encode, served, request))
+        texts = await self.server.in_worker(self._encode, served, request)
         rows = []
         for index, ids in enumerate(texts):  # one at a time: answers of others are written in between
-            vector = await self.server.engine.call(partial(embedding, served, ids, request.pooling))
+            vector = await self.server.engine.call(embedding, served, ids, request.pooling)
             shown = vector if request.encoding_format == "float" else in_base64(vector)
             rows.append(to_json({"object": "embedding", "index": index, "embedding": shown}))
         count = sum(map(len, texts))
-        numbers = {"prompt_tokens": count, "total_tokens": count}
-        return list_to_json(rows, {"model": served.name, "usage": numbers})
+        fields = to_json({"model": served.name, "usage": {"prompt_tokens": count, "total_tokens": count}})
+        return b'{"object":"list","data":[' + b",".join(rows) + b"]," + fields[1:]
 
     def _encode(self, served: ServedModel, request: EmbeddingRequest) -> list[list[int]]:
         inputs = as_list(request.input, "input", MOST_INPUTS)
@@ -118,10 +61,8 @@ class Embeddings(TextEndpoint[EmbeddingRequest]):
             raise ApiError(400, "an input is empty; give at least one token", "input")
         texts = [encode(served, text, "input") for text in inputs]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
-            message = (
-                f"a text has {len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
-            )
-            raise ApiError(400, f"{message}; shorten it", "input", "context_length_exceeded")
+            sizes = f"{len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
+            raise ApiError(400, f"a text has {sizes}; shorten it", "input", "context_length_exceeded")
         return texts
 
 
@@ -138,27 +79,23 @@ def in_base64(vector: list[float]) -> str:
     return base64.b64encode(torch.tensor(vector, dtype=torch.float32).numpy().astype("<f4").tobytes()).decode()
 
 
-class Scores(TextEndpoint[ScoreRequest]):
+class Scores(Endpoint[ScoreRequest]):
     """POST /v1/score: log-probabilities of texts, or of each continuation after a context."""
 
     request_type = ScoreRequest
 
     async def respond(self, served: ServedModel, request: ScoreRequest, key: str) -> bytes:
-        answer, firsts = await self.server.in_worker(partial(self._prepare, served, request, key))
-        self.server.engine.submit(answer)
-        try:
+        answer, firsts = await self.server.in_worker(self._prepare, served, request, key)
+        with self.server.engine.writing(answer):
             await answer.ended()
-        finally:
-            self.server.engine.cancel(answer)
-        count = sum(map(len, answer.prompts))
-        usage = {"prompt_tokens": count, "completion_tokens": 0, "total_tokens": count}
 
         def render() -> bytes:
             pairs = zip(answer.choices, firsts, strict=True)
             rows = [score_row(choice.index, choice.continuation.sequence, first, served) for choice, first in pairs]
-            return list_to_json(map(to_json, rows), {"model": served.name, "usage": usage})
+            fields = {"model": served.name, "usage": answer.usage}
+            return to_json_in_parts({"object": "list", "data": rows, **fields})
 
-        return await self.server.compute(render, BYTES_PER_TOKEN * count)
+        return await self.server.compute(render, BYTES_PER_TOKEN * answer.usage["prompt_tokens"])
 
     def _prepare(self, served: ServedModel, request: ScoreRequest, key: str) -> tuple[Answer, list[int]]:
         """The texts as sequences that are read and not continued, and the first token of each that is scored."""
@@ -199,13 +136,13 @@ def score_row(index: int, sequence, first: int, served: ServedModel) -> dict[str
     }
 
 
-class Tokenize(TextEndpoint[TokenizeRequest]):
+class Tokenize(Endpoint[TokenizeRequest]):
     """POST /tokenize: the ids of a text or of a conversation."""
 
     request_type = TokenizeRequest
 
     async def respond(self, served: ServedModel, request: TokenizeRequest, key: str) -> bytes:
-        return await self.server.in_worker(partial(self._render, served, request))
+        return await self.server.in_worker(self._render, served, request)
 
     def _render(self, served: ServedModel, request: TokenizeRequest) -> bytes:
         ids = self._encode(served, request)
@@ -233,7 +170,7 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
         return special.get(request.prompt) or encode_text(tokenizer, request.prompt, add_special_tokens=False)
 
 
-class Detokenize(TextEndpoint[DetokenizeRequest]):
+class Detokenize(Endpoint[DetokenizeRequest]):
     """POST /detokenize: the text of ids."""
 
     request_type = DetokenizeRequest

@@ -1,4 +1,4 @@
-"""Tokens as OpenAI's clients read them: text or bytes, offsets, log-probabilities in two shapes."""
+"""Tokens as OpenAI's clients read them: text or bytes, offsets, log-probabilities in three shapes."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer) -> dict[str, 
     for token, value in [*row.top, (row.token, row.logprob)]:
         pairs.setdefault(key_of(token, tokenizer), value)
     return pairs
+
+
+def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    """The likeliest tokens and the prompt's own, by id, as vLLM has them."""
+    ranked = {token: (value, rank) for rank, (token, value) in enumerate(row.top, start=1)}
+    ranked |= {row.token: (row.logprob, row.rank)}
+    return {
+        str(token): {"logprob": value, "rank": rank, "decoded_token": key_of(token, tokenizer)}
+        for token, (value, rank) in ranked.items()
+    }
 
 
 def offsets(ids: list[int], tokenizer: Tokenizer) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import MaxLen, MinLen
@@ -11,13 +10,13 @@ from annotated_types import MaxLen, MinLen
 from foretell.insight.explain.explanation import Explanation, explain_value
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace
-from foretell.serving.changes import Patches, replacements
+from foretell.serving.changes import Changes
 from foretell.serving.errors import errors_of, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
 from foretell.serving.requests import PassRequest
-from foretell.serving.texts import PassEndpoint
+from foretell.serving.server import PassEndpoint
 from foretell.typesetting.text import expression_lines
 
 MOST_ROWS = 4096  # of a listing; a vocabulary is longer
@@ -39,14 +38,14 @@ class Values(PassEndpoint[ValueRequest]):
     async def respond(self, served: ExploredModel, request: ValueRequest, key: str) -> bytes:
         if not request.address.isprintable():
             raise refused("address", "write one line, with \\n for a line break in a token")
-        ids = await self.server.in_worker(partial(pass_ids, served, request))
-        explanation, is_changed = await self.server.engine.call(partial(explain, served, request, ids))
+        ids = await self.server.in_worker(pass_ids, served, request)
+        explanation, is_changed = await self.server.engine.call(explain, served, request, ids)
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
 
 
 def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
     """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
-    changes = replacements(served, request.change, Patches(served, request.change), lambda: 0)
+    changes = Changes(served, request.change).operations()
     with errors_of("address"), Trace(served.model, replace=changes):
         explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
     return explanation, explanation.name in changes
