@@ -313,6 +313,25 @@ def test_a_second_text_that_is_too_short(open_panels):
     assert page.locator("#trouble").is_hidden()
 
 
+def test_an_error_of_a_second_text_names_its_field_and_is_next_to_it(open_panels):
+    page, _ = open_panels(link())
+    page.get_by_text("Add a vector to the stream").click()
+    settled(page)
+    page.locator("#vector-of").select_option("1")
+    click(page, "Add the vector")
+    assert page.locator("#change-vector [role=status]").inner_text() == "Second text: give at least one character"
+    for panel, field, button, result in (
+        ("patch", "second", "Compute the map", "patch-map"),
+        ("compare", "other-text", "Compare", "compared"),
+    ):
+        page.locator(f"#{panel} details").evaluate("details => details.open = true")
+        page.locator(f"#{field}").fill("word " * 200)
+        click(page, button, f"#{panel}", exact=True)
+        label = page.locator(f"label[for={field}]").inner_text()
+        assert f"{label}: 400 tokens do not fit" in page.locator(f"#{result}").inner_text()
+    assert page.locator("#trouble").is_hidden()
+
+
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 

@@ -80,15 +80,17 @@ function showVector(element, data, choice) {
     whose.input.disabled = vectors[what.input.value].section === "head.rows"; // a weight is the same for all texts
     second.hidden = whose.input.disabled || whose.input.value === "0";
   };
+  const problem = make("p", { class: "summary", role: "status" });
   const apply = async () => {
-    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value));
+    fill(problem);
+    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value), (reason) => fill(problem, reason));
     if (!numbers) return;
     const scaled = numbers.map((value) => Number((value * (byId("vector-factor").valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
     await addChange({ value: layers[where.input.value].name, add: scaled, ...(positions.input.value === "1" ? { positions: [token] } : {}) });
   };
   fill(element, make("summary", {}, VECTOR),
     make("div", { class: "editor-row" }, ...what.parts, ...whose.parts), second,
-    make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)));
+    make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)), problem);
   for (const [id, value] of Object.entries(before)) {
     byId(id).value = value;
     if (byId(id).selectedIndex === -1) byId(id).selectedIndex = 0; // the rows of the head come after the pass
@@ -97,16 +99,17 @@ function showVector(element, data, choice) {
   showSecond();
 }
 
-// The numbers of a vector of the shown pass, of a pass over the second text, or their difference; null without one.
-async function vectorOf({ section, row }, whose) {
-  const read = async (fields, at) => {
-    const vectors = (await fetchSections([section], fields))?.get(section);
+// The numbers of a vector of the shown pass, of a pass over the second text, or their difference; null without one, and
+// why to `fail`.
+async function vectorOf({ section, row }, whose, fail) {
+  const read = async (fields, at, label) => {
+    const vectors = (await fetchSections([section], fields, { fail, label }))?.get(section);
     return vectors && vectors.vector(Math.min(at, vectors.shape[0] - 1));
   };
   const own = whose === 1 ? null : await read({}, row);
   if (whose === 0) return own;
   const at = byId("vector-position").valueAsNumber;
-  const other = await read({ text: byId("vector-text").value, appended: [], change: [] }, at >= 0 ? at : Infinity);
+  const other = await read({ text: byId("vector-text").value, appended: [], change: [] }, at >= 0 ? at : Infinity, "Second text");
   return other && (own ? other.map((value, i) => value - own[i]) : other);
 }
 
@@ -141,7 +144,7 @@ function unchangedPass() {
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();
-    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses", ...(shown.data.outcomes ? ["outcomes.logits"] : [])], { change: [] }, cancel.signal) });
+    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses", ...(shown.data.outcomes ? ["outcomes.logits"] : [])], { change: [] }, { signal: cancel.signal }) });
   }
   return original.data;
 }

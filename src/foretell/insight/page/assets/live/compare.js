@@ -48,11 +48,11 @@ export function showCompare(data, choice) {
 
 // The other pass: its logits, and the lens at its last token; null if it cannot be had or compared, and why to `fail`.
 async function otherPass(data, fields, signal, fail) {
-  const outline = await fetchSections([], fields, signal, fail);
+  const outline = await fetchSections([], fields, { signal, fail, label: "Other text" });
   if (!outline) return null;
   const [here, there] = [data, outline].map(outcomesOf);
   if (here !== there) return fail(`${outline.model} predicts ${there}, and ${data.model} ${here}.`);
-  return fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, signal, fail);
+  return fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, { signal, fail });
 }
 
 // What a pass gives probabilities to, in words.

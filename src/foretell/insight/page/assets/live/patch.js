@@ -11,7 +11,7 @@ import { addChange, busy, fetchSections, passFields, session } from "./session.j
 const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 
 let running = new AbortController();
-const map = { key: "", rows: [], positions: [], other: [], second: "" }; // of the last text
+const map = { key: "", problem: "", rows: [], positions: [], other: [], second: "" }; // of the last text
 
 const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
@@ -27,7 +27,8 @@ export function makePatchMap() {
   session.listen((state) => {
     if (document.activeElement !== second) second.value = state.second;
     if (state.second) panel.open = true;
-    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; draw(); }
+    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; }
+    if (!map.key) { map.problem = ""; draw(); }
   });
 }
 
@@ -56,12 +57,13 @@ async function compute() {
   const { data } = shown, second = byId("second").value;
   if (!data) return;
   cancel();
-  const fail = (reason) => { map.key = ""; fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, reason)); };
+  map.problem = "";
+  const fail = (problem) => { Object.assign(map, { key: "", problem }); draw(); };
   if (!second) return fail("Enter a second text.");
   const { signal } = running = new AbortController();
   byId("patch-cancel").disabled = false;
   await busy(signal, async () => {
-    const pass = await fetchSections([], { text: second, appended: [], change: [] }, signal, fail);
+    const pass = await fetchSections([], { text: second, appended: [], change: [] }, { signal, fail, label: "Second text" });
     if (!pass) return;
     const other = pass.tokens.map(({ text }) => text);
     const [from, to] = positionsOf(data, other.length - 1);
@@ -80,8 +82,8 @@ async function compute() {
 }
 
 function draw() {
-  const { rows, positions, other, data, second } = map;
-  if (!map.key) return fill(byId("patch-map"));
+  const { rows, positions, other, data, second, problem } = map;
+  if (!map.key) return fill(byId("patch-map"), ...(problem ? [make("p", { class: "summary", role: "status" }, problem)] : []));
   const largest = Math.max(1e-9, ...rows.flatMap((row) => row.positions.map((cell) => Math.abs(cell.logprob_difference))));
   const cells = [];
   const cell = (row, { position, logprob, logprob_difference: change }) => {

@@ -220,10 +220,12 @@ function oncePerFrame(action) {
   };
 }
 
-// Some sections of the shown pass or, with other fields, of another one; null if they cannot be had.
-export async function fetchSections(sections, fields = {}, signal = running.signal, fail = showProblem) {
+// Some sections of the shown pass or, with other fields, of another one; null if they cannot be had, and why to `fail`.
+// label: of the field of the page that has the text of the other one, which replaces the name in a request.
+export async function fetchSections(sections, fields = {}, { signal = running.signal, fail = showProblem, label = "text" } = {}) {
   let whole = null;
-  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, fail);
+  const named = (reason) => fail(reason.replace(/^text:/, `${label}:`));
+  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, named);
   return signal.aborted ? null : whole;
 }
 
