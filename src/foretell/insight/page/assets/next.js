@@ -103,12 +103,16 @@ const MODELS = { temperature: 1, topK: null, topP: 1, minP: 0 }; // the model's 
 const settings = { ...MODELS }; // as in the URL
 const FIELDS = { temperature: ["temperature", 0, 2], topK: ["top_k", 1, Infinity], topP: ["top_p", 0.01, 1], minP: ["min_p", 0, 1] }; // of the URL, and their limits
 
-function readSettings() {
-  const given = new URLSearchParams(location.hash.slice(1));
+// Takes the settings of the URL. Returns what is wrong with them in words.
+export function readSettings() {
+  const given = new URLSearchParams(location.hash.slice(1)), wrong = [];
   for (const [name, [field, low, high]] of Object.entries(FIELDS)) {
-    const value = given.get(field) ? Math.min(high, Math.max(low, Number(given.get(field)))) : NaN;
-    settings[name] = Number.isFinite(value) ? (name === "topK" ? Math.trunc(value) : value) : MODELS[name];
+    const text = given.get(field), number = text ? Number(text) : NaN, held = Math.min(high, Math.max(low, name === "topK" ? Math.trunc(number) : number));
+    settings[name] = Number.isFinite(held) ? held : MODELS[name];
+    if (text !== null && number !== settings[name]) wrong.push([`${field} ${visible(text)}`, settings[name] === null ? `no ${field}` : `${field} ${settings[name]}`]);
   }
+  const list = (side) => wrong.map((each) => each[side]).join(", ");
+  return wrong.length ? `The link names ${list(0)}, which sampling does not allow. The page uses ${list(1)}.` : "";
 }
 
 function writeSettings() {
@@ -155,7 +159,7 @@ export function showNextEarly(logits, vocabulary, isExact, append) {
 }
 
 // The distribution after the last token, from the logits of the full vocabulary.
-export function showNext(data) {
+export function showNext(data, choice) {
   readSettings();
   byId("next-section").classList.remove("provisional");
   const read = readLogits(data.get("logits").whole), { logits, order, unfiltered } = read;
@@ -176,7 +180,9 @@ export function showNext(data) {
     makeControl({ id: "top-p", label: "Top-p", hint: "keep the most probable tokens up to this total probability", low: 0.01, high: 1, step: 0.01, value: settings.topP, scale: linearScale(0, 1, 0.01), change: set("topP") }),
     makeControl({ id: "min-p", label: "Min-p", hint: "drop tokens below this share of the largest probability", low: 0, high: 1, step: 0.01, value: settings.minP, scale: linearScale(0, 1, 0.01), change: set("minP") }),
   ];
-  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1, 0].forEach((value, i) => controls[i].put(value)) }, "Reset to the model’s distribution");
+  const put = ({ temperature, topK, topP, minP }) => [temperature, topK ?? size, topP, minP].forEach((value, i) => controls[i].put(value));
+  const reset = make("button", { type: "button", class: "plain", onclick: () => put(MODELS) }, "Reset to the model’s distribution");
+  choice.listen((changed) => changed.has("settings") && put({ ...settings }));
   const sample = data.append && make("button", { type: "button", class: "plain", onclick: () => data.append(draw(distribution(logits, order, settings), order)) }, "Sample a token");
   fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
   update();

@@ -43,6 +43,7 @@ export function showChanges(data, choice) {
     const words = { "head-off": `Head ${head} of layer ${layer} off`, "attention-off": `Attention of layer ${layer} off`, "feedforward-off": `Feed-forward of layer ${layer} off`, "neuron-off": `Neuron of layer ${layer} off` };
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
     for (const id of ["feedforward-off", "neuron-change"]) byId(id).hidden = !data.neurons[layer];
+    byId("change-neuron").max = data.shape.feedforward - 1;
     if ((changed.has("token") || changed.has("data")) && vector.open) showVector(vector, data, choice);
     if ((changed.has("data") || (changed.has("token") && data.outcomes?.kind === "tags")) && data.get("losses")) showEffect(data, choice.token);
   });
