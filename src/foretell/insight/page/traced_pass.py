@@ -117,6 +117,12 @@ class PageModel:
         return [index for index, point in enumerate(self.points) if point.layer is not None]
 
     @cached_property
+    def cores(self) -> dict[str, list[str]]:
+        """The paths of the attention cores of each layer: of the decoder, from it to a memory, and of the encoder."""
+        names = {"own": [each.weights for each in self.attention], "cross": self.cross, "encoder": self.encoder}
+        return {kind: [name.removesuffix(".weights") for name in weights] for kind, weights in names.items()}
+
+    @cached_property
     def blocks(self) -> list[list[BlockPart]]:
         """The values of each layer. The stream, queries and keys have other sections."""
         held = {point.name: f"stream.{index}" for index, point in enumerate(self.points)}

@@ -1,8 +1,8 @@
 // Attention of all heads as small maps, and of the chosen head as a large map.
 import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "./colors.js";
-import { firstKey, isKept, isVisible, weight, weightRow } from "./data.js";
+import { firstKey, inCore, isKept, isVisible, weight, weightRow } from "./data.js";
 import { byId, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
-import { addressOf, four, named, short } from "./format.js";
+import { four, named, short } from "./format.js";
 
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
 const THUMB_CELLS = 64; // cells per side of a small map
@@ -125,7 +125,7 @@ export function showMap(data, choice) {
   choice.listen((changed) => {
     if (["layer", "head", "data"].some((name) => changed.has(name))) paintCells();
     if (changed.has("layer") || changed.has("head")) {
-      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head)));
+      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, inCore(data, choice.layer, "weights", choice.head)));
     }
     fill(byId("reading"), ...reading(data, choice));
     paint();
@@ -224,7 +224,7 @@ function reading(data, choice) {
   const pair = `${named(data, token)} → ${named(data, key)}`;
   if (!isVisible(data, choice.layer, token, key)) return [`${pair}: hidden: the key ${key > token ? "comes later" : "is outside the window"}`];
   if (!isKept(data, token)) return [`${pair}: not in this page`];
-  const address = addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head, token, key);
+  const address = inCore(data, choice.layer, "weights", choice.head, token, key);
   return [`${pair}: `, make("span", { "data-address": address }, four(weight(data, choice.layer, choice.head, token, key)))];
 }
 

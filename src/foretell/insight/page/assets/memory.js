@@ -1,6 +1,6 @@
 // The source that a decoder reads: encoder-decoder attention and the encoder's own, with the tokens of both texts.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { argMax, encoderLayer, whyMissing } from "./data.js";
+import { argMax, coreOf, encoderLayer, whyMissing } from "./data.js";
 import { byId, caption, fill, make } from "./dom.js";
 import { addressOf, four, quoted, short, visible } from "./format.js";
 
@@ -26,8 +26,7 @@ function paintMaps(data, choice) {
   const cross = data.get(`memory.cross.${layer}`);
   const encoder = data.get(`memory.encoder.${own}`);
   if (!data.all(`memory.cross.${layer}`, `memory.encoder.${own}`)) return fill(byId("cross-reading"), whyMissing(data));
-  const crossName = addressOf(`trunk.blocks.${layer}.cross_attention.core.weights`, head);
-  const encoderName = addressOf(`encoder.trunk.blocks.${own}.attention.core.weights`, head);
+  const [crossName, encoderName] = [coreOf(data, layer, "cross"), coreOf(data, own, "encoder")].map((core) => addressOf(`${core}.weights`, head));
   fill(byId("cross-title"), `Layer ${layer}, head ${head}: from the translation to the source `, make("code", {}, crossName));
   fill(byId("cross-map"), map("Rows: tokens of the text; columns: tokens of the source", data.tokens, data.memory.tokens,
     (row) => cross.vector(head, row), crossName, token, (row) => choice.set({ token: row })));

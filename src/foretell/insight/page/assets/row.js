@@ -1,7 +1,7 @@
 // One row of attention, of the chosen token in the chosen head: as arcs and as a table.
-import { firstKey, hasOperands, isKept, scaledScores, weightRow } from "./data.js";
+import { firstKey, hasOperands, inCore, isKept, scaledScores, weightRow } from "./data.js";
 import { bar, byId, caption, draw, fill, make, onWidth } from "./dom.js";
-import { addressOf, count, four, named, short, visible } from "./format.js";
+import { count, four, named, short, visible } from "./format.js";
 
 // Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
 const HEIGHT = 190; // of the arcs
@@ -106,12 +106,11 @@ function rowTable(data, choice, byWeight) {
   const own = hasOperands(data, layer) ? scaledScores(data, layer, head, token) : null;
   const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, scaled: own?.[i] }));
   if (byWeight) entries.sort((a, b) => b.weight - a.weight || a.key - b.key);
-  const core = `trunk.blocks.${layer}.attention.core`;
   const line = ({ key, weight, scaled }) => make("tr", { class: key === choice.key ? "chosen" : "" },
     make("td", { class: "number" }, String(key)),
     make("th", { scope: "row" }, make("button", { type: "button", class: "link", onclick: () => choice.set({ key }), "aria-label": `${visible(data.tokens[key].text)}, show its formula` }, make("bdi", { class: "piece" }, visible(data.tokens[key].text)))),
-    ...(own ? [make("td", { class: "number", "data-address": addressOf(`${core}.scaled`, head, token, key) }, four(scaled))] : []),
-    make("td", { class: "number", "data-address": addressOf(`${core}.weights`, head, token, key) }, four(weight)),
+    ...(own ? [make("td", { class: "number", "data-address": inCore(data, layer, "scaled", head, token, key) }, four(scaled))] : []),
+    make("td", { class: "number", "data-address": inCore(data, layer, "weights", head, token, key) }, four(weight)),
     bar(weight));
   const hidden = data.tokens.length - entries.length;
   const words = `Layer ${layer}, head ${head}: ${count(entries.length, "visible key")}${hidden ? `, ${hidden.toLocaleString("en")} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;

@@ -1,6 +1,6 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
-import { argMax, blockOf } from "../data.js";
+import { argMax, blockOf, coreOf } from "../data.js";
 import { byId, caption, fill, make } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
@@ -18,11 +18,11 @@ const removeAt = (index) => session.update({ change: session.state.change.filter
 export function makeChanges() {
   const chips = make("ul", { class: "chips", "aria-label": "Changes" });
   const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0, required: true });
-  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
+  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer)), scale: 0 }); }, { id });
   addPanel("changes", "Change the pass",
     make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
     make("div", { class: "editor-row" },
-      off("head-off", (block, head) => ({ value: `${block}.attention.core`, heads: [head] })),
+      off("head-off", () => ({ value: coreOf(shown.data, shown.choice.layer), heads: [shown.choice.head] })),
       off("attention-off", (block) => ({ value: `${block}.attention` })),
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
       make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
@@ -53,7 +53,7 @@ export function showChanges(data, choice) {
 export function showHeadChange(data, choice) {
   choice.listen((changed) => {
     if (!["layer", "head", "data"].some((name) => changed.has(name))) return;
-    const { layer, head } = choice, value = `${blockOf(data, layer)}.attention.core`;
+    const { layer, head } = choice, value = coreOf(data, layer);
     const own = session.state.change.flatMap((change, index) => (change.value === value && change.heads?.includes(head) ? [chip(change, index)] : []));
     fill(byId("head-change"), own.length ? make("ul", { class: "chips", "aria-label": "Changes of the chosen head" }, ...own)
       : button(`Switch off head ${head} of layer ${layer}`, () => addChange({ value, heads: [head], scale: 0 })));
