@@ -1,6 +1,6 @@
 // The values of the chosen layer in the order of the pass: norms, queries, keys, values, heads, the feed-forward layer.
 import { argMax, encoderLayer, groupOf, streamVector, whyMissing } from "./data.js";
-import { byId, fill, make } from "./dom.js";
+import { byId, fill, hint, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
 
@@ -39,7 +39,7 @@ const inSource = (data, position) => `${quoted(data.memory.tokens[position].text
 function showValues(data, choice, stack, place, name, isWanted) {
   const strips = makeStrips(place, `${stack === ENCODER ? "Encoder, " : ""}${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
   const facts = make("dl", { class: "compared" });
-  const note = make("p", { class: "hint" });
+  const note = hint();
   fill(byId(place), facts, strips.element, note);
   const show = () => {
     byId(`${place}-title`).textContent = `${stack.words(data, choice)}: ${TITLES[name]}`;

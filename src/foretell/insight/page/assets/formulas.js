@@ -1,6 +1,6 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
 import { coreOf, dot, firstKey, groupOf, hasLens, hasOperands, inCore, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
-import { byId, fill, make, math } from "./dom.js";
+import { byId, fill, hint, make, math } from "./dom.js";
 import { addressOf, count, four, named, quoted, storedProbability } from "./format.js";
 
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
@@ -65,7 +65,7 @@ export function showFormulas(data, choice) {
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
 
-const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? make("p", { class: "hint" }, part)
+const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? hint(part)
   : part.className === "equation" ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
 
 function embedding(data, { token }) {
@@ -126,7 +126,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
     make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": ofWeight }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight", "data-address": ofWeight }, four(shares[key - first])))),
-    make("p", { class: "hint" }, "m = ", make("span", { "data-address": ofLargest }, four(largest)),
+    hint("m = ", make("span", { "data-address": ofLargest }, four(largest)),
       ` is the largest scaled attention score of the row; the sum is over ${count(all.length, "visible key")}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
   ];
 }

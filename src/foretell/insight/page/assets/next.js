@@ -1,6 +1,6 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
 import { hasLens, readLens, whyMissing } from "./data.js";
-import { bar, byId, caption, fill, make } from "./dom.js";
+import { bar, barHeading, button, byId, caption, fill, headings, hint, make, tableHead } from "./dom.js";
 import { addressOf, count, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
 
 function sortedIds(logits) {
@@ -84,7 +84,7 @@ const logScale = (high) => ({
 export function barTable(title, rows, digits, { append = null, noun = "Token" } = {}) {
   const piece = ({ id, text }) => {
     const name = make("bdi", { class: "piece" }, visible(text));
-    return append ? make("button", { type: "button", class: "link", title: "Continue with this token", onclick: () => append(id) }, name) : name;
+    return append ? button(name, () => append(id), { class: "link", title: "Continue with this token" }) : name;
   };
   const hasBefore = rows[0]?.before !== undefined;
   const line = ({ id, text, probability, address, mark, before, addressBefore }) => make("tr", mark ? { class: "marked" } : {},
@@ -94,7 +94,7 @@ export function barTable(title, rows, digits, { append = null, noun = "Token" } 
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
-    make("thead", {}, make("tr", {}, ...(hasBefore ? [noun, "Before", "After"] : [noun, "Probability"]).map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    tableHead(...headings(hasBefore ? [noun, "Before", "After"] : [noun, "Probability"]), barHeading()),
     make("tbody", {}, ...rows.map(line)));
 }
 
@@ -181,9 +181,9 @@ export function showNext(data, choice) {
     makeControl({ id: "min-p", label: "Min-p", hint: "drop tokens below this share of the largest probability", low: 0, high: 1, step: 0.01, value: settings.minP, scale: linearScale(0, 1, 0.01), change: set("minP") }),
   ];
   const put = ({ temperature, topK, topP, minP }) => [temperature, topK ?? size, topP, minP].forEach((value, i) => controls[i].put(value));
-  const reset = make("button", { type: "button", class: "plain", onclick: () => put(MODELS) }, "Reset to the model’s distribution");
+  const reset = button("Reset to the model’s distribution", () => put(MODELS));
   choice.listen((changed) => changed.has("settings") && put({ ...settings }));
-  const sample = data.append && make("button", { type: "button", class: "plain", onclick: () => data.append(draw(distribution(logits, order, settings), order)) }, "Sample a token");
+  const sample = data.append && button("Sample a token", () => data.append(draw(distribution(logits, order, settings), order)));
   fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
   update();
 }
@@ -193,9 +193,9 @@ export function showHere(data, choice) {
   const show = () => {
     const position = choice.token;
     byId("here-title").textContent = `After ${named(data, position)}`;
-    if (!hasLens(data, position)) return fill(byId("here"), make("p", { class: "hint" }, "The prediction here is not in this page; it is kept for the last positions."));
+    if (!hasLens(data, position)) return fill(byId("here"), hint("The prediction here is not in this page; it is kept for the last positions."));
     const reading = readLens(data, data.lensPlaces.length - 1, position);
-    if (!reading) return fill(byId("here"), make("p", { class: "hint" }, whyMissing(data)));
+    if (!reading) return fill(byId("here"), hint(whyMissing(data)));
     const { top, following: probability, rank } = reading;
     const following = position < data.last ? data.tokens[position + 1] : null;
     const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following?.id === token.id ? "follows" : "" }));

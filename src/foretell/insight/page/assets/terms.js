@@ -1,6 +1,6 @@
 // The attention score of the chosen pair term by term: q·k is a sum of one product per dimension.
 import { groupOf, hasOperands, inCore, isRounded, isVisible, keyVector, queryVector, whyMissing } from "./data.js";
-import { byId, caption, draw, fill, make, onWidth } from "./dom.js";
+import { barHeading, button, byId, caption, draw, fill, headings, hint, make, onWidth, region, tableHead } from "./dom.js";
 import { four, named } from "./format.js";
 
 const HEIGHT = 150, MARGIN = 14; // pixels
@@ -13,13 +13,13 @@ export function showTerms(data, choice) {
     const { layer, head, token, key } = choice;
     byId("terms-title").textContent = `q·k term by term: ${named(data, token)} → ${named(data, key)} in layer ${layer}, head ${head}`;
     if (!hasOperands(data, layer)) {
-      fill(picture, make("p", { class: "hint" }, whyMissing(data)));
+      fill(picture, hint(whyMissing(data)));
       return fill(table);
     }
     const terms = termsOf(data, choice);
     if (width) fill(picture, chart(data, terms, width));
-    const order = make("button", { type: "button", class: "plain", onclick: () => { bySize = !bySize; show(); } }, bySize ? "Sort by dimension" : "Sort by size");
-    fill(table, order, make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Terms of the attention score" }, termTable(data, choice, terms, bySize)));
+    const order = button(bySize ? "Sort by dimension" : "Sort by size", () => { bySize = !bySize; show(); });
+    fill(table, order, region("Terms of the attention score", termTable(data, choice, terms, bySize), "tall limited"));
   };
   choice.listen((changed) => ["token", "key", "layer", "head", "data"].some((name) => changed.has(name)) && show());
   onWidth(byId("terms"), (known) => { width = known; show(); });
@@ -59,7 +59,7 @@ function termTable(data, { layer, head, token, key }, terms, bySize) {
   const hidden = isVisible(data, layer, token, key) ? "" : " The mask hides this key from the token, so its weight is 0.";
   const words = `The attention score is the sum of the products of query and key, dimension by dimension${isRounded(data, layer) ? ", from vectors to four decimals" : ""}.${isRotary ? " Rotary positions turn the two dimensions of a pair together; their bars are neighbors." : ""}${hidden}`;
   return make("table", { class: "bars signed" }, caption(words),
-    make("thead", {}, make("tr", {}, ...["Dimension", ...(isRotary ? ["Pair"] : []), "q", "k", "q · k"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    tableHead(...headings(["Dimension", ...(isRotary ? ["Pair"] : []), "q", "k", "q · k"]), barHeading()),
     make("tbody", {}, ...sorted.map(line), total("Sum: the attention score", sum, "scores"), total("divided by √E: the scaled attention score", scaled, "scaled")));
 }
 

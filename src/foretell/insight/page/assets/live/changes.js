@@ -1,11 +1,11 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
 import { argMax, blockOf, coreOf } from "../data.js";
-import { byId, caption, fill, make } from "../dom.js";
+import { button, byId, caption, fill, headings, hint, make, tableHead } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
-import { addPanel, button, select, signed } from "./panels.js";
+import { addPanel, select, signed } from "./panels.js";
 import { addChange, fetchSections, session, setStale } from "./session.js";
 
 const VECTOR = "Add a vector to the stream";
@@ -20,7 +20,7 @@ export function makeChanges() {
   const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0, required: true });
   const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer)), scale: 0 }); }, { id });
   addPanel("changes", "Change the pass",
-    make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
+    hint("Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
     make("div", { class: "editor-row" },
       off("head-off", () => ({ value: coreOf(shown.data, shown.choice.layer), heads: [shown.choice.head] })),
       off("attention-off", (block) => ({ value: `${block}.attention` })),
@@ -81,10 +81,10 @@ function showVector(element, data, choice) {
     whose.input.disabled = vectors[what.input.value].section === "head.rows"; // a weight is the same for all texts
     second.hidden = whose.input.disabled || whose.input.value === "0";
   };
-  const problem = make("p", { class: "summary", role: "status" });
+  const problem = make("div", { role: "status" });
   const apply = async () => {
     fill(problem);
-    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value), (reason) => fill(problem, reason));
+    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value), (reason) => fill(problem, make("p", { class: "summary" }, reason)));
     if (!numbers) return;
     const scaled = numbers.map((value) => Number((value * (byId("vector-factor").valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
     await addChange({ value: layers[where.input.value].name, add: scaled, ...(positions.input.value === "1" ? { positions: [token] } : {}) });
@@ -127,7 +127,7 @@ export function inWords({ value, scale, add: added, set, patch, heads, neurons, 
 
 function chip(change, index) {
   const words = inWords(change);
-  const remove = make("button", { type: "button", class: "remove", "aria-label": `Remove: ${words}`, onclick: () => removeAt(index) }, "✕");
+  const remove = button("✕", () => removeAt(index), { class: "remove", "aria-label": `Remove: ${words}` });
   if (change.scale === undefined) return make("li", { class: "chip" }, make("span", {}, words), remove);
   const factor = make("output", {}, `× ${change.scale}`);
   const slider = make("input", { type: "range", min: 0, max: 2, step: 0.05, value: change.scale, "aria-label": `Factor: ${words}`,
@@ -164,7 +164,7 @@ async function showEffect(data, token) {
     make("td", { class: "number", ...opens({ address: address(id), ...ORIGINAL }) }, inDigits(before[id])), difference("td", address(id), after[id] - before[id], { class: "number" }));
   showResult(make("p", { class: "summary" }, prediction, ...(isNumber(data) ? numberInWords(data, plain) : []), ...lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
-      make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
+      tableHead(...headings([noun, "Changed", "Original", "Difference"])),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
 }
 

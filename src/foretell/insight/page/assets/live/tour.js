@@ -1,7 +1,7 @@
 // A tour in ten steps, with the numbers of the shown pass.
 import { hasFeedforward } from "../block.js";
 import { argMax, blockOf, dot, firstKey, hasLens, hasOperands, inCore, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
-import { byId, fill, make } from "../dom.js";
+import { button, byId, fill, make } from "../dom.js";
 import { addressOf, count, four, named, opensDifference, probability, quoted, storedProbability, value as inDigits } from "../format.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { quantileOf, seriesOf } from "../series.js";
@@ -166,20 +166,20 @@ let draw = () => {}; // shows the step with the numbers of the pass
 
 const title = make("h2", { id: "tour-title" });
 const words = make("div", { id: "tour-words", "aria-live": "polite", "aria-atomic": "true" });
-const previous = make("button", { type: "button", class: "plain", onclick: () => go(-1) }, "Back");
-const next = make("button", { type: "button", class: "plain", onclick: () => go(1) }, "Next");
+const previous = button("Back", () => go(-1));
+const next = button("Next", () => go(1));
 const card = make("section", { id: "tour", class: "card tour", tabindex: -1, hidden: true, "aria-labelledby": "tour-title", onkeydown: (event) => {
   const action = { ArrowLeft: () => go(-1), ArrowRight: () => go(1), Escape: end }[event.key];
   if (!action || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   action();
-} }, title, words, make("div", { class: "editor-row" }, previous, next, make("button", { type: "button", class: "plain", onclick: () => end() }, "End the tour")));
-const begin = make("button", { type: "button", class: "plain", id: "tour-button", onclick: () => {
+} }, title, words, make("div", { class: "editor-row" }, previous, next, button("End the tour", () => end())));
+const begin = button("Tour", () => {
   index = 0;
   card.hidden = false;
   draw();
   card.focus();
-} }, "Tour");
+}, { id: "tour-button" });
 
 // The button that begins the tour, and its card.
 export function makeTour() {
@@ -221,9 +221,9 @@ function say(sentences) {
 }
 
 // A button that had the focus keeps the keys of the card working when it is turned off.
-function setOff(button, isOff) {
-  if (isOff && document.activeElement === button) card.focus();
-  button.disabled = isOff;
+function setOff(control, isOff) {
+  if (isOff && document.activeElement === control) card.focus();
+  control.disabled = isOff;
 }
 
 // Marks the card or section around an element, and brings it into view.

@@ -1,8 +1,7 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
-import { byId, caption, fill, make, onArrows, setOpener } from "../dom.js";
+import { button, byId, caption, fill, heading, hint, make, onArrows, region, setOpener, tableHead } from "../dom.js";
 import { inOneScale, opens, visible } from "../format.js";
 import { shown } from "../main.js";
-import { button } from "./panels.js";
 import { ask } from "./server.js";
 import { busy, passFields, session } from "./session.js";
 
@@ -140,7 +139,7 @@ function body({ words, headWidth, meaning, stored, recomputed, difference, dtype
   const verdict = changed ? "A change replaced this number; its operands give what it was before."
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
-    make("p", { class: "hint" }, [...(words ? [words] : []), ...meaning].join(", ")),
+    hint([...(words ? [words] : []), ...meaning].join(", ")),
     make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
     make("p", { class: "summary" }, verdict),
     ...steps.flatMap((each, i) => step(each, i, headWidth)),
@@ -157,7 +156,7 @@ function step({ remark, listing, columns, operands, sums, row, left_out: leftOut
   };
   const sources = Object.entries(operands).map(([name, operand]) => make("li", {}, `${name} = `, ...source(operand)));
   return [
-    ...(note ? [make("p", { class: "hint" }, ...linked(note))] : []),
+    ...(note ? [hint(...linked(note))] : []),
     make("pre", { class: "formula", tabindex: 0, role: "region", "aria-label": "Formula" }, formula.join("\n")),
     ...(sources.length ? [make("ul", { class: "sources" }, ...sources)] : []),
   ];
@@ -197,9 +196,9 @@ function table({ listing, columns, operands, sums, row, leftOut, index, headWidt
   };
   fillRows(FIRST);
   const more = length > FIRST + 2 ? [button(`Show all ${length.toLocaleString("en")} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
-  const cut = leftOut ? [make("p", { class: "hint" }, `${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operands" },
-    make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: columns[name].some((entry) => typeof entry === "number") ? "number" : "" }, name)))), holder), ...more, ...cut);
+  const cut = leftOut ? [hint(`${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
+  const head = tableHead(...names.map((name) => heading(name, columns[name].some((entry) => typeof entry === "number"))));
+  return region("Operands", [make("table", {}, ...(listing ? [caption(listing)] : []), head, holder), ...more, ...cut]);
 }
 
 // The columns that a column multiplies, by its name: “w · x”, “x = g · u” or “x²”.
