@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -196,6 +197,67 @@ def test_the_sum_of_a_listing_opens_into_its_addends(open_live, model):
             assert "does not follow" not in page.locator("#value-body").inner_text()
             assert page.locator("#value-body .sum").count() == 0 and page.locator("#value-body tr").count() > 5
             click(page, "‹ Back", "#value-path")
+    assert complaints == []
+
+
+def test_a_small_difference_is_shown_with_enough_digits_to_subtract(open_live):
+    page, complaints = open_live(link())
+    page.locator("#contributions").scroll_into_view_if_needed()
+    page.locator("#contribution-sums tbody tr").first.wait_for()
+    settled(page)
+    opened(page, page.locator("#contribution-sums tr").filter(has_text="Remainder").locator(".opens"))
+    formula = page.locator("#value .formula").inner_text().replace("−", "-")
+    [numbers] = re.findall(r"^a - b = (\S+) - (\S+) = (\S+)$", formula)
+    a, b, difference = map(Decimal, numbers)
+    assert difference and abs(a - b - difference) < abs(difference) / 50
+    facts = [Decimal(text.replace("−", "-")) for text in page.locator("#value dd").all_inner_texts()]
+    assert abs(facts[0] - facts[1] - facts[2]) < abs(facts[2]) / 10
+    assert complaints == []
+
+
+def test_the_numbers_of_a_column_have_one_scale(open_live):
+    page, _ = open_live(link())
+    page.locator("#address").evaluate("() => document.querySelector('#value').hidden = false")
+    page.locator("#address").fill(f"head[{LAST},3]")
+    page.locator("#address").press("Enter")
+    settled(page)
+    for column in (1, 2, 3):
+        cells = page.locator(f"#value tbody tr td.number:nth-child({column + 1})").all_inner_texts()
+        assert len({len(text.partition(".")[2]) for text in cells if "e" not in text and text != "0"}) == 1
+    products = page.locator("#value tbody tr td:last-child").all_inner_texts()
+    *_, total = (Decimal(text.replace("−", "-")) for text in products if text)
+    assert abs(float(total) - value_in(page)) < 1e-5
+
+
+@torch.inference_mode()
+def test_a_product_of_a_listing_opens_into_its_factors(open_live, model):
+    page, complaints = open_live(link())
+    page.locator("#address").evaluate("() => document.querySelector('#value').hidden = false")
+    for address, column in (
+        (f"head[{LAST},3]", "w · x"),
+        (f"{CORE}[1,{LAST},2]", "weight · value"),
+        (f"trunk.blocks.1.vector_norm[{LAST}]", "x²"),
+        (f"trunk.blocks.0.feedforward[{LAST},7]", "w · x"),  # x is a product, too
+    ):
+        page.locator("#address").fill(address)
+        page.locator("#address").press("Enter")
+        settled(page)
+        table = page.locator("#value table").filter(has=page.get_by_role("columnheader", name=column, exact=True))
+        names = table.locator("thead th").all_inner_texts()
+        row = table.locator("tbody tr").nth(1).locator("td")
+        shown = row.nth(names.index(column)).inner_text()
+        assert "a product" in opened(page, row.nth(names.index(column)).locator(".opens"))
+        digits = len(shown.partition(".")[2])
+        assert value_in(page) == pytest.approx(float(shown.replace("−", "-")), abs=0.51 * 10**-digits)
+        value, sources = 1.0, page.locator("#value .sources .opens")
+        while " · " in sources.nth(1).inner_text():
+            value *= explain_value(model, TEXT, sources.first.inner_text()).stored
+            assert "a product" in opened(page, sources.nth(1))
+        for index in (0, 1):
+            value *= explain_value(model, TEXT, sources.nth(index).inner_text()).stored
+        page.locator("#value-path li").nth(1).locator("button, code").first.click()
+        settled(page)
+        assert value_in(page) == pytest.approx(value, rel=1e-6)
     assert complaints == []
 
 

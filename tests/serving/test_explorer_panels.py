@@ -6,7 +6,7 @@ import json
 import shlex
 import xml.etree.ElementTree as ElementTree
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 import torch
@@ -216,12 +216,26 @@ def test_panels_of_another_text_are_cleared_or_stale_at_once(open_panels):
     assert complaints == []
 
 
-@pytest.mark.parametrize("neuron", ["-1", "1.5", ""])
-def test_a_neuron_that_is_none_changes_nothing(open_panels, neuron):
+@pytest.mark.parametrize("neuron", ["-1", "1.5", "", "one too many"])
+def test_a_neuron_that_is_none_changes_nothing(open_panels, model, neuron):
     page, _ = open_panels(link())
-    page.locator("#change-neuron").fill(neuron)
+    width = model.config.feedforward_width
+    page.locator("#change-neuron").fill(str(width) if neuron == "one too many" else neuron)
     click(page, "Neuron of layer 0 off")
-    assert page.locator(".chip").count() == 0
+    assert page.locator(".chip").count() == 0 and page.locator("#trouble").is_hidden()
+    assert page.locator("#change-neuron").evaluate("input => input.validationMessage")  # shown at the input
+    page.locator("#change-neuron").fill(str(width - 1))
+    click(page, "Neuron of layer 0 off")
+    assert page.locator(".chip").count() == 1
+
+
+def test_a_part_that_is_switched_off_twice_is_one_change(open_panels):
+    page, _ = open_panels(link([CHANGES[1], {"value": CORE, "scale": 0.5, "heads": [1]}], head="1"))
+    for name, count in (("Head 1 of layer 0 off", 2), ("Attention of layer 0 off", 3), ("Attention of layer 0 off", 3)):
+        click(page, name)
+        assert page.locator("#changes .chip").count() == count
+    changes = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
+    assert changes == [CHANGES[1], CHANGES[0], {"value": f"{BLOCK}.attention", "scale": 0}]
 
 
 def test_a_link_has_the_settings_of_sampling(open_panels):
@@ -236,6 +250,25 @@ def test_a_link_has_the_settings_of_sampling(open_panels):
     assert "without filters it has" in page.locator("#next-summary").inner_text()
     page.evaluate("hash => { location.hash = hash; }", link(text=OTHER))
     page.wait_for_selector("#next-summary:has-text('All ')")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": "5", "top_k": "x"}, "The link names temperature 5, top_k x, which sampling does not allow. "),
+        ({"temperature": "5", "top_k": "x"}, "The page uses temperature 2, no top_k."),
+        ({"top_p": "0", "token": "99"}, "The page shows token 4. The link names top_p 0, which sampling does not"),
+        ({"change": "{}"}, "The link is damaged: its field “change” cannot be read."),
+        ({"change": "[null]"}, "The link is damaged: its field “change” cannot be read."),
+        ({"appended": "[33"}, "The link is damaged: its field “appended” cannot be read."),
+    ],
+)
+def test_what_a_link_names_and_the_page_cannot_show_is_reported(open_panels, fields, words):
+    page, complaints = open_panels(link(**fields) if "change" in fields else link() + f"&{urlencode(fields)}")
+    assert words in page.locator("#trouble").inner_text()
+    page.evaluate("hash => { location.hash = hash; }", link(temperature="0.5"))
+    page.locator("#trouble").wait_for(state="hidden")
+    assert complaints == []
 
 
 def test_a_server_that_does_not_answer(open_panels):
@@ -310,6 +343,25 @@ def test_a_second_text_that_is_too_short(open_panels):
         page.locator("#patch-to").fill("0")
         click(page, "Compute the map")
         assert words in page.locator("#patch-map").inner_text()
+    assert page.locator("#trouble").is_hidden()
+
+
+def test_an_error_of_a_second_text_names_its_field_and_is_next_to_it(open_panels):
+    page, _ = open_panels(link())
+    page.get_by_text("Add a vector to the stream").click()
+    settled(page)
+    page.locator("#vector-of").select_option("1")
+    click(page, "Add the vector")
+    assert page.locator("#change-vector [role=status]").inner_text() == "Second text: give at least one character"
+    for panel, field, button, result in (
+        ("patch", "second", "Compute the map", "patch-map"),
+        ("compare", "other-text", "Compare", "compared"),
+    ):
+        page.locator(f"#{panel} details").evaluate("details => details.open = true")
+        page.locator(f"#{field}").fill("word " * 200)
+        click(page, button, f"#{panel}", exact=True)
+        label = page.locator(f"label[for={field}]").inner_text()
+        assert f"{label}: 400 tokens do not fit" in page.locator(f"#{result}").inner_text()
     assert page.locator("#trouble").is_hidden()
 
 
@@ -476,6 +528,7 @@ def test_the_state_as_a_file(open_panels, browser, tmp_path):
     opened.wait_for_selector("html[data-complete]")
     assert opened.locator("#tokens .token").count() == LENGTH + 1
     assert f"The pass was changed: {CORE}, scale 0.0, heads 1." in opened.locator("footer").inner_text()
+    assert "left out" not in opened.locator("footer").inner_text()
     for name, value in {"token": "3", "layer": "2", "head": "1"}.items():
         assert opened.locator(f"#{name}-select").input_value() == value
     assert opened.locator("#reading").inner_text().startswith("“␣of” (3) → “␣return” (1): ")

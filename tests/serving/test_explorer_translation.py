@@ -61,6 +61,15 @@ def unfold(page: Any, panel: str) -> None:
     page.locator(f"#{panel} details").evaluate("details => details.open = true")
 
 
+def test_a_page_has_the_paths_of_the_attention_cores_of_both_stacks(given):
+    page, layers = PageModel.of(given), range(SIZES["num_layers"])
+    assert page.cores == {
+        "own": [f"trunk.blocks.{layer}.attention.core" for layer in layers],
+        "cross": [f"trunk.blocks.{layer}.cross_attention.core" for layer in layers],
+        "encoder": [f"encoder.trunk.blocks.{layer}.attention.core" for layer in layers],
+    }
+
+
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 

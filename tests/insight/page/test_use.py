@@ -141,6 +141,30 @@ def test_a_link_to_a_section_shows_it_after_a_reload_too(page_file, open_page, l
         opened.wait()
 
 
+def test_a_link_sets_the_settings_of_sampling_and_reports_wrong_ones(page_file, open_page):
+    opened = open_page.file(page_file, "#temperature=0.5&top_k=0")
+    assert opened.page.locator("#temperature-number").input_value() == "0.5"
+    assert opened.text("#trouble") == "The link names top_k 0, which sampling does not allow. The page uses top_k 1."
+    opened.ask("() => { location.hash = 'temperature=-1&token=3'; }")
+    opened.page.wait_for_selector("#trouble:has-text('temperature -1')")
+    assert opened.page.locator("#temperature-number").input_value() == "0"
+    assert opened.page.locator("#top-k-number").input_value() == opened.page.locator("#top-k-number").get_attribute(
+        "max"
+    )
+    assert opened.page.locator("#token-select").input_value() == "3"
+
+
+def test_the_link_that_skips_to_the_text_keeps_the_state(page_file, open_page):
+    opened = open_page.file(page_file, "#token=4&key=2&layer=1&head=1")
+    opened.page.locator(".skip").focus()
+    opened.page.keyboard.press("Enter")
+    opened.wait_for_frames()
+    assert opened.page.locator("#token-select").input_value() == "4" and "token=4&key=2" in opened.page.url
+    assert opened.page.locator("#layer-select").input_value() == "1"
+    opened.page.keyboard.press("Tab")
+    assert opened.page.locator("#text-section :focus").count() == 1
+
+
 def test_the_small_maps_are_a_grid_of_buttons(page_file, open_page):
     opened = open_page.file(page_file)
     opened.page.locator(".thumb[aria-pressed=true]").focus()

@@ -7,7 +7,7 @@ with a memory has three kinds of attention: of its encoder, of its decoder, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -95,26 +95,12 @@ class HeadPattern(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class LayerPatterns(Shown):
-    """The heads of one layer, each with all weights."""
-
-    layer: int
-    heads: list[HeadPattern]
-
-    def document(self) -> DocumentSection:
-        title = f"attention patterns of layer {self.layer}"
-        return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *(head.document() for head in self.heads)])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
-
-
-@dataclass(frozen=True, eq=False)
 class HeadPatterns(Shown):
-    """The attention weights of all heads over one text, (L, H, T, T)."""
+    """The attention weights of all heads over a text, (L, H, T, T); `shown`: the layer to show, None for a summary."""
 
     pieces: list[str]
     weights: Tensor
+    shown: int | None = None
 
     def measured(self, name: str) -> Tensor:
         """One of MEASURES for every head, (L, H)."""
@@ -129,14 +115,23 @@ class HeadPatterns(Shown):
             )
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
-    def layer(self, layer: int) -> LayerPatterns:
-        """The heads of one layer. Raises `UsageError` if it does not exist."""
+    def layer(self, layer: int) -> HeadPatterns:
+        """The same weights, to show the heads of one layer. Raises `UsageError` if it does not exist."""
         layers = len(self.weights)
         if not 0 <= layer < layers:
             raise UsageError(f"layer {layer} does not exist; the layers are 0 to {layers - 1}")
-        return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
+        return replace(self, shown=layer)
+
+    @property
+    def shown_heads(self) -> list[HeadPattern]:
+        layers, heads = self.weights.shape[:2]
+        shown = range(layers) if self.shown is None else [self.shown]
+        return [self.head(layer, head) for layer in shown for head in range(heads)]
 
     def document(self) -> DocumentSection:
+        if self.shown is not None:
+            title, heads = f"attention patterns of layer {self.shown}", [head.document() for head in self.shown_heads]
+            return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *heads])
         parts = [
             DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
             for name, measure in MEASURES.items()
@@ -146,8 +141,7 @@ class HeadPatterns(Shown):
         )
 
     def to_json(self) -> dict[str, Any]:
-        layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
-        return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
+        return {"tokens": self.pieces, "heads": [head.to_json() for head in self.shown_heads]}
 
 
 def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:

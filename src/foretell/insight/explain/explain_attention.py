@@ -169,15 +169,15 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
         "token": query.key_tokens,
         "weight": query.weights,
         "value": column,
-        "product": products,
+        "weight · value": products,
     }
     operands = {
         "weight": f"{query.core}.weights[{query.head},{query.query},:]",
         "value": f"{query.value_name}[{query.key_head},:,{element}]",
     }
     note = "the weights are recomputed here from the recorded queries and keys; explain one of them to see how"
-    listing = Listing(note, columns, ("weight", "product"), operands=operands)
-    total = listing.sums["product"]
+    listing = Listing(note, columns, ("weight", "weight · value"), operands=operands)
+    total = listing.sums["weight · value"]
     equation = equals(total, "mixture =", script("Σ", "s"), script("weight", "s"), "·", script("value", "s"))
     return Working([listing, equation], total, float(np.abs(products).sum()) * query.spread)
 

@@ -12,7 +12,6 @@ from foretell.insight.page.block_values import BlockPart, BlockValue, values_wit
 from foretell.insight.page.contributions import (
     PARTS_AT_ONCE,
     WRITES_AT_ONCE,
-    head_input,
     logit_contributions,
     neuron_writes,
     neurons_in,
@@ -61,7 +60,7 @@ def has_contributions(page: PageModel) -> bool:
 
 
 def contribution_needs(page: PageModel, _: Index) -> list[str]:
-    return head_input(page).names()
+    return page.head_stream.names()
 
 
 def contribution_sections(page: PageModel, tokens: int) -> Sequence[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
+from foretell.insight.attribution.direct_logit_attribution import Term
 from foretell.insight.page.block_values import Neurons
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
@@ -40,12 +40,6 @@ def positions_of(traced: TracedPass, section: int, at_once: int) -> slice:
     return slice(start, min(len(traced.ids), start + at_once))
 
 
-def head_input(page: PageModel) -> Term:
-    """The terms of the stream that the head reads, of a page that has contributions."""
-    assert page.head_input is not None, "a module does not declare its terms"
-    return page.head_input
-
-
 def neurons_in(page: PageModel, layer: int) -> Neurons:
     neurons = page.neurons[layer]
     assert neurons is not None, f"layer {layer} has no neurons"
@@ -61,7 +55,7 @@ def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
     sum: the number of the module's sum, as in `sums_of`; of the only part of a module its own number.
     """
     structure = traced.page.structure
-    names = part_names(head_input(traced.page), traced.trace, head_weights(traced.page.model.decoder, structure)[1])
+    names = part_names(traced.page.head_stream, traced.trace, traced.page.head_weights[1])
     sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
     number_of = {part: number for number, parts in sums for part in parts}
     return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
@@ -103,15 +97,14 @@ def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
     probable one again.
     """
     at = positions_of(traced, section, PARTS_AT_ONCE)
-    decoder = traced.page.model.decoder
-    weight, bias = head_weights(decoder, traced.page.structure)
-    logits = decoder.head(traced.final[at])[:, : len(traced.vocabulary)]  # (P, V)
+    weight, bias = traced.page.head_weights
+    logits = traced.page.model.decoder.head(traced.final[at])[:, : len(traced.vocabulary)]  # (P, V)
     best = logits.topk(min(TOP, logits.shape[-1])).indices  # (P, K - 1)
     following = best[:, 0].clone()
     next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
     following[: len(next_ids)] = next_ids
     ids = torch.cat([best, following[:, None]], dim=-1)  # (P, K)
-    _, vectors = head_input(traced.page).stacked(traced.trace, at)  # (N, P, D)
+    _, vectors = traced.page.head_stream.stacked(traced.trace, at)  # (N, P, D)
     parts = torch.einsum("npd,pkd->pkn", vectors, weight[ids].double())
     columns = [
         ids[..., None],
@@ -170,7 +163,7 @@ def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
     at, values = outcome_positions(traced, position), torch.zeros(0)
     ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
-        _, vectors = head_input(traced.page).stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
+        _, vectors = traced.page.head_stream.stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
         part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
         values = values + part if len(values) else part
     return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
@@ -183,7 +176,7 @@ def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
-    return array(head_input(traced.page).by_token(traced.trace, at, directions).sum(0).T.float())
+    return array(traced.page.head_stream.by_token(traced.trace, at, directions).sum(0).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------
@@ -223,8 +216,8 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     neurons, strongest = neurons_in(traced.page, layer), strongest_neurons(traced, layer)
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
-    carried = head_input(traced.page).carry(neurons.update, vectors, traced.trace, at)
-    weight, _ = head_weights(traced.page.model.decoder, traced.page.structure)
+    carried = traced.page.head_stream.carry(neurons.update, vectors, traced.trace, at)
+    weight, _ = traced.page.head_weights
     rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)
     count = min(WRITTEN, logits.shape[-1])

@@ -51,6 +51,7 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         "position": config.position,
         "places": [asdict(point) for point in page.points],
         "lensPlaces": page.lens_points,
+        "cores": page.cores,
         **page.block_outline,
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,

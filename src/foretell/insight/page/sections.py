@@ -15,7 +15,7 @@ import torch
 
 from foretell.insight.attribution.direct_logit_attribution import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
-from foretell.insight.page.contributions import head_input, outcome_logits, outcome_parts, outcome_tokens, outcomes_in
+from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
@@ -91,8 +91,8 @@ def task_family(
 
 
 OUTCOME_NEEDS: dict[str, Callable[[PageModel, Any], Sequence[str]]] = {
-    "parts": lambda page, _: head_input(page).names(),
-    "tokens": lambda page, _: names_by_token(head_input(page), page.structure),
+    "parts": lambda page, _: page.head_stream.names(),
+    "tokens": lambda page, _: names_by_token(page.head_stream, page.structure),
 }
 
 

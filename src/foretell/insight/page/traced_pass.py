@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import OutputError, TokenizerError
-from foretell.insight.attribution.direct_logit_attribution import Term, head_weights
+from foretell.errors import OutputError, TokenizerError, UsageError
+from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, Term, head_weights
 from foretell.insight.attribution.logit_lens import LensArrays, read_lens
 from foretell.insight.page.block_values import (
     BlockPart,
     BlockValue,
     Neurons,
     block_parts,
-    head_input,
     neurons_of,
     same_numbers,
 )
@@ -118,6 +117,12 @@ class PageModel:
         return [index for index, point in enumerate(self.points) if point.layer is not None]
 
     @cached_property
+    def cores(self) -> dict[str, list[str]]:
+        """The paths of the attention cores of each layer: of the decoder, from it to a memory, and of the encoder."""
+        names = {"own": [each.weights for each in self.attention], "cross": self.cross, "encoder": self.encoder}
+        return {kind: [name.removesuffix(".weights") for name in weights] for kind, weights in names.items()}
+
+    @cached_property
     def blocks(self) -> list[list[BlockPart]]:
         """The values of each layer. The stream, queries and keys have other sections."""
         held = {point.name: f"stream.{index}" for index, point in enumerate(self.points)}
@@ -157,7 +162,21 @@ class PageModel:
     @cached_property
     def head_input(self) -> Term | None:
         """The terms of the stream that the head reads; None if a module does not declare its terms."""
-        return head_input(self.model.decoder, self.structure)
+        try:
+            return StreamDecomposition(self.model.decoder, self.structure).stream(*self.structure["head"].reads)
+        except UsageError:  # such a model has a page without contributions
+            return None
+
+    @property
+    def head_stream(self) -> Term:
+        """`head_input` of a page that has contributions."""
+        assert self.head_input is not None, "a module does not declare its terms"
+        return self.head_input
+
+    @property
+    def head_weights(self) -> tuple[Tensor, Tensor | None]:
+        """The weight (V, D) and bias (V,) of the head."""
+        return head_weights(self.model.decoder, self.structure)
 
     @cached_property
     def vocabulary(self) -> list[str | None]:
@@ -275,15 +294,12 @@ class TracedPass:
 
     def head_rows(self) -> np.ndarray:
         """The rows (R, D) of the head for `row_ids`."""
-        return array(self._head()[0][self.row_ids])
+        return array(self.page.head_weights[0][self.row_ids])
 
     def head_biases(self) -> np.ndarray:
         """Their biases (R,)."""
-        bias = self._head()[1]
+        bias = self.page.head_weights[1]
         return np.zeros(len(self.row_ids), np.float32) if bias is None else array(bias[self.row_ids])
-
-    def _head(self) -> tuple[Tensor, Tensor | None]:
-        return head_weights(self.page.model.decoder, self.page.structure)
 
 
 def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:

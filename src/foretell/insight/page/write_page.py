@@ -47,6 +47,7 @@ class Contents:
     rest: list[PackedSection] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     first_query: int = 0
+    remarks: list[str] = field(default_factory=list)
     choice: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -302,7 +303,7 @@ def make_page(
     most_sections = sum(len(family.file_indices(page, tokens)) for family in (*FAMILIES, ATTENTION))
     frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * most_sections
     contents = choose(traced, budget_bytes - frame, budget_bytes)
-    contents.cut, contents.choice = [*remarks, *contents.cut], dict(choice or {})
+    contents.remarks, contents.choice = list(remarks), dict(choice or {})
     document = document_of(traced, contents)
     size = len(document.encode("utf-8"))
     if size > budget_bytes:
@@ -325,6 +326,7 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
         **pass_outline(traced),
         "firstQuery": contents.first_query,
         "choice": contents.choice,
+        "remarks": contents.remarks,
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
         "rest": [section.to_json() for section in contents.rest],

@@ -1,6 +1,6 @@
 // The values of the chosen layer in the order of the pass: norms, queries, keys, values, heads, the feed-forward layer.
-import { argMax, encoderLayer, streamVector, whyMissing } from "./data.js";
-import { byId, fill, make } from "./dom.js";
+import { argMax, encoderLayer, groupOf, streamVector, whyMissing } from "./data.js";
+import { byId, fill, hint, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
 
@@ -39,7 +39,7 @@ const inSource = (data, position) => `${quoted(data.memory.tokens[position].text
 function showValues(data, choice, stack, place, name, isWanted) {
   const strips = makeStrips(place, `${stack === ENCODER ? "Encoder, " : ""}${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
   const facts = make("dl", { class: "compared" });
-  const note = make("p", { class: "hint" });
+  const note = hint();
   fill(byId(place), facts, strips.element, note);
   const show = () => {
     byId(`${place}-title`).textContent = `${stack.words(data, choice)}: ${TITLES[name]}`;
@@ -73,8 +73,8 @@ function statisticFacts({ label, epsilon }, { values: [value], address }) {
 // The vector of a value for the chosen token (or key, or token of the memory) and head; null if the page lacks it.
 function readLine(data, choice, value, stack = DECODER) {
   const { position, of } = stack.position(data, choice, value.of);
-  const { heads, groups, headWidth } = data.shape;
-  const index = { H: choice.head, G: Math.floor(choice.head / (heads / groups)), T: position, S: position };
+  const { headWidth } = data.shape;
+  const index = { H: choice.head, G: groupOf(data, choice.head), T: position, S: position };
   const lead = value.axes.slice(0, -1), last = value.axes.at(-1);
   const values = wholeVector(data, value, lead.map((axis) => index[axis])) ?? vectorAt(data, `${stack.section}.${stack.layer(data, choice)}.${position}`, value, index);
   if (!values) return null;

@@ -79,6 +79,14 @@ export function readChoice(data, choice) {
   choice.problem = missing.length ? `The link names ${list((name) => visible(given.get(name)))}, which this pass does not have. The page shows ${list((name) => choice[name])}.` : "";
 }
 
+// Calls `follow` when the link changes. A link to a section of the page, as the one that skips to the text, keeps the state.
+export function onLink(follow) {
+  addEventListener("hashchange", ({ oldURL }) => {
+    if (!location.hash || location.hash.includes("=")) follow();
+    else history.replaceState(null, "", oldURL);
+  });
+}
+
 // The section that a link names: a field without a value. What arrives above it moves it, so it is brought into view
 // again, for some seconds or until the reader does something.
 export function goToLinked() {

@@ -1,7 +1,7 @@
 // Direct contributions of heads and layers to the logit of a token after the chosen one, which add up to the logit.
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
-import { byId, caption, fill, make, onArrows } from "./dom.js";
+import { barHeading, button, byId, caption, fill, heading, headings, hint, make, onArrows, region, tableHead } from "./dom.js";
 import { addressOf, four, named, opensDifference, quoted, two } from "./format.js";
 import { signedBar } from "./terms.js";
 
@@ -13,7 +13,7 @@ export function showContributions(data, choice) {
     const position = choice.token - data.lensFrom, atOnce = data.atOnce.parts;
     const stored = position < 0 ? null : data.get(`contributions.${Math.floor(position / atOnce)}`);
     byId("contributions-title").textContent = `Contributions to a logit after ${named(data, choice.token)}`;
-    if (!parts || !stored) return fill(byId("contributions"), make("p", { class: "hint" }, whyMissing(data)));
+    if (!parts || !stored) return fill(byId("contributions"), hint(whyMissing(data)));
     const rows = candidates(stored, position % atOnce).map((row) => ({ ...row, words: quoted(data.vocabulary[row.id]) }));
     const own = comparison.difference(rows, ["contributions", choice.token], "head", "logits");
     fill(byId("contributions"), comparison.selects(rows, show), make("div", { class: "columns" }, ...contributionTables(data, choice, "contribution", parts, own)));
@@ -91,9 +91,9 @@ function sumTable(id, parts, own, noun) {
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
   const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is rounding.`;
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Contributions by layer" },
+  return region("Contributions by layer",
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Part"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
+      tableHead(...headings(["Part", "Contribution"]), barHeading()),
       make("tbody", {}, ...rows.map(line), end("Sum", total, own.address(LAST)), ...constants.map(([words, value, address]) => end(words, value, address)), end("Remainder", remainder, opensDifference({ address: own.whole ?? own.ofDifference ?? own.logits[0].address }, { address: own.address(LAST) })),
         ...(own.logits.length > 1 ? [...own.logits.map(({ title, logit, address }) => end(title, logit, address)), end("Difference", own.logit, own.ofDifference)]
           : [end(`${noun[0].toUpperCase()}${noun.slice(1)} of the model`, own.logit, own.logits[0].address)]))));
@@ -121,16 +121,16 @@ function headTable(data, choice, prefix, module, valueOf, largest) {
     const value = valueOf(layer, head), share = value / largest, words = `layer ${layer}, head ${head}: ${four(value)}`;
     const isChosen = layer === choice.layer && head === choice.head;
     return make("td", { class: isChosen ? "chosen" : "", style: `background:${css(signColor(share))};color:${inkOnSign(share)}` },
-      make("button", { type: "button", class: "quiet", tabindex: isChosen ? 0 : -1, "aria-label": words, title: words, onclick: () => choose(layer, head) }, two(value)));
+      button(two(value), () => choose(layer, head), { class: "quiet", tabindex: isChosen ? 0 : -1, "aria-label": words, title: words }));
   };
   const choose = (layer, head) => {
     choice.set({ layer, head });
     byId(id).querySelector(".chosen button").focus();
   };
   const table = make("table", { class: "weights", id }, make("caption", { class: "sr" }, `Contributions of heads, ${module}`),
-    make("thead", {}, make("tr", {}, make("td", {}), ...Array.from({ length: heads }, (_, head) => make("th", { scope: "col" }, String(head))))),
+    tableHead(make("td", {}), ...Array.from({ length: heads }, (_, head) => heading(String(head)))),
     make("tbody", {}, ...Array.from({ length: layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, `layer ${layer}`), ...Array.from({ length: heads }, (_, head) => cell(layer, head))))));
   onArrows(table, (right, down) => choose(choice.layer + down, choice.head + right), (first) => choose(choice.layer, first ? 0 : heads - 1));
-  return make("div", {}, make("p", { class: "hint" }, `Every head of ${module.replace("_", " ")}: rows are layers, columns are heads. Choose one to see its attention.`),
-    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Contributions of heads, ${module}` }, table));
+  return make("div", {}, hint(`Every head of ${module.replace("_", " ")}: rows are layers, columns are heads. Choose one to see its attention.`),
+    region(`Contributions of heads, ${module}`, table));
 }

@@ -156,16 +156,18 @@ export function queryVector(data, layer, head, token) {
 }
 
 // Consecutive query heads share one key head.
-export function keyVector(data, layer, head, token) {
-  const { heads, groups } = data.shape;
-  return data.get(`keys.${layer}`).vector(Math.floor(head / (heads / groups)), token);
-}
+export const groupOf = ({ shape: { heads, groups } }, head) => Math.floor(head / (heads / groups));
+export const keyVector = (data, layer, head, token) => data.get(`keys.${layer}`).vector(groupOf(data, head), token);
 
 // The stream of a token at a point; undefined while it is being read.
 export function streamVector(data, point, token) {
   const whole = point ? `stream.${point}` : "embed.sum";
   return data.has(whole) ? data.get(whole).vector(token) : data.get(`streams.${token}`)?.vector(point);
 }
+
+// The path of the attention core of a layer: the decoder's own, or of kind “cross” or “encoder”; and the address of a number in it.
+export const coreOf = (data, layer, kind = "own") => data.cores[kind][layer];
+export const inCore = (data, layer, name, ...index) => addressOf(`${coreOf(data, layer)}.${name}`, ...index);
 
 // The path of the block that a layer is, and of the stream after it; layer -1 is the embedding.
 export const blockOf = (data, layer) => data.places.find((place) => place.layer === layer).name;

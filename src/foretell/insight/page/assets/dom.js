@@ -35,6 +35,20 @@ function dress(element, attributes, children) {
   return element;
 }
 
+// A button, of the plain kind unless it has another class.
+export const button = (words, action, attributes = {}) => make("button", { type: "button", class: "plain", onclick: action, ...attributes }, words);
+
+export const hint = (...words) => make("p", { class: "hint" }, ...words);
+
+// A labelled part that scrolls, which the keyboard reaches. height: classes that limit it.
+export const region = (label, content = [], height = "") => make("div", { class: `scroll ${height}`.trimEnd(), tabindex: 0, role: "region", "aria-label": label }, ...[content].flat());
+
+// The head of a table, and the headings of its columns, which have numbers except the first few.
+export const tableHead = (...cells) => make("thead", {}, make("tr", {}, ...cells));
+export const heading = (name, isOfNumbers = false) => make("th", { scope: "col", class: isOfNumbers && "number" }, name);
+export const headings = (names, numWords = 1) => names.map((name, i) => heading(name, i >= numWords));
+export const barHeading = () => make("td", { "aria-hidden": "true" });
+
 // A caption whose text stays in sight when the table is scrolled sideways.
 export const caption = (text) => make("caption", {}, make("span", {}, text));
 
@@ -91,9 +105,6 @@ export function onWidth(element, redraw) {
   observer.observe(element);
   onLeave(() => observer.disconnect());
 }
-
-// Calls `leave` when the focus leaves a map, unless it goes to the number in the map's reading, which then stays.
-export const onLeaving = (map, reading, leave) => map.addEventListener("blur", ({ relatedTarget }) => reading.contains(relatedTarget) || leave());
 
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 

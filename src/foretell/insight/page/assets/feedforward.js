@@ -1,6 +1,6 @@
 // The strongest neurons of the chosen feed-forward layer at the chosen token, and what they write into the vocabulary.
 import { blockOf, whyMissing } from "./data.js";
-import { byId, caption, fill, make } from "./dom.js";
+import { button, byId, caption, fill, heading, headings, hint, make, region, tableHead } from "./dom.js";
 import { addressOf, four, named, short, two, visible } from "./format.js";
 
 export function showNeurons(data, choice) {
@@ -10,7 +10,7 @@ export function showNeurons(data, choice) {
     byId("neurons-title").textContent = neurons ? `The strongest neurons at ${named(data, token)} in layer ${layer}` : "";
     if (!neurons) return;
     const ids = data.get(`neurons.ids.${layer}`), values = data.get(`neurons.values.${layer}`);
-    fill(byId("neurons"), ids && values ? neuronTable(data, choice, neurons, ids, values) : make("p", { class: "hint" }, whyMissing(data)));
+    fill(byId("neurons"), ids && values ? neuronTable(data, choice, neurons, ids, values) : hint(whyMissing(data)));
   };
   choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
 }
@@ -22,17 +22,16 @@ function neuronTable(data, choice, names, ids, values) {
   const columns = names.map((name) => name.split(".").at(-1));
   const line = (id, k) => {
     const numbers = values.vector(token, k);
-    return make("tr", {}, make("th", { scope: "row" }, activation && data.switchOff ? make("button", { type: "button", class: "link", title: `Switch off neuron ${id}`, onclick: () => data.switchOff({ value: activation, neurons: [id] }) }, String(id)) : String(id)),
+    return make("tr", {}, make("th", { scope: "row" }, activation && data.switchOff ? button(String(id), () => data.switchOff({ value: activation, neurons: [id] }), { class: "link", title: `Switch off neuron ${id}` }) : String(id)),
       ...names.map((name, i) => make("td", { class: "number", "data-address": addressOf(name, token, id) }, four(numbers[i]))),
       make("td", { class: "number", "data-address": addressOf(`${neuron}.vector_norm`, token, id) }, four(numbers.at(-1))),
       ...(written ? [written(k).raised, written(k).lowered].map((tokens) => tokensCell(data, tokens, (to) => addressOf(`${neuron}.contributions`, token, id, to))) : []));
   };
   const words = `The neurons that add the longest vectors to the stream: ${columns.join(", ")} are numbers of the pass, “length” is the norm of the vector that the neuron adds.`
     + (written ? " Raised and lowered: the tokens whose logits the neuron changes most, with its direct contribution to the logit." : ` ${whyMissing(data)}`);
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The strongest neurons" },
+  return region("The strongest neurons",
     make("table", { class: "neurons" }, caption(words),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Neuron"), ...[...columns, "length"].map((name) => make("th", { scope: "col", class: "number" }, name)),
-        ...(written ? ["Raised", "Lowered"].map((name) => make("th", { scope: "col" }, name)) : []))),
+      tableHead(...headings(["Neuron", ...columns, "length"]), ...(written ? ["Raised", "Lowered"].map((name) => heading(name)) : [])),
       make("tbody", {}, ...ids.vector(token).map(line))));
 }
 

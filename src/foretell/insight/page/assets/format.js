@@ -15,6 +15,20 @@ export const probability = (value) => {
 };
 // A probability that may be stored to four decimals: a small one is shown as what it may be.
 export const storedProbability = (value) => (value < 0.00005 ? "< 0.0001" : value.toFixed(4));
+// A function that writes numbers of one kind with the same decimals: seven significant digits of the largest, and three of each
+// result, their sum or difference. A number with fewer than two, or numbers that are all large or small, are in powers of ten.
+export function inOneScale(numbers, results = []) {
+  const powers = (list) => list.filter((number) => Number.isFinite(number) && number !== 0).map((number) => Math.floor(Math.log10(Math.abs(number))));
+  const largest = Math.max(...powers([...numbers, ...results])), least = Math.min(...powers(results).filter((power) => power > largest - ROUNDING));
+  const decimals = Math.min(MOST_DIGITS - 1 - largest, Math.max(6 - largest, 2 - least));
+  const isWhole = [...numbers, ...results].every((number) => Number.isInteger(number) && Math.abs(number) < 1e7);
+  return (number) => {
+    const isSmall = number !== 0 && Math.abs(number) < 10 ** (1 - decimals);
+    const text = isWhole ? String(number) : largest < -4 || largest > 6 ? number.toExponential(6) : isSmall ? number.toExponential(3) : number.toFixed(decimals);
+    return text.replaceAll("-", "−");
+  };
+}
+const MOST_DIGITS = 16, ROUNDING = 12; // digits of float64; smaller results, by powers of ten, are its rounding
 // The address of a number of a trace, as in `foretell explain --value`.
 export const addressOf = (name, ...index) => `${name}[${index.join(",")}]`;
 // The attributes of a number of another pass than the shown one, and of a difference. A number is {address, words, ...}:

@@ -1,6 +1,6 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
-import { dot, firstKey, hasLens, hasOperands, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
-import { byId, fill, make, math } from "./dom.js";
+import { coreOf, dot, firstKey, groupOf, hasLens, hasOperands, inCore, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
+import { byId, fill, hint, make, math } from "./dom.js";
 import { addressOf, count, four, named, quoted, storedProbability } from "./format.js";
 
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
@@ -65,7 +65,7 @@ export function showFormulas(data, choice) {
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
 
-const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? make("p", { class: "hint" }, part)
+const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? hint(part)
   : part.className === "equation" ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
 
 function embedding(data, { token }) {
@@ -93,13 +93,13 @@ function pair(data, choice) {
     return card(title, formula(below(symbol("s"), row(whole(token), ",", whole(key))), "=", number(-Infinity), ",", name, "=", above(symbol("e"), number(-Infinity)), "=", whole(0)), `Hidden: ${why}.`);
   }
   if (!isKept(data, token)) return card(title, whyMissing(data));
-  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded, addressOf(`trunk.blocks.${layer}.attention.core.weights`, head, token, key))), data.complete ? "Queries and keys of this layer are not in this page, so only the recorded weight is shown." : whyMissing(data));
+  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded, inCore(data, layer, "weights", head, token, key))), data.complete ? "Queries and keys of this layer are not in this page, so only the recorded weight is shown." : whyMissing(data));
   return card(title, ...scoreSteps(data, choice), ...softmaxSteps(data, choice, name, recorded));
 }
 
 function scoreSteps(data, { layer, head, token, key }) {
-  const core = `trunk.blocks.${layer}.attention.core`, { heads, groups } = data.shape, [ofScore, ofScaled] = ["scores", "scaled"].map((stage) => addressOf(`${core}.${stage}`, head, token, key));
-  const [ofQuery, ofKey] = [addressesOf(`${core}.query`, head, token), addressesOf(`${core}.key`, Math.floor(head / (heads / groups)), key)];
+  const [ofScore, ofScaled] = ["scores", "scaled"].map((stage) => inCore(data, layer, stage, head, token, key)), core = coreOf(data, layer);
+  const [ofQuery, ofKey] = [addressesOf(`${core}.query`, head, token), addressesOf(`${core}.key`, groupOf(data, head), key)];
   const query = queryVector(data, layer, head, token), own = keyVector(data, layer, head, key);
   const E = query.length, product = dot(query, own);
   const score = below(symbol("s"), row(whole(token), ",", whole(key)));
@@ -115,8 +115,8 @@ function scoreSteps(data, { layer, head, token, key }) {
 function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
   const first = firstKey(data, layer, token);
   const all = scaledScores(data, layer, head, token);
-  const { powers, total, largest, shares } = softmax(all), core = `trunk.blocks.${layer}.attention.core`;
-  const address = (stage, ...at) => addressOf(`${core}.${stage}`, head, token, ...at), ofLargest = address("scaled", first + all.indexOf(largest)), ofWeight = address("weights", key);
+  const { powers, total, largest, shares } = softmax(all);
+  const address = (stage, ...at) => inCore(data, layer, stage, head, token, ...at), ofLargest = address("scaled", first + all.indexOf(largest)), ofWeight = address("weights", key);
   const s = below(symbol("s"), row(whole(token), ",", symbol("j")));
   const sum = row(below(symbol("∑"), symbol("j")), above(symbol("e"), row(s, "−", symbol("m"))));
   return [
@@ -126,7 +126,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
     make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": ofWeight }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight", "data-address": ofWeight }, four(shares[key - first])))),
-    make("p", { class: "hint" }, "m = ", make("span", { "data-address": ofLargest }, four(largest)),
+    hint("m = ", make("span", { "data-address": ofLargest }, four(largest)),
       ` is the largest scaled attention score of the row; the sum is over ${count(all.length, "visible key")}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
   ];
 }

@@ -1,8 +1,9 @@
 // Attention of all heads as small maps, and of the chosen head as a large map.
 import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "./colors.js";
-import { firstKey, isKept, isVisible, weight, weightRow } from "./data.js";
-import { byId, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
-import { addressOf, four, named, short } from "./format.js";
+import { firstKey, inCore, isKept, isVisible, weight, weightRow } from "./data.js";
+import { button, byId, fill, fitCanvas, hint, make, onArrows, onWidth } from "./dom.js";
+import { four, named, short } from "./format.js";
+import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
 const THUMB_CELLS = 64; // cells per side of a small map
@@ -17,24 +18,23 @@ export function showGrid(data, choice) {
   const lines = Array.from({ length: layers }, (_, layer) => make("div", { role: "row", class: "heads-row" },
     make("span", { role: "rowheader", class: "row-label" }, make("span", { class: "sr" }, "layer "), String(layer)),
     ...Array.from({ length: heads }, (_, head) => {
-      const button = make("button", { type: "button", class: "thumb", "aria-label": `layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
-        onclick: () => choice.set({ layer, head }) }, make("canvas", { width: side, height: side, "aria-hidden": "true" }));
-      buttons.push(button);
-      return make("span", { role: "gridcell" }, button);
+      const words = `layer ${layer}, head ${head}`;
+      buttons.push(button(make("canvas", { width: side, height: side, "aria-hidden": "true" }), () => choice.set({ layer, head }), { class: "thumb", "aria-label": words, title: words }));
+      return make("span", { role: "gridcell" }, buttons.at(-1));
     })));
   const columns = make("div", { role: "row", class: "heads-row labels" }, make("span", { role: "columnheader", class: "row-label corner" }, "layer"),
     ...Array.from({ length: heads }, (_, head) => make("span", { role: "columnheader", class: "column-label" }, make("span", { class: "sr" }, "head "), String(head))));
   const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads};--thumb:${thumbSize(heads)}px` }, columns, ...lines);
-  fill(byId("grid"), grid, make("p", { class: "hint" }, heads * layers > 1 ? "Rows are layers, columns are heads." : "This model has one head."));
+  fill(byId("grid"), grid, hint(heads * layers > 1 ? "Rows are layers, columns are heads." : "This model has one head."));
 
   const choose = (layer, head) => { choice.set({ layer, head }); buttons[choice.layer * heads + choice.head].focus(); };
   onArrows(grid, (right, down) => choose(choice.layer + down, choice.head + right), (first) => choose(choice.layer, first ? 0 : heads - 1));
   choice.listen((changed) => {
     if (!changed.has("layer") && !changed.has("head")) return;
-    buttons.forEach((button, i) => {
+    buttons.forEach((each, i) => {
       const chosen = i === choice.layer * heads + choice.head;
-      button.setAttribute("aria-pressed", chosen);
-      button.tabIndex = chosen ? 0 : -1;
+      each.setAttribute("aria-pressed", chosen);
+      each.tabIndex = chosen ? 0 : -1;
     });
   });
   // One layer at a time, so that the page stays responsive
@@ -91,41 +91,27 @@ const ROOM_FOR_NUMBER = 46;
 
 export function showMap(data, choice) {
   const T = data.tokens.length;
-  const canvas = make("canvas", { id: "map-canvas", tabindex: 0, role: "application", "aria-roledescription": "heat map",
-    "aria-label": "Attention of the chosen head. Arrow keys move over the cells, Enter chooses the row’s token.", "aria-describedby": "reading" });
-  fill(byId("map"), canvas);
-  let layout = null, cells = null, cursor = null;
+  let layout = null, cells = null;
 
   const paintCells = () => { cells = headImage(data, choice.layer, choice.head); };
-  const paint = () => { if (layout && cells) paintMap(data, choice, canvas, layout, cells, cursor); };
-  const cellAt = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const key = Math.floor((event.clientX - box.left - layout.left) / layout.cell);
-    const token = Math.floor((event.clientY - box.top - layout.top) / layout.cell);
-    return key >= 0 && key < T && token >= 0 && token < T ? { token, key } : null;
-  };
-  const read = (cell) => { choice.point(cell); };
-
-  canvas.addEventListener("pointermove", (event) => read(cellAt(event)));
-  canvas.addEventListener("pointerdown", (event) => read(cellAt(event)));
-  canvas.addEventListener("pointerleave", () => read(null));
-  canvas.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) choice.set(cell); });
-  const move = (right, down) => {
-    cursor = cursor ?? { token: choice.token, key: choice.key };
-    cursor = { token: clamp(cursor.token + down, T), key: clamp(cursor.key + right, T) };
-    read(cursor);
-  };
-  onArrows(canvas, move, (first) => move(first ? -T : T, 0));
-  canvas.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (cursor) choice.set(cursor); }
-    if (event.key === "Escape") { cursor = null; read(null); }
+  const paint = () => { if (layout && cells) paintMap(data, choice, canvas, layout, cells, cursor()); };
+  const words = "Attention of the chosen head. Arrow keys move over the cells, Enter chooses the row’s token.";
+  const { canvas, cursor } = makeHeatMap({ id: "map-canvas", "aria-label": words }, byId("reading"), {
+    cellAt: (x, y) => {
+      const key = Math.floor((x - layout.left) / layout.cell), token = Math.floor((y - layout.top) / layout.cell);
+      return key >= 0 && key < T && token >= 0 && token < T ? { token, key } : null;
+    },
+    start: () => ({ token: choice.token, key: choice.key }),
+    moved: ({ token, key }, right, down) => ({ token: held(token + down, T), key: held(key + right, T) }),
+    show: (cell) => choice.point(cell),
+    choose: (cell) => choice.set(cell),
   });
-  onLeaving(canvas, byId("reading"), () => { cursor = null; read(null); });
+  fill(byId("map"), canvas);
 
   choice.listen((changed) => {
     if (["layer", "head", "data"].some((name) => changed.has(name))) paintCells();
     if (changed.has("layer") || changed.has("head")) {
-      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head)));
+      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, inCore(data, choice.layer, "weights", choice.head)));
     }
     fill(byId("reading"), ...reading(data, choice));
     paint();
@@ -134,8 +120,6 @@ export function showMap(data, choice) {
   onWidth(byId("map"), (width) => { layout = mapLayout(data, width); Object.assign(canvas.dataset, { left: layout.left, top: layout.top, cell: layout.cell }); paint(); });
   showScale();
 }
-
-const clamp = (value, size) => Math.min(size - 1, Math.max(0, value));
 
 // Sizes of margin and cells; token labels are shown if there is room.
 function mapLayout(data, width) {
@@ -158,9 +142,7 @@ function headImage(data, layer, head) {
 }
 
 function paintMap(data, choice, canvas, layout, cells, cursor) {
-  const { left, top, side, cell } = layout;
-  const style = getComputedStyle(document.documentElement);
-  const ink = (name) => style.getPropertyValue(name);
+  const { left, top, side, cell } = layout, ink = inks();
   const context = fitCanvas(canvas, layout.width, layout.top + side + 2);
   context.imageSmoothingEnabled = false;
   context.drawImage(cells, left, top, side, side);
@@ -168,17 +150,11 @@ function paintMap(data, choice, canvas, layout, cells, cursor) {
   if (cell >= ROOM_FOR_NUMBER) paintNumbers(data, choice, context, layout);
   paintLabels(data, choice, context, layout, ink);
   const around = cell < 8 ? 2 : 0; // a frame would hide small cells
-  frame(context, ink("--accent"), 2, left, top + choice.token * cell - around, side, cell + 2 * around);
-  if (!choice.under) frame(context, ink("--accent"), 2, left + choice.key * cell, top + choice.token * cell - around, cell, cell + 2 * around);
+  frame(context, ink("--accent"), left, top + choice.token * cell - around, side, cell + 2 * around);
+  if (!choice.under) frame(context, ink("--accent"), left + choice.key * cell, top + choice.token * cell - around, cell, cell + 2 * around);
   if (choice.under?.key !== undefined && choice.under?.key !== null) {
-    frame(context, ink("--text"), cursor ? 2 : 1.5, left + choice.under.key * cell, top + choice.under.token * cell, cell, cell);
+    frame(context, ink("--text"), left + choice.under.key * cell, top + choice.under.token * cell, cell, cell, cursor ? 2 : 1.5);
   }
-}
-
-function frame(context, color, width, x, y, w, h) {
-  context.strokeStyle = color;
-  context.lineWidth = width;
-  context.strokeRect(x, y, Math.max(w, 3), Math.max(h, 3));
 }
 
 function paintNumbers(data, choice, context, { left, top, cell }) {
@@ -224,7 +200,7 @@ function reading(data, choice) {
   const pair = `${named(data, token)} → ${named(data, key)}`;
   if (!isVisible(data, choice.layer, token, key)) return [`${pair}: hidden: the key ${key > token ? "comes later" : "is outside the window"}`];
   if (!isKept(data, token)) return [`${pair}: not in this page`];
-  const address = addressOf(`trunk.blocks.${choice.layer}.attention.core.weights`, choice.head, token, key);
+  const address = inCore(data, choice.layer, "weights", choice.head, token, key);
   return [`${pair}: `, make("span", { "data-address": address }, four(weight(data, choice.layer, choice.head, token, key)))];
 }
 

@@ -1,8 +1,9 @@
 // The logit lens: over layers and positions as a map, and at the chosen token as a table.
 import { inkOn, onTheme, weightColor } from "./colors.js";
 import { hasLens, lensAddress, lensRows, readLens, whyMissing } from "./data.js";
-import { byId, caption, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
+import { byId, caption, fill, fitCanvas, heading, hint, make, onWidth, region, tableHead } from "./dom.js";
 import { four, named, quoted, short, storedProbability, visible } from "./format.js";
+import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
 const ROW = 22, LABELS = 76, BOTTOM = 20; // pixels
 const READABLE = 46; // pixels of a cell that shows its token
@@ -16,41 +17,33 @@ const QUANTITIES = {
 };
 
 export function showLensMap(data, choice) {
-  const canvas = make("canvas", { id: "lens-canvas", tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": "lens-reading",
-    "aria-label": "The logit lens: rows are layers, columns are tokens. Arrow keys move over the cells, Enter chooses the token and the layer." });
   const reading = make("p", { class: "reading", role: "status", "aria-live": "polite", id: "lens-reading" });
   const select = make("select", { id: "lens-quantity", onchange: () => show() }, ...Object.entries(QUANTITIES).map(([name, { words }]) => make("option", { value: name }, words)));
   const scale = make("p", { class: "scale", "aria-label": "Color scale" });
-  const holder = make("div", {}, canvas);
-  fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Color and number:"), select), holder, reading, scale);
   const columns = data.tokens.length - data.lensFrom, rows = data.lensPlaces.length;
   const cells = data.lensPlaces.map(() => null); // a list for each row, which stays null until it is read
-  let width = 0, cursor = null, under = null;
-
-  const cellAt = (event) => {
-    const box = canvas.getBoundingClientRect(), { left, cell } = layoutOf(data, width);
-    const column = Math.floor((event.clientX - box.left - left) / cell), row = Math.floor((event.clientY - box.top) / ROW);
-    return column >= 0 && column < columns && row >= 0 && row < rows ? { row, column } : null;
-  };
-  const point = (cell) => { under = cell; describe(); paint(); choice.point(cell ? { token: data.lensFrom + cell.column } : null); };
-  const choose = ({ row, column }) => {
-    const { layer } = data.places[data.lensPlaces[row]];
-    choice.set({ token: data.lensFrom + column, ...(layer >= 0 ? { layer } : {}) });
-  };
-  canvas.addEventListener("pointermove", (event) => point(cellAt(event)));
-  canvas.addEventListener("pointerleave", () => point(null));
-  canvas.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) choose(cell); });
-  const move = (right, down) => {
-    const from = cursor ?? chosenCell(data, choice);
-    cursor = { row: held(from.row + down, rows), column: held(from.column + right, columns) };
-    point(cursor);
-  };
-  onArrows(canvas, move, (first) => move(first ? -columns : columns, 0));
-  canvas.addEventListener("keydown", (event) => {
-    if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); choose(cursor); }
-    if (event.key === "Escape") { cursor = null; point(null); }
+  let width = 0, under = null;
+  const words = "The logit lens: rows are layers, columns are tokens. Arrow keys move over the cells, Enter chooses the token and the layer.";
+  const { canvas } = makeHeatMap({ id: "lens-canvas", "aria-label": words }, reading, {
+    cellAt: (x, y) => {
+      const { left, cell } = layoutOf(data, width), column = Math.floor((x - left) / cell), row = Math.floor(y / ROW);
+      return column >= 0 && column < columns && row >= 0 && row < rows ? { row, column } : null;
+    },
+    start: () => chosenCell(data, choice),
+    moved: ({ row, column }, right, down) => ({ row: held(row + down, rows), column: held(column + right, columns) }),
+    show: (cell) => {
+      under = cell;
+      describe();
+      paint();
+      choice.point(cell ? { token: data.lensFrom + cell.column } : null);
+    },
+    choose: ({ row, column }) => {
+      const { layer } = data.places[data.lensPlaces[row]];
+      choice.set({ token: data.lensFrom + column, ...(layer >= 0 ? { layer } : {}) });
+    },
   });
-  onLeaving(canvas, reading, () => { cursor = null; point(null); });
+  const holder = make("div", {}, canvas);
+  fill(byId("lens-map"), make("p", { class: "field wide" }, make("label", { for: "lens-quantity" }, "Color and number:"), select), holder, reading, scale);
 
   const describe = () => fill(reading, ...readingOf(data, cells, under ?? chosenCell(data, choice)));
   const paint = () => { if (width && cells.some(Boolean)) paintMap(data, choice, canvas, { cells, width, under, quantity: QUANTITIES[select.value] }); };
@@ -65,8 +58,6 @@ export function showLensMap(data, choice) {
   onTheme(show);
   onWidth(byId("lens-map"), (known) => { width = known; paint(); });
 }
-
-const held = (value, size) => Math.min(size - 1, Math.max(0, value));
 
 const readRow = (data, row) => Array.from({ length: data.tokens.length - data.lensFrom }, (_, column) => readLens(data, row, data.lensFrom + column));
 
@@ -92,8 +83,7 @@ function readingOf(data, cells, { row, column }) {
 const hasNumber = (data, quantity, column) => data.lensFrom + column < data.last || quantity === QUANTITIES.top || quantity === QUANTITIES.entropy;
 
 function paintMap(data, choice, canvas, { cells, width, under, quantity }) {
-  const { left, cell } = layoutOf(data, width);
-  const style = getComputedStyle(document.documentElement), ink = (name) => style.getPropertyValue(name);
+  const { left, cell } = layoutOf(data, width), ink = inks();
   const context = fitCanvas(canvas, width, cells.length * ROW + BOTTOM);
   context.font = `12px ${ink("--sans")}`;
   context.textBaseline = "middle";
@@ -110,14 +100,8 @@ function paintMap(data, choice, canvas, { cells, width, under, quantity }) {
   }));
   paintLabels(data, choice, context, { left, cell, rows: cells.length, ink });
   const chosen = chosenCell(data, choice);
-  frame(context, ink("--accent"), left + chosen.column * cell, chosen.row * ROW, cell);
-  if (under) frame(context, ink("--text"), left + under.column * cell, under.row * ROW, cell);
-}
-
-function frame(context, color, x, y, cell) {
-  context.strokeStyle = color;
-  context.lineWidth = 2;
-  context.strokeRect(x, y, Math.max(cell - 1, 3), ROW - 1);
+  frame(context, ink("--accent"), left + chosen.column * cell, chosen.row * ROW, cell - 1, ROW - 1);
+  if (under) frame(context, ink("--text"), left + under.column * cell, under.row * ROW, cell - 1, ROW - 1);
 }
 
 function paintLabels(data, choice, context, { left, cell, rows, ink }) {
@@ -146,7 +130,7 @@ function scaleOf(data, quantity) {
 
 // The logit lens at the chosen token: the top next tokens after each layer.
 export function showLens(data, choice) {
-  const show = () => fill(byId("lens"), ...(hasLens(data, choice.token) ? [lensTable(data, choice)] : [make("p", { class: "hint" }, "The lens is kept for the last positions only.")]));
+  const show = () => fill(byId("lens"), ...(hasLens(data, choice.token) ? [lensTable(data, choice)] : [hint("The lens is kept for the last positions only.")]));
   choice.listen((changed) => (changed.has("token") || changed.has("layer")) && show());
   onTheme(show);
 }
@@ -170,11 +154,11 @@ function lensTable(data, choice) {
       make("th", { scope: "row" }, place.label), ...top.map(cell(addressAt(index))),
       ...(next ? [make("td", { class: "number", "data-address": addressAt(index)(next.id) }, storedProbability(following))] : []));
   };
-  const ranks = Array.from({ length: columns }, (_, i) => make("th", { scope: "col" }, ["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
+  const ranks = Array.from({ length: columns }, (_, i) => heading(["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
   const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer: the probability of the next token. Shades as in the attention maps.`
     + (next ? ` Underlined: ${quoted(next.text)}, the next token of the text; its probability is in the last column.` : "");
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Logit lens" },
+  return region("Logit lens",
     make("table", { class: "lens" }, caption(words),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Point"), ...ranks, ...(next ? [make("th", { scope: "col", class: "number" }, "follows")] : []))),
+      tableHead(heading("Point"), ...ranks, ...(next ? [heading("follows", true)] : [])),
       make("tbody", {}, ...places.map(line))));
 }

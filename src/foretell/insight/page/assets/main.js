@@ -1,17 +1,17 @@
 // Starts the page of a file, and shows the parts of a pass.
 import { hasFeedforward, showAttentionValues, showCrossValues, showEncoderAttention, showEncoderFeedforward, showFeedforwardValues, showHeadOutputs } from "./block.js";
-import { followUrl, goToLinked, makeChoice, readChoice } from "./choice.js";
+import { followUrl, goToLinked, makeChoice, onLink, readChoice } from "./choice.js";
 import { showTheme } from "./colors.js";
 import { showContributions } from "./contributions.js";
 import { readFile } from "./data.js";
-import { byId, fill, leave, listen, make } from "./dom.js";
+import { byId, fill, leave, make } from "./dom.js";
 import { showNeurons } from "./feedforward.js";
 import { count } from "./format.js";
 import { showEmbedding, showFormulas } from "./formulas.js";
 import { showGrid, showMap } from "./heads.js";
 import { showLens, showLensMap } from "./lens.js";
 import { showMemory } from "./memory.js";
-import { showHere, showNext } from "./next.js";
+import { readSettings, showHere, showNext } from "./next.js";
 import { showOutcome } from "./outcomes.js";
 import { showArcs, showRow } from "./row.js";
 import { showSeries } from "./series.js";
@@ -59,6 +59,9 @@ export function begin(data) {
   return choice;
 }
 
+// What a link names that the page cannot show, in words.
+export const linkProblem = () => [shown.choice.problem, readSettings()].filter(Boolean).join(" ");
+
 export async function start() {
   showTheme();
   if (typeof DecompressionStream === "undefined") {
@@ -69,8 +72,13 @@ export async function start() {
     const data = await readFile();
     performance.mark("read");
     const choice = begin(data);
-    showProblem(choice.problem);
-    listen(window, "hashchange", () => { readChoice(data, choice); showProblem(choice.problem); goToLinked(); });
+    showProblem(linkProblem());
+    onLink(() => {
+      readChoice(data, choice);
+      showProblem(linkProblem());
+      choice.announce(new Set(["settings"]));
+      goToLinked();
+    });
     for (const show of Object.values(PARTS).flat()) choice.show(show);
     showOmissions(data);
     goToLinked();
@@ -111,5 +119,5 @@ function showOmissions(data) {
   const others = "It does not show the model’s weights, except single rows of the embeddings and the head. foretell explain --value shows them, and how each number is computed; foretell trace writes all numbers exactly.";
   const sentences = [data.cut.length ? `${shown} Of these, some are left out; see below.` : shown, others];
   fill(byId("footer"), make("p", {}, "The numbers are from one forward pass of the model, shown to four decimals. Positions, layers and heads count from 0."),
-    ...sentences.map((sentence) => make("p", {}, sentence)), ...data.cut.map((sentence) => make("p", { class: "cut" }, sentence)));
+    ...sentences.map((sentence) => make("p", {}, sentence)), ...[...data.remarks, ...data.cut].map((sentence) => make("p", { class: "cut" }, sentence)));
 }

@@ -1,14 +1,14 @@
 // The source that a decoder reads: encoder-decoder attention and the encoder's own, with the tokens of both texts.
 import { inkOn, onTheme, weightColor } from "./colors.js";
-import { argMax, encoderLayer, whyMissing } from "./data.js";
-import { byId, caption, fill, make } from "./dom.js";
+import { argMax, coreOf, encoderLayer, whyMissing } from "./data.js";
+import { button, byId, caption, fill, heading, make, region, tableHead } from "./dom.js";
 import { addressOf, four, quoted, short, visible } from "./format.js";
 
 const NUMBERS = 24; // columns up to which every cell shows its weight
 
 export function showMemory(data, choice) {
   if (!data.memory) return;
-  const chips = data.memory.tokens.map((token, i) => make("button", { type: "button", class: "token", onclick: () => choice.set({ sourceToken: i }) }, make("bdi", {}, visible(token.text))));
+  const chips = data.memory.tokens.map((token, i) => button(make("bdi", {}, visible(token.text)), () => choice.set({ sourceToken: i }), { class: "token" }));
   fill(byId("memory-tokens"), ...chips);
   const paint = () => {
     chips.forEach((chip, i) => chip.setAttribute("aria-pressed", i === choice.sourceToken));
@@ -26,8 +26,7 @@ function paintMaps(data, choice) {
   const cross = data.get(`memory.cross.${layer}`);
   const encoder = data.get(`memory.encoder.${own}`);
   if (!data.all(`memory.cross.${layer}`, `memory.encoder.${own}`)) return fill(byId("cross-reading"), whyMissing(data));
-  const crossName = addressOf(`trunk.blocks.${layer}.cross_attention.core.weights`, head);
-  const encoderName = addressOf(`encoder.trunk.blocks.${own}.attention.core.weights`, head);
+  const [crossName, encoderName] = [coreOf(data, layer, "cross"), coreOf(data, own, "encoder")].map((core) => addressOf(`${core}.weights`, head));
   fill(byId("cross-title"), `Layer ${layer}, head ${head}: from the translation to the source `, make("code", {}, crossName));
   fill(byId("cross-map"), map("Rows: tokens of the text; columns: tokens of the source", data.tokens, data.memory.tokens,
     (row) => cross.vector(head, row), crossName, token, (row) => choice.set({ token: row })));
@@ -44,14 +43,13 @@ function strongest(data, weights, token) {
 
 // A table of weights. A click on a row's name chooses it, where rows can be chosen.
 function map(title, queries, keys, weightsOf, name, chosen, choose) {
-  const head = make("thead", {}, make("tr", {}, make("td", {}),
-    ...keys.map((token) => make("th", { scope: "col" }, make("span", {}, short(token.text, 12))))));
+  const head = tableHead(make("td", {}), ...keys.map((token) => heading(make("span", {}, short(token.text, 12)))));
   const rows = queries.map((token, row) => make("tr", { class: row === chosen ? "chosen" : null },
     make("th", { scope: "row" }, choose
-      ? make("button", { type: "button", class: "quiet", onclick: () => choose(row) }, short(token.text, 14))
+      ? button(short(token.text, 14), () => choose(row), { class: "quiet" })
       : short(token.text, 14)),
     ...weightsOf(row).map((weight, key) => cell(weight, `${visible(token.text)} → ${visible(keys[key].text)}: ${four(weight)}`, keys.length, name.replace("]", `,${row},${key}]`)))));
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title },
+  return region(title,
     make("table", { class: "weights" }, caption(title), head, make("tbody", {}, ...rows)));
 }
 

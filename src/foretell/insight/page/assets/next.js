@@ -1,6 +1,6 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
 import { hasLens, readLens, whyMissing } from "./data.js";
-import { bar, byId, caption, fill, make } from "./dom.js";
+import { bar, barHeading, button, byId, caption, fill, headings, hint, make, tableHead } from "./dom.js";
 import { addressOf, count, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
 
 function sortedIds(logits) {
@@ -84,7 +84,7 @@ const logScale = (high) => ({
 export function barTable(title, rows, digits, { append = null, noun = "Token" } = {}) {
   const piece = ({ id, text }) => {
     const name = make("bdi", { class: "piece" }, visible(text));
-    return append ? make("button", { type: "button", class: "link", title: "Continue with this token", onclick: () => append(id) }, name) : name;
+    return append ? button(name, () => append(id), { class: "link", title: "Continue with this token" }) : name;
   };
   const hasBefore = rows[0]?.before !== undefined;
   const line = ({ id, text, probability, address, mark, before, addressBefore }) => make("tr", mark ? { class: "marked" } : {},
@@ -94,7 +94,7 @@ export function barTable(title, rows, digits, { append = null, noun = "Token" } 
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
-    make("thead", {}, make("tr", {}, ...(hasBefore ? [noun, "Before", "After"] : [noun, "Probability"]).map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    tableHead(...headings(hasBefore ? [noun, "Before", "After"] : [noun, "Probability"]), barHeading()),
     make("tbody", {}, ...rows.map(line)));
 }
 
@@ -103,12 +103,16 @@ const MODELS = { temperature: 1, topK: null, topP: 1, minP: 0 }; // the model's 
 const settings = { ...MODELS }; // as in the URL
 const FIELDS = { temperature: ["temperature", 0, 2], topK: ["top_k", 1, Infinity], topP: ["top_p", 0.01, 1], minP: ["min_p", 0, 1] }; // of the URL, and their limits
 
-function readSettings() {
-  const given = new URLSearchParams(location.hash.slice(1));
+// Takes the settings of the URL. Returns what is wrong with them in words.
+export function readSettings() {
+  const given = new URLSearchParams(location.hash.slice(1)), wrong = [];
   for (const [name, [field, low, high]] of Object.entries(FIELDS)) {
-    const value = given.get(field) ? Math.min(high, Math.max(low, Number(given.get(field)))) : NaN;
-    settings[name] = Number.isFinite(value) ? (name === "topK" ? Math.trunc(value) : value) : MODELS[name];
+    const text = given.get(field), number = text ? Number(text) : NaN, held = Math.min(high, Math.max(low, name === "topK" ? Math.trunc(number) : number));
+    settings[name] = Number.isFinite(held) ? held : MODELS[name];
+    if (text !== null && number !== settings[name]) wrong.push([`${field} ${visible(text)}`, settings[name] === null ? `no ${field}` : `${field} ${settings[name]}`]);
   }
+  const list = (side) => wrong.map((each) => each[side]).join(", ");
+  return wrong.length ? `The link names ${list(0)}, which sampling does not allow. The page uses ${list(1)}.` : "";
 }
 
 function writeSettings() {
@@ -155,7 +159,7 @@ export function showNextEarly(logits, vocabulary, isExact, append) {
 }
 
 // The distribution after the last token, from the logits of the full vocabulary.
-export function showNext(data) {
+export function showNext(data, choice) {
   readSettings();
   byId("next-section").classList.remove("provisional");
   const read = readLogits(data.get("logits").whole), { logits, order, unfiltered } = read;
@@ -176,8 +180,10 @@ export function showNext(data) {
     makeControl({ id: "top-p", label: "Top-p", hint: "keep the most probable tokens up to this total probability", low: 0.01, high: 1, step: 0.01, value: settings.topP, scale: linearScale(0, 1, 0.01), change: set("topP") }),
     makeControl({ id: "min-p", label: "Min-p", hint: "drop tokens below this share of the largest probability", low: 0, high: 1, step: 0.01, value: settings.minP, scale: linearScale(0, 1, 0.01), change: set("minP") }),
   ];
-  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1, 0].forEach((value, i) => controls[i].put(value)) }, "Reset to the model’s distribution");
-  const sample = data.append && make("button", { type: "button", class: "plain", onclick: () => data.append(draw(distribution(logits, order, settings), order)) }, "Sample a token");
+  const put = ({ temperature, topK, topP, minP }) => [temperature, topK ?? size, topP, minP].forEach((value, i) => controls[i].put(value));
+  const reset = button("Reset to the model’s distribution", () => put(MODELS));
+  choice.listen((changed) => changed.has("settings") && put({ ...settings }));
+  const sample = data.append && button("Sample a token", () => data.append(draw(distribution(logits, order, settings), order)));
   fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
   update();
 }
@@ -187,9 +193,9 @@ export function showHere(data, choice) {
   const show = () => {
     const position = choice.token;
     byId("here-title").textContent = `After ${named(data, position)}`;
-    if (!hasLens(data, position)) return fill(byId("here"), make("p", { class: "hint" }, "The prediction here is not in this page; it is kept for the last positions."));
+    if (!hasLens(data, position)) return fill(byId("here"), hint("The prediction here is not in this page; it is kept for the last positions."));
     const reading = readLens(data, data.lensPlaces.length - 1, position);
-    if (!reading) return fill(byId("here"), make("p", { class: "hint" }, whyMissing(data)));
+    if (!reading) return fill(byId("here"), hint(whyMissing(data)));
     const { top, following: probability, rank } = reading;
     const following = position < data.last ? data.tokens[position + 1] : null;
     const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following?.id === token.id ? "follows" : "" }));

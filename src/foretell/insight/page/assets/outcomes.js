@@ -2,7 +2,7 @@
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
 import { argMax, softmax, whyMissing } from "./data.js";
-import { byId, caption, fill, make } from "./dom.js";
+import { barHeading, button, byId, caption, fill, headings, hint, make, region, tableHead } from "./dom.js";
 import { addressOf, four, opens, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
@@ -40,7 +40,7 @@ export function showOutcome(data, choice) {
     if (hasTags(data)) showTags(data, choice, words?.whole, at, ofWord);
     else showPrediction(data, at);
     if (hasTags(data)) byId("outcome-contributions-title").textContent = `Contributions to the tag of ${ofWord}`;
-    if (!parts || !words || !stored || !tokens) return fill(byId("outcome-contributions"), make("p", { class: "hint" }, whyMissing(data)));
+    if (!parts || !words || !stored || !tokens) return fill(byId("outcome-contributions"), hint(whyMissing(data)));
     const rows = Array.from({ length: stored.shape[1] }, (_, k) => {
       const [id, logit, constant, ...shares] = stored.vector(0, k);
       return { id: id === MEAN ? names.length : id, logit, constant, parts: shares.slice(0, parts.value.length), tokens: data.tokens.map((_, position) => tokens.at(position, k)),
@@ -73,7 +73,7 @@ function lead(data) {
 
 function showPrediction(data, at) {
   const logits = data.get("outcomes.logits");
-  if (!logits) return fill(byId("outcome"), make("p", { class: "hint" }, whyMissing(data)));
+  if (!logits) return fill(byId("outcome"), hint(whyMissing(data)));
   if (isNumber(data)) return fill(byId("outcome"), make("p", { class: "result", id: "outcome-number", "data-address": addressOf("task_head", 0) }, four(logits.whole[0])));
   fill(byId("outcome"), ...distributionOf(data, at));
 }
@@ -105,7 +105,7 @@ function lastOfWord(owners, token) {
 // Every word with its tag, colored by it; a table of the same, and the distribution of the chosen word's tag.
 function showTags(data, choice, owners, at, ofWord) {
   const logits = data.get("outcomes.logits"), { names } = data.outcomes;
-  if (!logits || !owners) return fill(byId("outcome"), make("p", { class: "hint" }, whyMissing(data)));
+  if (!logits || !owners) return fill(byId("outcome"), hint(whyMissing(data)));
   const words = wordsOf(data, { tokens: data.tokens.map(() => 0) }, owners).filter(({ first }) => owners[first] >= 0).map((word) => {
     const { shares, address } = predictionOf(data, word.last), best = argMax(shares);
     return { ...word, text: word.text.trim(), best, share: shares[best], address: address(best) };
@@ -115,8 +115,8 @@ function showTags(data, choice, owners, at, ofWord) {
   const line = (word) => make("tr", { class: word.last === at ? "chosen" : "" }, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(word.text))),
     make("td", {}, visible(names[word.best])), make("td", { class: "number", "data-address": word.address }, probability(word.share)));
   fill(byId("outcome"), make("div", { class: "tokens", id: "outcome-tags" }, ...words.map(chip)), make("div", { class: "columns" },
-    make("div", { class: "scroll limited", tabindex: 0, role: "region", "aria-label": "The tags of all words" }, make("table", { id: "outcome-tag-table" }, caption("Every word with its most probable tag"),
-      make("thead", {}, make("tr", {}, ...["Word", "Tag", "Probability"].map((name, i) => make("th", { scope: "col", class: i === 2 ? "number" : "" }, name)))), make("tbody", {}, ...words.map(line)))),
+    region("The tags of all words", make("table", { id: "outcome-tag-table" }, caption("Every word with its most probable tag"),
+      tableHead(...headings(["Word", "Tag", "Probability"], 2)), make("tbody", {}, ...words.map(line))), "limited"),
     make("div", {}, make("h4", {}, `The tag of ${ofWord}`), ...distributionOf(data, at))));
 }
 
@@ -143,14 +143,14 @@ function wordPart(data, choice, own, owners) {
   const words = wordsOf(data, own, owners), largest = Math.max(...words.map(({ value }) => Math.abs(value))) || 1;
   const color = (value) => `background:${css(signColor(value / largest))};color:${inkOnSign(value / largest)}`;
   const isChosen = ({ first, last }) => first <= choice.token && choice.token <= last;
-  const chip = (word) => make("button", { type: "button", class: "token", style: color(word.value), title: four(word.value), "aria-pressed": isChosen(word), onclick: () => choice.set({ token: word.last }) }, make("bdi", {}, visible(word.text)));
+  const chip = (word) => button(make("bdi", {}, visible(word.text)), () => choice.set({ token: word.last }), { class: "token", style: color(word.value), title: four(word.value), "aria-pressed": isChosen(word) });
   const line = ({ text, value, address }) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text))), make("td", { class: "number", "data-address": address }, four(value)), signedBar(value / largest));
   const total = words.reduce((sum, { value }) => sum + value, 0);
   const sorted = [...words].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   const text = "What each word added, directly: what the heads read at its tokens, and what embedding and feed-forward layers added there. Blue raises, orange lowers. It is not the effect of leaving the word out.";
   return make("div", {}, make("div", { class: "tokens", id: "outcome-words" }, ...words.map(chip)),
-    make("div", { class: "scroll limited", tabindex: 0, role: "region", "aria-label": "Contributions of words" },
+    region("Contributions of words",
       make("table", { class: "bars signed", id: "outcome-word-table" }, caption(text),
-        make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Word"), make("th", { scope: "col", class: "number" }, "Contribution"), make("td", { "aria-hidden": "true" }))),
-        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), make("td", { class: "number", "data-address": own.address(ALL) }, four(total)), make("td", {}))))));
+        tableHead(...headings(["Word", "Contribution"]), barHeading()),
+        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), make("td", { class: "number", "data-address": own.address(ALL) }, four(total)), make("td", {})))), "limited"));
 }

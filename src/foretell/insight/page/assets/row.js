@@ -1,7 +1,7 @@
 // One row of attention, of the chosen token in the chosen head: as arcs and as a table.
-import { firstKey, hasOperands, isKept, scaledScores, weightRow } from "./data.js";
-import { bar, byId, caption, draw, fill, make, onWidth } from "./dom.js";
-import { addressOf, count, four, named, short, visible } from "./format.js";
+import { firstKey, hasOperands, inCore, isKept, scaledScores, weightRow } from "./data.js";
+import { bar, barHeading, button, byId, caption, draw, fill, heading, headings, hint, make, onWidth, region, tableHead } from "./dom.js";
+import { count, four, named, short, visible } from "./format.js";
 
 // Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
 const HEIGHT = 190; // of the arcs
@@ -9,7 +9,7 @@ const LEAST = 0.005; // weights below are not drawn
 const LETTER = 13; // least pixels between labels
 
 export function showArcs(data, choice) {
-  const holder = fill(byId("arcs"), make("p", { class: "hint" }, `Hover over the line to move; click to choose. Weights below ${LEAST} are not drawn.`));
+  const holder = fill(byId("arcs"), hint(`Hover over the line to move; click to choose. Weights below ${LEAST} are not drawn.`));
   const lines = draw("g", { class: "lines" }), labels = draw("g", { class: "labels" });
   const picture = draw("svg", { role: "img", "aria-labelledby": "arcs-title", class: "arcs" }, lines, labels);
   holder.append(picture);
@@ -92,10 +92,9 @@ export function showRow(data, choice) {
   let byWeight = true;
   const show = () => {
     byId("row-title").textContent = `Attention weights of ${named(data, choice.token)}`;
-    if (!isKept(data, choice.token)) return fill(byId("row-table"), make("p", { class: "hint" }, "This row is not in this page."));
-    const order = make("button", { type: "button", class: "plain", onclick: () => { byWeight = !byWeight; show(); } },
-      byWeight ? "Sort by position" : "Sort by weight");
-    fill(byId("row-table"), order, make("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Row of attention" }, rowTable(data, choice, byWeight)));
+    if (!isKept(data, choice.token)) return fill(byId("row-table"), hint("This row is not in this page."));
+    const order = button(byWeight ? "Sort by position" : "Sort by weight", () => { byWeight = !byWeight; show(); });
+    fill(byId("row-table"), order, region("Row of attention", rowTable(data, choice, byWeight), "tall"));
   };
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
@@ -106,17 +105,15 @@ function rowTable(data, choice, byWeight) {
   const own = hasOperands(data, layer) ? scaledScores(data, layer, head, token) : null;
   const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, scaled: own?.[i] }));
   if (byWeight) entries.sort((a, b) => b.weight - a.weight || a.key - b.key);
-  const core = `trunk.blocks.${layer}.attention.core`;
   const line = ({ key, weight, scaled }) => make("tr", { class: key === choice.key ? "chosen" : "" },
     make("td", { class: "number" }, String(key)),
-    make("th", { scope: "row" }, make("button", { type: "button", class: "link", onclick: () => choice.set({ key }), "aria-label": `${visible(data.tokens[key].text)}, show its formula` }, make("bdi", { class: "piece" }, visible(data.tokens[key].text)))),
-    ...(own ? [make("td", { class: "number", "data-address": addressOf(`${core}.scaled`, head, token, key) }, four(scaled))] : []),
-    make("td", { class: "number", "data-address": addressOf(`${core}.weights`, head, token, key) }, four(weight)),
+    make("th", { scope: "row" }, button(make("bdi", { class: "piece" }, visible(data.tokens[key].text)), () => choice.set({ key }), { class: "link", "aria-label": `${visible(data.tokens[key].text)}, show its formula` })),
+    ...(own ? [make("td", { class: "number", "data-address": inCore(data, layer, "scaled", head, token, key) }, four(scaled))] : []),
+    make("td", { class: "number", "data-address": inCore(data, layer, "weights", head, token, key) }, four(weight)),
     bar(weight));
   const hidden = data.tokens.length - entries.length;
   const words = `Layer ${layer}, head ${head}: ${count(entries.length, "visible key")}${hidden ? `, ${hidden.toLocaleString("en")} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;
   return make("table", { class: "bars" }, caption(words),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "number" }, "Key"), make("th", { scope: "col" }, "Token"),
-      ...(own ? [make("th", { scope: "col", class: "number" }, "Scaled score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),
+    tableHead(heading("Key", true), ...headings(["Token", ...(own ? ["Scaled score"] : []), "Weight"]), barHeading()),
     make("tbody", {}, ...entries.map(line)));
 }

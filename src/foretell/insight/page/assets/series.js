@@ -1,6 +1,6 @@
 // The values that a forecaster has read, and the distribution of the next one, in their unit.
 import { softmax } from "./data.js";
-import { byId, caption, draw, fill, make, onWidth } from "./dom.js";
+import { byId, caption, draw, fill, headings, make, onWidth, region, tableHead } from "./dom.js";
 import { named, probability, value as inDigits } from "./format.js";
 import { niceTicks } from "./stream.js";
 
@@ -26,7 +26,7 @@ export function seriesOf(data) {
 
 export function showSeries(data, choice) {
   if (!data.hasLevels) return;
-  const picture = make("div"), numbers = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The next value" });
+  const picture = make("div"), numbers = region("The next value");
   fill(byId("series"), picture, numbers);
   let width = 0;
   const show = () => {
@@ -81,6 +81,6 @@ function table(data, { mean, quantile }) {
   const columns = [["mean", mean, MEAN], ...QUANTILES.map((share) => [share === 0.5 ? "median" : `${100 * share}% are below`, quantile(share), quantileOf(share)])];
   const words = `The next value, after ${named(data, data.last)}: the model’s own distribution, before any calibration or naive part of a forecast. A missing value is never drawn.`;
   return make("table", {}, caption(words),
-    make("thead", {}, make("tr", {}, ...columns.map(([name]) => make("th", { scope: "col", class: "number" }, name)))),
+    tableHead(...headings(columns.map(([name]) => name), 0)),
     make("tbody", {}, make("tr", {}, ...columns.map(([, each, address]) => make("td", { class: "number", "data-address": address }, inDigits(each))))));
 }

@@ -1,6 +1,6 @@
 // The residual stream of the chosen token: norms and vectors.
 import { streamVector, whyMissing } from "./data.js";
-import { byId, caption, draw, fill, make, onWidth } from "./dom.js";
+import { byId, caption, draw, fill, headings, make, onWidth, region, tableHead } from "./dom.js";
 import { addressOf, four, named } from "./format.js";
 import { makeStrips } from "./strips.js";
 
@@ -8,7 +8,7 @@ import { makeStrips } from "./strips.js";
 const CHART_HEIGHT = 230, LEFT = 46, BOTTOM = 30, TOP = 12, RIGHT = 12;
 
 export function showSizes(data, choice) {
-  const picture = make("div"), numbers = make("div", { class: "scroll short", tabindex: 0, role: "region", "aria-label": "Norms as a table" });
+  const picture = make("div"), numbers = region("Norms as a table", [], "short");
   fill(byId("sizes"), picture, numbers);
   let width = 0;
   const show = () => {
@@ -60,7 +60,7 @@ function normTable(data, sizes, range, token) {
   const line = (place, i) => make("tr", {}, make("th", { scope: "row", title: place.name }, place.label),
     ...[token, ...range[i].tokens].map((each) => make("td", { class: "number", "data-address": addressOf(`${place.name}.vector_norm`, each) }, four(sizes.at(i, each)))));
   return make("table", {}, caption(`Euclidean norm. Line: ${named(data, token)}; band: all tokens; dashes: their median.`),
-    make("thead", {}, make("tr", {}, ...["Point", "Chosen", "Minimum", "Median", "Maximum"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
+    tableHead(...headings(["Point", "Chosen", "Minimum", "Median", "Maximum"])),
     make("tbody", {}, ...data.places.map(line)));
 }
 

@@ -1,7 +1,8 @@
 // Vectors as rows of cells, one cell per number: hovering or arrow keys read a number, a click or Enter keeps it.
 import { onTheme, signColor } from "./colors.js";
-import { caption, fill, fitCanvas, make, onArrows, onLeaving, onWidth } from "./dom.js";
+import { caption, fill, fitCanvas, headings, make, onWidth, region, tableHead } from "./dom.js";
 import { four } from "./format.js";
+import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
 const LINE = 16; // pixels per row
 const TABLE_NUMBERS = 16; // per row of the table; longer vectors show their first and last
@@ -10,13 +11,9 @@ const HINT = "Point at a number to read it; click to keep it. Blue is above zero
 
 // lines: [{label, values, address, unit}]; address(i) is the address of a number, unit the word for its index.
 export function makeStrips(id, words) {
-  const canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": `${id}-reading`,
-    "aria-label": `${words}. Arrow keys move over the numbers, Enter keeps one.` });
   const reading = make("p", { class: "reading", role: "status", "aria-live": "polite", id: `${id}-reading` });
   const left = make("div", { class: "vector-labels", "aria-hidden": "true" });
-  const tables = make("div"), holder = make("div", {}, canvas);
-  const strip = make("div", { class: "strip" }, left, holder);
-  let lines = [], width = 0, cursor = null, kept = null;
+  let lines = [], width = 0, kept = null;
 
   const describe = (cell) => {
     reading.classList.toggle("hint", !cell);
@@ -24,30 +21,29 @@ export function makeStrips(id, words) {
     const { label, values, address, unit } = lines[cell.line];
     fill(reading, `${label}, ${unit ?? "dimension"} ${cell.index}: ${four(values[cell.index])} `, make("code", { "data-address": address(cell.index) }, address(cell.index)));
   };
-  const cellAt = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const line = Math.floor((event.clientY - box.top) / LINE);
-    const size = lines[line]?.values.length ?? 0, index = Math.floor(((event.clientX - box.left) / box.width) * size);
-    return index >= 0 && index < size ? { line, index } : null;
-  };
-  const keep = (cell) => { kept = cell; paint(); describe(cell); };
-  canvas.addEventListener("pointermove", (event) => describe(cellAt(event) ?? kept));
-  canvas.addEventListener("pointerdown", (event) => keep(cellAt(event)));
-  canvas.addEventListener("pointerleave", () => describe(kept));
-  const move = (right, down) => {
-    const from = cursor ?? kept ?? { line: 0, index: 0 };
-    const line = held(from.line + down, lines.length);
-    cursor = { line, index: held(from.index + right, lines[line].values.length) };
-    paint();
-    describe(cursor);
-  };
-  onArrows(canvas, move, (first) => move(first ? -Infinity : Infinity, 0));
-  canvas.addEventListener("keydown", (event) => {
-    if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); keep(cursor); }
+  const { canvas, cursor } = makeHeatMap({ "aria-label": `${words}. Arrow keys move over the numbers, Enter keeps one.` }, reading, {
+    cellAt: (x, y, box) => {
+      const line = Math.floor(y / LINE), size = lines[line]?.values.length ?? 0, index = Math.floor((x / box.width) * size);
+      return index >= 0 && index < size ? { line, index } : null;
+    },
+    start: () => kept ?? { line: 0, index: 0 },
+    moved: (from, right, down) => {
+      const line = held(from.line + down, lines.length);
+      return { line, index: held(from.index + right, lines[line].values.length) };
+    },
+    show: (cell, isByKey) => {
+      if (isByKey || !cell) paint();
+      describe(cell ?? kept);
+    },
+    choose: (cell) => {
+      kept = cell;
+      paint();
+      describe(cell);
+    },
   });
-  onLeaving(canvas, reading, () => { cursor = null; paint(); describe(kept); });
+  const tables = make("div"), holder = make("div", {}, canvas), strip = make("div", { class: "strip" }, left, holder);
 
-  const paint = () => width && lines.length && paintLines(canvas, lines, width, cursor ?? kept);
+  const paint = () => width && lines.length && paintLines(canvas, lines, width, cursor() ?? kept);
   const show = (shown, missing) => {
     if (shown.length !== lines.length) kept = null;
     lines = shown;
@@ -63,8 +59,6 @@ export function makeStrips(id, words) {
   onWidth(holder, (known) => { width = known; paint(); });
   return { element: make("div", { class: "strips" }, strip, reading, tables), show };
 }
-
-const held = (value, size) => Math.min(size - 1, Math.max(0, value));
 
 // One pixel per number, then stretched to the width.
 function paintLines(canvas, lines, width, cursor) {
@@ -83,9 +77,7 @@ function paintLines(canvas, lines, width, cursor) {
   });
   if (!cursor) return;
   const cell = width / lines[cursor.line].values.length;
-  context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--text");
-  context.lineWidth = 2;
-  context.strokeRect(cursor.index * cell, cursor.line * LINE, Math.max(4, cell), LINE - 1);
+  frame(context, inks()("--text"), cursor.index * cell, cursor.line * LINE, Math.max(4, cell), LINE - 1);
 }
 
 function sameLength(lines) {
@@ -100,8 +92,8 @@ function vectorTable(words, lines) {
   const cell = ({ values, address }, i) => (i === null ? make("td", { class: "number" }, "…") : make("td", { class: "number", "data-address": address(i) }, four(values[i])));
   const line = (each) => make("tr", {}, make("th", { scope: "row" }, each.label), ...shown.map((i) => cell(each, i)));
   return make("details", { open: whole || undefined }, make("summary", {}, `As a table: ${size.toLocaleString("en")} numbers each`),
-    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${words} as a table` },
+    region(`${words} as a table`,
       make("table", {}, caption(whole ? "All numbers of each vector." : `The first ${TABLE_ENDS[0]} and the last ${TABLE_ENDS[1]} of ${size.toLocaleString("en")} numbers.`),
-        make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Vector"), ...shown.map((i) => make("th", { scope: "col", class: "number" }, i === null ? "…" : String(i))))),
+        tableHead(...headings(["Vector", ...shown.map((i) => (i === null ? "…" : String(i)))])),
         make("tbody", {}, ...lines.map(line)))));
 }

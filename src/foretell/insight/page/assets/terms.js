@@ -1,7 +1,7 @@
 // The attention score of the chosen pair term by term: q·k is a sum of one product per dimension.
-import { hasOperands, isRounded, isVisible, keyVector, queryVector, whyMissing } from "./data.js";
-import { byId, caption, draw, fill, make, onWidth } from "./dom.js";
-import { addressOf, four, named } from "./format.js";
+import { groupOf, hasOperands, inCore, isRounded, isVisible, keyVector, queryVector, whyMissing } from "./data.js";
+import { barHeading, button, byId, caption, draw, fill, headings, hint, make, onWidth, region, tableHead } from "./dom.js";
+import { four, named } from "./format.js";
 
 const HEIGHT = 150, MARGIN = 14; // pixels
 
@@ -13,13 +13,13 @@ export function showTerms(data, choice) {
     const { layer, head, token, key } = choice;
     byId("terms-title").textContent = `q·k term by term: ${named(data, token)} → ${named(data, key)} in layer ${layer}, head ${head}`;
     if (!hasOperands(data, layer)) {
-      fill(picture, make("p", { class: "hint" }, whyMissing(data)));
+      fill(picture, hint(whyMissing(data)));
       return fill(table);
     }
     const terms = termsOf(data, choice);
     if (width) fill(picture, chart(data, terms, width));
-    const order = make("button", { type: "button", class: "plain", onclick: () => { bySize = !bySize; show(); } }, bySize ? "Sort by dimension" : "Sort by size");
-    fill(table, order, make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Terms of the attention score" }, termTable(data, choice, terms, bySize)));
+    const order = button(bySize ? "Sort by dimension" : "Sort by size", () => { bySize = !bySize; show(); });
+    fill(table, order, region("Terms of the attention score", termTable(data, choice, terms, bySize), "tall limited"));
   };
   choice.listen((changed) => ["token", "key", "layer", "head", "data"].some((name) => changed.has(name)) && show());
   onWidth(byId("terms"), (known) => { width = known; show(); });
@@ -47,21 +47,19 @@ function chart(data, terms, width) {
 }
 
 function termTable(data, { layer, head, token, key }, terms, bySize) {
-  const { heads, groups, headWidth } = data.shape;
-  const scores = `trunk.blocks.${layer}.attention.core`, [query, other] = [`${scores}.query`, `${scores}.key`];
-  const group = Math.floor(head / (heads / groups));
+  const { headWidth } = data.shape, address = (name, ...index) => inCore(data, layer, name, ...index), group = groupOf(data, head);
   const isRotary = data.position === "rotary";
   const sorted = bySize ? [...terms].sort((a, b) => Math.abs(b.term) - Math.abs(a.term)) : terms;
   const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
   const largest = Math.max(...terms.map(({ term }) => Math.abs(term))) || 1;
   const line = ({ i, q, k, term, pair }) => make("tr", {}, make("th", { scope: "row" }, String(i)), ...(isRotary ? [make("td", { class: "number" }, String(pair))] : []),
-    number(q, addressOf(query, head, token, i)), number(k, addressOf(other, group, key, i)), number(term, addressOf(`${scores}.weights.terms`, head, token, key, i)), signedBar(term / largest));
+    number(q, address("query", head, token, i)), number(k, address("key", group, key, i)), number(term, address("weights.terms", head, token, key, i)), signedBar(term / largest));
   const sum = terms.reduce((total, { term }) => total + term, 0), scaled = sum / Math.sqrt(headWidth);
-  const total = (words, value, name) => make("tr", { class: "total" }, make("th", { scope: "row", colspan: isRotary ? 4 : 3 }, words), number(value, addressOf(`${scores}.${name}`, head, token, key)), make("td", {}));
+  const total = (words, value, name) => make("tr", { class: "total" }, make("th", { scope: "row", colspan: isRotary ? 4 : 3 }, words), number(value, address(name, head, token, key)), make("td", {}));
   const hidden = isVisible(data, layer, token, key) ? "" : " The mask hides this key from the token, so its weight is 0.";
   const words = `The attention score is the sum of the products of query and key, dimension by dimension${isRounded(data, layer) ? ", from vectors to four decimals" : ""}.${isRotary ? " Rotary positions turn the two dimensions of a pair together; their bars are neighbors." : ""}${hidden}`;
   return make("table", { class: "bars signed" }, caption(words),
-    make("thead", {}, make("tr", {}, ...["Dimension", ...(isRotary ? ["Pair"] : []), "q", "k", "q · k"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    tableHead(...headings(["Dimension", ...(isRotary ? ["Pair"] : []), "q", "k", "q · k"]), barHeading()),
     make("tbody", {}, ...sorted.map(line), total("Sum: the attention score", sum, "scores"), total("divided by √E: the scaled attention score", scaled, "scaled")));
 }
 

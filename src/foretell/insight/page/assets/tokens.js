@@ -1,14 +1,12 @@
 // The choice of token, layer and head: the bar at the top, and the text as a row of tokens.
 import { inkOn, onTheme, weightColor } from "./colors.js";
 import { firstKey, isKept, weightRow } from "./data.js";
-import { byId, fill, fresh, listen, make, onArrows } from "./dom.js";
+import { button, byId, fill, fresh, listen, make, onArrows } from "./dom.js";
 import { four, named, quoted, short, visible } from "./format.js";
 
 // The bar that stays in sight, with the chosen token, layer and head.
 export function showWhere(data, choice) {
-  const step = (name, by, words) => make("button", {
-    type: "button", class: "step", "aria-label": words, onclick: () => choice.set({ [name]: choice[name] + by }),
-  }, by < 0 ? "‹" : "›");
+  const step = (name, by, words) => button(by < 0 ? "‹" : "›", () => choice.set({ [name]: choice[name] + by }), { class: "step", "aria-label": words });
   const options = (size, noun) => Array.from({ length: size }, (_, i) => make("option", { value: i }, `${noun} ${i}`));
 
   const token = make("select", { id: "token-select", onchange: (event) => choice.set({ token: Number(event.target.value) }) },

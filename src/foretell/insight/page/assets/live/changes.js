@@ -1,11 +1,11 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
-import { argMax, blockOf } from "../data.js";
-import { byId, caption, fill, make } from "../dom.js";
+import { argMax, blockOf, coreOf } from "../data.js";
+import { button, byId, caption, fill, headings, hint, make, tableHead } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
-import { addPanel, button, select, signed } from "./panels.js";
+import { addPanel, select, signed } from "./panels.js";
 import { addChange, fetchSections, session, setStale } from "./session.js";
 
 const VECTOR = "Add a vector to the stream";
@@ -18,11 +18,11 @@ const removeAt = (index) => session.update({ change: session.state.change.filter
 export function makeChanges() {
   const chips = make("ul", { class: "chips", "aria-label": "Changes" });
   const neuron = make("input", { type: "number", id: "change-neuron", min: 0, step: 1, value: 0, required: true });
-  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer), choice.head), scale: 0 }); }, { id });
+  const off = (id, change, isValid = () => true) => button("", () => { const { data, choice } = shown; if (data && isValid()) addChange({ ...change(blockOf(data, choice.layer)), scale: 0 }); }, { id });
   addPanel("changes", "Change the pass",
-    make("p", { class: "hint" }, "Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
+    hint("Switch a part off, then scale it with its slider. Layer and head are the ones chosen in the page."),
     make("div", { class: "editor-row" },
-      off("head-off", (block, head) => ({ value: `${block}.attention.core`, heads: [head] })),
+      off("head-off", () => ({ value: coreOf(shown.data, shown.choice.layer), heads: [shown.choice.head] })),
       off("attention-off", (block) => ({ value: `${block}.attention` })),
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
       make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
@@ -43,6 +43,7 @@ export function showChanges(data, choice) {
     const words = { "head-off": `Head ${head} of layer ${layer} off`, "attention-off": `Attention of layer ${layer} off`, "feedforward-off": `Feed-forward of layer ${layer} off`, "neuron-off": `Neuron of layer ${layer} off` };
     for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
     for (const id of ["feedforward-off", "neuron-change"]) byId(id).hidden = !data.neurons[layer];
+    byId("change-neuron").max = data.shape.feedforward - 1;
     if ((changed.has("token") || changed.has("data")) && vector.open) showVector(vector, data, choice);
     if ((changed.has("data") || (changed.has("token") && data.outcomes?.kind === "tags")) && data.get("losses")) showEffect(data, choice.token);
   });
@@ -52,7 +53,7 @@ export function showChanges(data, choice) {
 export function showHeadChange(data, choice) {
   choice.listen((changed) => {
     if (!["layer", "head", "data"].some((name) => changed.has(name))) return;
-    const { layer, head } = choice, value = `${blockOf(data, layer)}.attention.core`;
+    const { layer, head } = choice, value = coreOf(data, layer);
     const own = session.state.change.flatMap((change, index) => (change.value === value && change.heads?.includes(head) ? [chip(change, index)] : []));
     fill(byId("head-change"), own.length ? make("ul", { class: "chips", "aria-label": "Changes of the chosen head" }, ...own)
       : button(`Switch off head ${head} of layer ${layer}`, () => addChange({ value, heads: [head], scale: 0 })));
@@ -80,15 +81,17 @@ function showVector(element, data, choice) {
     whose.input.disabled = vectors[what.input.value].section === "head.rows"; // a weight is the same for all texts
     second.hidden = whose.input.disabled || whose.input.value === "0";
   };
+  const problem = make("div", { role: "status" });
   const apply = async () => {
-    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value));
+    fill(problem);
+    const numbers = await vectorOf(vectors[what.input.value], second.hidden ? 0 : Number(whose.input.value), (reason) => fill(problem, make("p", { class: "summary" }, reason)));
     if (!numbers) return;
     const scaled = numbers.map((value) => Number((value * (byId("vector-factor").valueAsNumber || 0)).toPrecision(MOST_DIGITS)));
     await addChange({ value: layers[where.input.value].name, add: scaled, ...(positions.input.value === "1" ? { positions: [token] } : {}) });
   };
   fill(element, make("summary", {}, VECTOR),
     make("div", { class: "editor-row" }, ...what.parts, ...whose.parts), second,
-    make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)));
+    make("div", { class: "editor-row" }, ...number("vector-factor", "times", { step: 0.5, value: 1 }), ...where.parts, ...positions.parts, button("Add the vector", apply)), problem);
   for (const [id, value] of Object.entries(before)) {
     byId(id).value = value;
     if (byId(id).selectedIndex === -1) byId(id).selectedIndex = 0; // the rows of the head come after the pass
@@ -97,16 +100,17 @@ function showVector(element, data, choice) {
   showSecond();
 }
 
-// The numbers of a vector of the shown pass, of a pass over the second text, or their difference; null without one.
-async function vectorOf({ section, row }, whose) {
-  const read = async (fields, at) => {
-    const vectors = (await fetchSections([section], fields))?.get(section);
+// The numbers of a vector of the shown pass, of a pass over the second text, or their difference; null without one, and
+// why to `fail`.
+async function vectorOf({ section, row }, whose, fail) {
+  const read = async (fields, at, label) => {
+    const vectors = (await fetchSections([section], fields, { fail, label }))?.get(section);
     return vectors && vectors.vector(Math.min(at, vectors.shape[0] - 1));
   };
   const own = whose === 1 ? null : await read({}, row);
   if (whose === 0) return own;
   const at = byId("vector-position").valueAsNumber;
-  const other = await read({ text: byId("vector-text").value, appended: [], change: [] }, at >= 0 ? at : Infinity);
+  const other = await read({ text: byId("vector-text").value, appended: [], change: [] }, at >= 0 ? at : Infinity, "Second text");
   return other && (own ? other.map((value, i) => value - own[i]) : other);
 }
 
@@ -123,7 +127,7 @@ export function inWords({ value, scale, add: added, set, patch, heads, neurons, 
 
 function chip(change, index) {
   const words = inWords(change);
-  const remove = make("button", { type: "button", class: "remove", "aria-label": `Remove: ${words}`, onclick: () => removeAt(index) }, "✕");
+  const remove = button("✕", () => removeAt(index), { class: "remove", "aria-label": `Remove: ${words}` });
   if (change.scale === undefined) return make("li", { class: "chip" }, make("span", {}, words), remove);
   const factor = make("output", {}, `× ${change.scale}`);
   const slider = make("input", { type: "range", min: 0, max: 2, step: 0.05, value: change.scale, "aria-label": `Factor: ${words}`,
@@ -141,7 +145,7 @@ function unchangedPass() {
   if (original.key !== key) {
     original.cancel.abort();
     const cancel = new AbortController();
-    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses", ...(shown.data.outcomes ? ["outcomes.logits"] : [])], { change: [] }, cancel.signal) });
+    Object.assign(original, { key, cancel, data: fetchSections(["logits", "losses", ...(shown.data.outcomes ? ["outcomes.logits"] : [])], { change: [] }, { signal: cancel.signal }) });
   }
   return original.data;
 }
@@ -160,7 +164,7 @@ async function showEffect(data, token) {
     make("td", { class: "number", ...opens({ address: address(id), ...ORIGINAL }) }, inDigits(before[id])), difference("td", address(id), after[id] - before[id], { class: "number" }));
   showResult(make("p", { class: "summary" }, prediction, ...(isNumber(data) ? numberInWords(data, plain) : []), ...lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
-      make("thead", {}, make("tr", {}, ...[noun, "Changed", "Original", "Difference"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
+      tableHead(...headings([noun, "Changed", "Original", "Difference"])),
       make("tbody", {}, ...new Set([...topOf(after), ...topOf(before)]).values().map(line)))));
 }
 

@@ -1,9 +1,9 @@
 // The shown pass next to another one: of another text, of another model, or of the same model without changes.
 import { lensAddress, readLens } from "../data.js";
-import { bar, byId, caption, fill, make, onLeave } from "../dom.js";
+import { bar, barHeading, button, byId, caption, fill, heading, headings, hint, make, onLeave, region, tableHead } from "../dom.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { four, opens, opensDifference, probability, quoted, short, visible } from "../format.js";
-import { addFoldedPanel, button, signed } from "./panels.js";
+import { addFoldedPanel, signed } from "./panels.js";
 import { fetchSections, session, setStale } from "./session.js";
 
 const TOKENS = 12; // of each table: those with the largest probability in one of the passes
@@ -12,7 +12,7 @@ export function makeCompare(served) {
   const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) });
   const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", dir: "auto", onchange: () => compareWith(model.value, text.value) });
   const panel = addFoldedPanel("compare", "Compare with another text or model",
-    make("p", { class: "hint" }, "The other pass has no changes. Without another text, the same text is compared: the changed model with the original."),
+    hint("The other pass has no changes. Without another text, the same text is compared: the changed model with the original."),
     make("div", { class: "editor-row" }, make("label", { for: "other-model" }, "Other model"), model),
     make("label", { for: "other-text" }, "Other text"), text,
     make("div", { class: "editor-row" },
@@ -48,11 +48,11 @@ export function showCompare(data, choice) {
 
 // The other pass: its logits, and the lens at its last token; null if it cannot be had or compared, and why to `fail`.
 async function otherPass(data, fields, signal, fail) {
-  const outline = await fetchSections([], fields, signal, fail);
+  const outline = await fetchSections([], fields, { signal, fail, label: "Other text" });
   if (!outline) return null;
   const [here, there] = [data, outline].map(outcomesOf);
   if (here !== there) return fail(`${outline.model} predicts ${there}, and ${data.model} ${here}.`);
-  return fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, signal, fail);
+  return fetchSections(["logits", ...(outline.outcomes ? ["outcomes.logits"] : []), `lens.at.${outline.last}`], fields, { signal, fail });
 }
 
 // What a pass gives probabilities to, in words.
@@ -71,19 +71,16 @@ function tables(data, other, elsewhere) {
   const rows = [...pieces].map((piece) => ({ piece, own: here.get(piece) ?? NOWHERE, other: there.get(piece) ?? NOWHERE }))
     .sort((a, b) => Math.max(b.own.share, b.other.share) - Math.max(a.own.share, a.other.share)).slice(0, TOKENS);
   return [
-    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both distributions" }, make("table", { class: "bars" },
+    region("Both distributions", make("table", { class: "bars" },
       caption(`${data.outcomes ? "The prediction" : "What comes next"}, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
-      header(predictionOf(data).noun, "Here", "There", "Difference"),
+      tableHead(...headings([predictionOf(data).noun, "Here", "There", "Difference"]), barHeading()),
       make("tbody", {}, ...rows.map((row) => tokenRow(row, elsewhere))))),
-    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Both lenses" }, make("table", {},
+    region("Both lenses", make("table", {},
       caption("The logit lens at the last token of each text: the most probable token after each layer."),
-      header("Point", "Here", "", "There", ""),
+      tableHead(heading("Point"), heading("Here", true), make("td"), heading("There", true), make("td"), barHeading()),
       make("tbody", {}, ...lensRows(data, other, elsewhere)))),
   ];
 }
-
-const header = (first, ...names) => make("thead", {}, make("tr", {}, make("th", { scope: "col" }, first),
-  ...names.map((name) => (name ? make("th", { scope: "col", class: "number" }, name) : make("td", {}))), make("td", { "aria-hidden": "true" })));
 
 const NOWHERE = { share: 0 }; // of a text that is not a token there
 

@@ -1,6 +1,6 @@
 // The text to edit, the source of a translation, the model, and the tree of continuations.
 import { argMax } from "../data.js";
-import { byId, fill, make } from "../dom.js";
+import { button, byId, fill, make } from "../dom.js";
 import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
@@ -137,16 +137,15 @@ function showContinuations() {
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
-        make("button", { type: "button", class: "plain", "aria-disabled": best === null ? "true" : false, onclick: () => best !== null && continueWith([...appended, best]) }, `Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`),
-        button("Remove the last", !appended.length, () => continueWith(appended.slice(0, -1))),
-        button("Into the text", !appended.length, () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }))),
+        button(`Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`, () => best !== null && continueWith([...appended, best]), { "aria-disabled": best === null ? "true" : false }),
+        button("Remove the last", () => continueWith(appended.slice(0, -1)), { disabled: !appended.length }),
+        button("Into the text", () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }), { disabled: !appended.length })),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
   };
   session.listen(draw);
   session.onShown = draw;
 }
 
-const button = (words, isOff, action) => make("button", { type: "button", class: "plain", disabled: isOff, onclick: action }, words);
 const textOf = (id) => shown.data?.vocabulary?.[id] ?? "";
 
 function branches(node, path, current) {

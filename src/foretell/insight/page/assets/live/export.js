@@ -1,7 +1,7 @@
 // Ways out of the page: the state as Python that gives the same numbers, as curl, as one file, and a panel as a picture.
-import { byId, fill, make } from "../dom.js";
+import { button, byId, fill, make } from "../dom.js";
 import { shown } from "../main.js";
-import { addFoldedPanel, button } from "./panels.js";
+import { addFoldedPanel } from "./panels.js";
 import { panelPng, panelSvg } from "./picture.js";
 import { asPython } from "./python.js";
 import { askFile } from "./server.js";

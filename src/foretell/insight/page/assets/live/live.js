@@ -1,4 +1,5 @@
 // Starts the live page: the state of the URL, or a first text for the first model.
+import { onLink } from "../choice.js";
 import { showTheme } from "../colors.js";
 import { byId } from "../dom.js";
 import { PARTS, showProblem } from "../main.js";
@@ -27,10 +28,7 @@ async function start() {
     Object.assign(PARTS, { changes: [showChanges], patch: [showPatchMap], compare: [showCompare], tour: [showTour] });
     watchParts();
     const follow = () => showTranslated(stateOfUrl(served));
-    addEventListener("hashchange", ({ oldURL }) => {
-      if (!location.hash || location.hash.includes("=")) follow();
-      else history.replaceState(null, "", oldURL); // a link to a section
-    });
+    onLink(follow);
     await follow();
   } catch (error) {
     showProblem(error.message);

@@ -12,8 +12,6 @@ export function addFoldedPanel(id, title, ...children) {
   return inside;
 }
 
-export const button = (words, action, attributes = {}) => make("button", { type: "button", class: "plain", onclick: action, ...attributes }, words);
-
 // A label and its select; `input.value` is the index of an option.
 export function select(id, label, options, attributes = {}) {
   const input = make("select", { id, ...attributes }, ...options.map((words, i) => make("option", { value: i }, words)));

@@ -1,17 +1,17 @@
 // Patching from a second text: the effect on a token's log-probability of replacing the stream after each layer, at one
 // position at a time, by the second text's. The rows of the map arrive one by one. A click adds a patch as a change.
 import { css, inkOnSign, onTheme, signColor } from "../colors.js";
-import { byId, caption, fill, make, onArrows } from "../dom.js";
+import { button, byId, caption, fill, heading, headings, hint, make, onArrows, region, tableHead } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, quoted, short } from "../format.js";
 import { shown } from "../main.js";
-import { addFoldedPanel, button, signed } from "./panels.js";
+import { addFoldedPanel, signed } from "./panels.js";
 import { ask } from "./server.js";
 import { addChange, busy, fetchSections, passFields, session } from "./session.js";
 
 const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 
 let running = new AbortController();
-const map = { key: "", rows: [], positions: [], other: [], second: "" }; // of the last text
+const map = { key: "", problem: "", rows: [], positions: [], other: [], second: "" }; // of the last text
 
 const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
@@ -19,7 +19,7 @@ export function makePatchMap() {
   const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => session.update({ second: second.value }) });
   const number = (id, label) => [make("label", { for: id }, label), make("input", { type: "number", id, min: 0, step: 1 })];
   const panel = addFoldedPanel("patch", "Patch from a second text",
-    make("p", { class: "hint" }, "Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
+    hint("Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
     make("label", { for: "second" }, "Second text"), second,
     make("div", { class: "editor-row" }, ...number("patch-from", "Positions from"), ...number("patch-to", "to"),
       button("Compute the map", compute, { id: "patch-start" }), button("Cancel", cancel, { id: "patch-cancel", disabled: true })),
@@ -27,7 +27,8 @@ export function makePatchMap() {
   session.listen((state) => {
     if (document.activeElement !== second) second.value = state.second;
     if (state.second) panel.open = true;
-    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; draw(); }
+    if (map.key && map.key !== keyOf(state)) { cancel(); map.key = ""; }
+    if (!map.key) { map.problem = ""; draw(); }
   });
 }
 
@@ -56,12 +57,13 @@ async function compute() {
   const { data } = shown, second = byId("second").value;
   if (!data) return;
   cancel();
-  const fail = (reason) => { map.key = ""; fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, reason)); };
+  map.problem = "";
+  const fail = (problem) => { Object.assign(map, { key: "", problem }); draw(); };
   if (!second) return fail("Enter a second text.");
   const { signal } = running = new AbortController();
   byId("patch-cancel").disabled = false;
   await busy(signal, async () => {
-    const pass = await fetchSections([], { text: second, appended: [], change: [] }, signal, fail);
+    const pass = await fetchSections([], { text: second, appended: [], change: [] }, { signal, fail, label: "Second text" });
     if (!pass) return;
     const other = pass.tokens.map(({ text }) => text);
     const [from, to] = positionsOf(data, other.length - 1);
@@ -80,30 +82,30 @@ async function compute() {
 }
 
 function draw() {
-  const { rows, positions, other, data, second } = map;
-  if (!map.key) return fill(byId("patch-map"));
+  const { rows, positions, other, data, second, problem } = map;
+  if (!map.key) return fill(byId("patch-map"), ...(problem ? [make("p", { class: "summary", role: "status" }, problem)] : []));
   const largest = Math.max(1e-9, ...rows.flatMap((row) => row.positions.map((cell) => Math.abs(cell.logprob_difference))));
   const cells = [];
   const cell = (row, { position, logprob, logprob_difference: change }) => {
     const label = `${placeOf(row)}, position ${position}: ${four(row.logprob)} → ${four(logprob)}, ${signed(four, change)}`;
-    const own = make("button", { type: "button", class: "cell", tabindex: cells.length ? -1 : 0, title: label, "aria-label": label,
-      style: `background:${css(signColor(change / largest))};color:${inkOnSign(change / largest)}`,
-      onclick: () => addChange({ value: row.name, patch: second, positions: [position] }) }, change.toFixed(1).replace("-0.0", "0.0").replace("-", "−"));
+    const own = button(change.toFixed(1).replace("-0.0", "0.0").replace("-", "−"), () => addChange({ value: row.name, patch: second, positions: [position] }), {
+      class: "cell", tabindex: cells.length ? -1 : 0, title: label, "aria-label": label, style: `background:${css(signColor(change / largest))};color:${inkOnSign(change / largest)}`,
+    });
     cells.push(own);
     return make("td", {}, own);
   };
-  const head = positions.map((position) => make("th", { scope: "col" }, make("span", { title: `${named(data, position)}; second text: ${quoted(other[position])}` },
+  const head = positions.map((position) => heading(make("span", { title: `${named(data, position)}; second text: ${quoted(other[position])}` },
     make("bdi", {}, short(data.tokens[position].text, 8)), ...(other[position] === data.tokens[position].text ? [] : [make("small", {}, short(other[position], 8))]))));
   const total = data.shape.layers + 1;
   const table = make("table", { class: "patches", "aria-label": "Effects of patches" },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "after"), ...head)),
+    tableHead(heading("after"), ...head),
     make("tbody", {}, ...rows.map((row) => make("tr", {}, make("th", { scope: "row" }, row.layer < 0 ? "embedding" : `layer ${row.layer}`), ...row.positions.map((each) => cell(row, each))))));
   const moveTo = (index) => { cells.forEach((each, i) => { each.tabIndex = i === index ? 0 : -1; }); cells[index]?.focus(); };
   const now = () => cells.indexOf(document.activeElement), width = positions.length;
   onArrows(table, (right, down) => moveTo(Math.min(cells.length - 1, Math.max(0, now() + right + down * width))), (isFirst) => moveTo(isFirst ? 0 : cells.length - 1));
   const before = rows.length && opens({ address: logprobOf(rows[0]), ...unpatched() });
   const words = rows.length ? [`Change of the log-probability of ${quoted(rows[0].token.text)}, `, make("span", before, four(rows[0].logprob)), ` in the pass${rows.length < total ? `; ${rows.length} of ${total} rows` : ""}. Blue: higher, orange: lower. Under a token: the second text’s, where it differs.`] : ["Computing the first row …"];
-  fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, ...words), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of patches" }, table),
+  fill(byId("patch-map"), make("p", { class: "summary", role: "status" }, ...words), region("Map of patches", table),
     ...(rows.length ? [patchTable()] : []));
 }
 
@@ -120,11 +122,10 @@ function patchTable() {
     return make("tr", {}, make("th", { scope: "row" }, placeOf(row)), make("td", {}, named(data, cell.position)), make("td", { class: "number", ...opens(after) }, four(cell.logprob)),
       make("td", { class: "number", ...opensDifference(after, { address, ...unpatched() }) }, signed(four, cell.logprob_difference)));
   };
-  const head = make("tr", {}, ...["Patch", "Position", "Log-probability", "Change"].map((name, i) => make("th", { scope: "col", class: i > 1 ? "number" : "" }, name)));
-  const region = make("div", { class: "scroll tall limited", tabindex: 0, role: "region", "aria-label": "Patches as a table" });
-  const show = () => map.isOpen && !region.firstChild && fill(region, make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), make("thead", {}, head), make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row))))));
+  const head = tableHead(...headings(["Patch", "Position", "Log-probability", "Change"], 2)), holder = region("Patches as a table", [], "tall limited");
+  const show = () => map.isOpen && !holder.firstChild && fill(holder, make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), head, make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row))))));
   show(); // a closed table is not made: the map is drawn again with each row
-  return make("details", { open: isOpen, ontoggle: ({ target }) => { map.isOpen = target.open; show(); } }, make("summary", {}, "As a table"), region);
+  return make("details", { open: isOpen, ontoggle: ({ target }) => { map.isOpen = target.open; show(); } }, make("summary", {}, "As a table"), holder);
 }
 
 const placeOf = ({ layer }) => (layer < 0 ? "embedding" : `after layer ${layer}`);

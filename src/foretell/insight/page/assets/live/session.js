@@ -2,7 +2,7 @@
 import { goToLinked } from "../choice.js";
 import { makeData, open } from "../data.js";
 import { byId, fill, make } from "../dom.js";
-import { begin, PARTS, showProblem, shown } from "../main.js";
+import { begin, linkProblem, PARTS, showProblem, shown } from "../main.js";
 import { showNextEarly } from "../next.js";
 import { askLines } from "./server.js";
 
@@ -63,7 +63,13 @@ export function refuse(reason) {
 }
 
 export const continueWith = (appended) => session.update({ appended }, null, true);
-export const addChange = (change) => session.update({ change: [...session.state.change, change] });
+
+// A part that is scaled or patched again has one entry. Vectors are added each time.
+export function addChange(change) {
+  const { change: before } = session.state, index = before.findIndex((each) => change.add === undefined && partOf(each) === partOf(change));
+  return session.update({ change: index < 0 ? [...before, change] : before.with(index, change) });
+}
+const partOf = ({ scale, ...rest }) => JSON.stringify([scale === undefined, ...Object.entries(rest).sort()]);
 
 // The fields of a request about the shown pass. source: what a translation model reads; others: further texts of an example.
 // answer: the index of the one whose pass is shown.
@@ -103,7 +109,7 @@ async function showPass(signal) {
     if (data.outcomes?.kind === "orders") data.otherOrder = { words: "with the texts in the other order", text: session.state.others[0], others: [session.state.text] };
     data.switchOff = (change) => addChange({ ...change, scale: 0 });
     showParts(data);
-    showProblem([damage, isLinked ? shown.choice.problem : ""].filter(Boolean).join(" "));
+    showProblem([damage, isLinked ? linkProblem() : ""].filter(Boolean).join(" "));
     if (isLinked) goToLinked();
     damage = "";
     isLinked = false;
@@ -220,10 +226,12 @@ function oncePerFrame(action) {
   };
 }
 
-// Some sections of the shown pass or, with other fields, of another one; null if they cannot be had.
-export async function fetchSections(sections, fields = {}, signal = running.signal, fail = showProblem) {
+// Some sections of the shown pass or, with other fields, of another one; null if they cannot be had, and why to `fail`.
+// label: of the field of the page that has the text of the other one, which replaces the name in a request.
+export async function fetchSections(sections, fields = {}, { signal = running.signal, fail = showProblem, label = "text" } = {}) {
   let whole = null;
-  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, fail);
+  const named = (reason) => fail(reason.replace(/^text:/, `${label}:`));
+  await busy(signal, async () => { whole = await readPass({ ...passFields(), ...fields }, sections, signal, () => () => {}); }, () => {}, named);
   return signal.aborted ? null : whole;
 }
 
@@ -249,19 +257,22 @@ export function readUrl() {
   const given = new URLSearchParams(location.hash.slice(1));
   const state = {};
   for (const name of Object.keys(STATE)) {
-    if (given.has(name)) state[name] = ENCODED.has(name) ? parsed(given.get(name)) : given.get(name);
+    if (given.has(name)) state[name] = ENCODED.has(name) ? parsed(name, given.get(name)) : given.get(name);
   }
   return state;
 }
 
-function parsed(text) {
+// The list of a field, without what cannot be read.
+function parsed(name, text) {
+  let list = null;
   try {
-    const value = JSON.parse(text);
-    return Array.isArray(value) ? value.filter((each) => each !== null) : [];
+    list = JSON.parse(text);
   } catch {
-    damage = "The link is damaged: a part of its state cannot be read.";
-    return [];
+    // as for JSON that is not a list
   }
+  const read = Array.isArray(list) ? list.filter((each) => each !== null) : [];
+  if (read.length !== list?.length) damage = `The link is damaged: its field “${name}” cannot be read.`;
+  return read;
 }
 
 function writeUrl(isNewEntry) {

@@ -1,7 +1,7 @@
 // A tour in ten steps, with the numbers of the shown pass.
 import { hasFeedforward } from "../block.js";
-import { argMax, blockOf, dot, firstKey, hasLens, hasOperands, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
-import { byId, fill, make } from "../dom.js";
+import { argMax, blockOf, dot, firstKey, hasLens, hasOperands, inCore, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
+import { button, byId, fill, make } from "../dom.js";
 import { addressOf, count, four, named, opensDifference, probability, quoted, storedProbability, value as inDigits } from "../format.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { quantileOf, seriesOf } from "../series.js";
@@ -9,7 +9,6 @@ import { quantileOf, seriesOf } from "../series.js";
 // A sentence with numbers that open: a list of texts and elements.
 const sentence = (texts, ...values) => texts.flatMap((text, i) => [text, ...values.slice(i, i + 1)]);
 const number = (words, address) => make("span", typeof address === "string" ? { "data-address": address } : address, words);
-const coreOf = (layer, name, ...index) => addressOf(`trunk.blocks.${layer}.attention.core.${name}`, ...index);
 
 // Each step: the element that it shows, a title, and two sentences, or lists as of `sentence`; null while their numbers are fetched.
 const STEPS = [
@@ -65,7 +64,7 @@ const STEPS = [
       const head = argMax(weights);
       return [
         `Layer ${layer} has ${count(data.shape.heads, "head")}, which compute their attention weights independently.`,
-        sentence`The largest weight of ${named(data, token)} is in head ${head}: ${number(four(weights[head]), coreOf(layer, "weights", head, token, keys[head]))}, to ${named(data, keys[head])}.`,
+        sentence`The largest weight of ${named(data, token)} is in head ${head}: ${number(four(weights[head]), inCore(data, layer, "weights", head, token, keys[head]))}, to ${named(data, keys[head])}.`,
       ];
     },
   },
@@ -76,7 +75,7 @@ const STEPS = [
       const row = Array.from(weightRow(data, layer, head, token), (stored) => stored / 10000);
       return [
         `In head ${head} of layer ${layer}, ${named(data, token)} can see ${count(row.length, "token")}, from ${named(data, firstKey(data, layer, token))} to itself; their weights add up to 1.`,
-        sentence`It gives ${number(four(weight(data, layer, head, token, token)), coreOf(layer, "weights", head, token, token))} to itself, and ${row.filter((share) => share > 1 / row.length).length} of the ${row.length} get more than an even share.`,
+        sentence`It gives ${number(four(weight(data, layer, head, token, token)), inCore(data, layer, "weights", head, token, token))} to itself, and ${row.filter((share) => share > 1 / row.length).length} of the ${row.length} get more than an even share.`,
       ];
     },
   },
@@ -85,7 +84,7 @@ const STEPS = [
     words: (data, { layer, head, token, key }) => {
       if (!hasOperands(data, layer)) return null;
       const score = dot(queryVector(data, layer, head, token), keyVector(data, layer, head, key)), { headWidth } = data.shape;
-      const at = (name, value) => number(four(value), coreOf(layer, name, head, token, key));
+      const at = (name, value) => number(four(value), inCore(data, layer, name, head, token, key));
       return [
         sentence`The attention score of ${named(data, token)} and ${named(data, key)} is the dot product of a query and a key of ${headWidth} numbers: ${at("scores", score)}.`,
         sentence`Divided by √${headWidth} it is ${at("scaled", score / Math.sqrt(headWidth))}; after the softmax over all keys, the weight is ${at("weights", weight(data, layer, head, token, key))}.`,
@@ -167,20 +166,20 @@ let draw = () => {}; // shows the step with the numbers of the pass
 
 const title = make("h2", { id: "tour-title" });
 const words = make("div", { id: "tour-words", "aria-live": "polite", "aria-atomic": "true" });
-const previous = make("button", { type: "button", class: "plain", onclick: () => go(-1) }, "Back");
-const next = make("button", { type: "button", class: "plain", onclick: () => go(1) }, "Next");
+const previous = button("Back", () => go(-1));
+const next = button("Next", () => go(1));
 const card = make("section", { id: "tour", class: "card tour", tabindex: -1, hidden: true, "aria-labelledby": "tour-title", onkeydown: (event) => {
   const action = { ArrowLeft: () => go(-1), ArrowRight: () => go(1), Escape: end }[event.key];
   if (!action || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   action();
-} }, title, words, make("div", { class: "editor-row" }, previous, next, make("button", { type: "button", class: "plain", onclick: () => end() }, "End the tour")));
-const begin = make("button", { type: "button", class: "plain", id: "tour-button", onclick: () => {
+} }, title, words, make("div", { class: "editor-row" }, previous, next, button("End the tour", () => end())));
+const begin = button("Tour", () => {
   index = 0;
   card.hidden = false;
   draw();
   card.focus();
-} }, "Tour");
+}, { id: "tour-button" });
 
 // The button that begins the tour, and its card.
 export function makeTour() {
@@ -222,9 +221,9 @@ function say(sentences) {
 }
 
 // A button that had the focus keeps the keys of the card working when it is turned off.
-function setOff(button, isOff) {
-  if (isOff && document.activeElement === button) card.focus();
-  button.disabled = isOff;
+function setOff(control, isOff) {
+  if (isOff && document.activeElement === control) card.focus();
+  control.disabled = isOff;
 }
 
 // Marks the card or section around an element, and brings it into view.

@@ -1,15 +1,14 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
-import { byId, caption, fill, make, onArrows, setOpener } from "../dom.js";
-import { opens, visible } from "../format.js";
+import { button, byId, caption, fill, heading, hint, make, onArrows, region, setOpener, tableHead } from "../dom.js";
+import { inOneScale, opens, visible } from "../format.js";
 import { shown } from "../main.js";
-import { button } from "./panels.js";
 import { ask } from "./server.js";
 import { busy, passFields, session } from "./session.js";
 
 const FIRST = 12; // rows of a listing, before all are asked for
 const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
-let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus, sum}
+let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus, times, sum}
 let running = new AbortController();
 let origin = { element: null, stop: "" }; // the element that had the focus, and its number
 let lastStop = ""; // the last number in a table that had the focus
@@ -37,7 +36,7 @@ export function makeValuePanel() {
 const opener = (address, children) => make("button", { type: "button", class: "opens", title: `Show the operands of ${address}` }, ...children);
 
 const parsed = (text) => text && JSON.parse(text);
-const numberOf = ({ dataset: { address, pass, minus, sum } }) => ({ address, pass: parsed(pass), minus: parsed(minus), sum: parsed(sum) });
+const numberOf = ({ dataset: { address, pass, minus, times, sum } }) => ({ address, pass: parsed(pass), minus: parsed(minus), times: parsed(times), sum: parsed(sum) });
 const stopOf = (element) => JSON.stringify(numberOf(element.closest("[data-address]")));
 
 // The numbers of a table, or of a card of formulas, are one stop of the Tab key, and arrow keys move between them.
@@ -100,27 +99,29 @@ async function show(isFocused = false) {
   fill(byId("value-body"), ...(found ? body(found) : [make("p", { class: "summary" }, `${nameOf(number)} cannot be shown: ${problem}`)]));
 }
 
-const nameOf = ({ address, minus, sum }) => (sum ? `sum of ${sum.column}` : minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
+const nameOf = ({ address, minus, times, sum }) => (sum ? `sum of ${sum.column}` : times ? `${address} · ${nameOf(times)}` : minus ? `${address} − ${minus.address === address ? `the same, ${minus.words}` : minus.address}` : address);
 
-// The explanation of a number, of the difference of two, or of a sum in an explanation.
-async function read({ address, pass = {}, minus, sum }, signal) {
+// The explanation of a number, of the difference or the product of two, or of a sum in an explanation.
+async function read({ address, pass = {}, minus, times, sum }, signal) {
   const explained = ({ address, words, headWidth, ...fields }) => ask("explore/value", { ...passFields(), ...fields, address }, signal).then((found) => ({ ...found, words, headWidth }));
-  if (!minus) return explained({ address, ...pass }).then((found) => (sum ? sumIn(found, sum) : found));
-  const numbers = [{ address, ...pass }, minus], [a, b] = await Promise.all(numbers.map(explained)), value = a.stored - b.stored;
+  if (!minus && !times) return explained({ address, ...pass }).then((found) => (sum ? sumIn(found, sum) : found));
+  const numbers = [{ address, ...pass }, minus ?? { ...times, ...pass }], [a, b] = await Promise.all([explained(numbers[0]), minus ? explained(minus) : read({ ...times, pass }, signal)]);
+  const combined = (name) => (minus ? a[name] - b[name] : a[name] * b[name]), [stored, recomputed] = [combined("stored"), combined("recomputed")];
+  const shared = inOneScale([a.stored, b.stored], [stored]), write = minus ? shared : number, sign = minus ? "−" : "·";
   return {
-    meaning: a.meaning, dtype: a.dtype, stored: value, recomputed: a.recomputed - b.recomputed, difference: value - (a.recomputed - b.recomputed), agrees: a.agrees && b.agrees,
-    steps: [{ formula: [`a − b = ${number(a.stored)} − ${b.stored < 0 ? `(${number(b.stored)})` : number(b.stored)} = ${number(value)}`], operands: { a: numbers[0], b: numbers[1] } }],
+    ...(times && { words: a.words, headWidth: a.headWidth }), meaning: [...(times ? ["a product"] : []), ...a.meaning], dtype: a.dtype, stored, recomputed, difference: stored - recomputed, agrees: a.agrees && b.agrees,
+    steps: [{ formula: [`a ${sign} b = ${write(a.stored)} ${sign} ${b.stored < 0 ? `(${write(b.stored)})` : write(b.stored)} = ${write(stored)}`], operands: { a: numbers[0], b: numbers[1] } }],
   };
 }
 
-// The sum of a column of a listing: the addends, and the columns before them that open.
+// The sum of a column of a listing: the addends, and the columns before them that open or are multiplied.
 function sumIn({ words, headWidth, meaning, steps }, { step, column }) {
   const { columns, operands, sums: { [column]: stored }, ...rest } = steps[step], [first] = Object.keys(columns), addends = columns[column];
   const before = Object.keys(columns).indexOf(column);
-  const shownColumns = Object.entries(columns).filter(([name, [entry]], i) => [first, column].includes(name) || (i < before && (operands[name] || typeof entry === "string")));
+  const shownColumns = Object.entries(columns).filter(([name, [entry]], i) => [first, column].includes(name) || (i < before && (operands[name] || name.includes(" · ") || typeof entry === "string")));
   const recomputed = rest.left_out ? null : addends.reduce((total, each) => total + each, 0), difference = stored - recomputed;
   return {
-    words, headWidth, meaning: [`the sum of ${column}`, ...meaning], dtype: "float64", stored, recomputed, difference,
+    words, headWidth, meaning: [`the sum of ${column}`, ...meaning], dtype: "float64", stored, recomputed, difference, write: inOneScale(addends, [stored]),
     agrees: rest.left_out > 0 || Math.abs(difference) <= 1e-12 * addends.reduce((total, each) => total + Math.abs(each), 0),
     steps: [{ ...rest, columns: Object.fromEntries(shownColumns), operands, sums: {} }],
   };
@@ -131,13 +132,14 @@ function showPath() {
   fill(byId("value-path"), make("ol", {}, ...links), ...(path.length > 1 ? [button("‹ Back", () => backTo(path.length - 2))] : []));
 }
 
-function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps }) {
-  const compared = [["Recomputed", number(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
-  const facts = [["Value", number(stored)], ...(recomputed === null ? [] : compared)]; // the rows of a sum may be cut
+function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps, write }) {
+  const inDigits = (value) => number(value, write ?? inOneScale([stored, recomputed], [difference]));
+  const compared = [["Recomputed", inDigits(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
+  const facts = [["Value", inDigits(stored)], ...(recomputed === null ? [] : compared)]; // the rows of a sum may be cut
   const verdict = changed ? "A change replaced this number; its operands give what it was before."
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
-    make("p", { class: "hint" }, [...(words ? [words] : []), ...meaning].join(", ")),
+    hint([...(words ? [words] : []), ...meaning].join(", ")),
     make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
     make("p", { class: "summary" }, verdict),
     ...steps.flatMap((each, i) => step(each, i, headWidth)),
@@ -147,10 +149,14 @@ function body({ words, headWidth, meaning, stored, recomputed, difference, dtype
 function step({ remark, listing, columns, operands, sums, row, left_out: leftOut, formula, note }, index, headWidth) {
   if (remark !== undefined) return [make("p", {}, ...linked(remark))];
   if (columns) return [table({ listing, columns, operands, sums, row, leftOut: leftOut ?? 0, index, headWidth })];
-  const source = (operand) => (operand.address ? [make("button", { type: "button", class: "opens", ...opens(operand) }, operand.address), operand.words ? `, ${operand.words}` : ""] : linked(operand));
+  const source = (operand) => {
+    if (!operand.address) return linked(operand);
+    const { times, ...first } = operand;
+    return [make("button", { type: "button", class: "opens", ...opens(first), ...timesOf(times) }, nameOf({ ...first, times })), operand.words ? `, ${operand.words}` : ""];
+  };
   const sources = Object.entries(operands).map(([name, operand]) => make("li", {}, `${name} = `, ...source(operand)));
   return [
-    ...(note ? [make("p", { class: "hint" }, ...linked(note))] : []),
+    ...(note ? [hint(...linked(note))] : []),
     make("pre", { class: "formula", tabindex: 0, role: "region", "aria-label": "Formula" }, formula.join("\n")),
     ...(sources.length ? [make("ul", { class: "sources" }, ...sources)] : []),
   ];
@@ -169,23 +175,39 @@ function linked(text) {
 
 function table({ listing, columns, operands, sums, row, leftOut, index, headWidth }) {
   const names = Object.keys(columns), indices = columns[names[0]], length = indices.length;
-  const cell = (name, i) => (typeof columns[name][i] === "number"
-    ? make("td", { class: "number", "data-address": operands[name] ? addressOf(operands[name], indices[i], headWidth) : undefined }, name === names[0] ? String(columns[name][i]) : number(columns[name][i]))
-    : make("td", {}, columns[name][i] === "-inf" ? "−∞" : columns[name][i]));
+  const scales = Object.fromEntries(names.map((name) => [name, inOneScale(columns[name].filter((entry) => typeof entry === "number"), name in sums ? [sums[name]] : [])]));
+  const numberAt = (name, i) => {
+    if (operands[name]) return { address: addressOf(operands[name], indices[i], headWidth) };
+    const [first, times] = factorsOf(name, names).map((each) => each && numberAt(each, i));
+    return first && !first.times && times ? { ...first, times } : {};
+  };
+  const cell = (name, i) => {
+    if (typeof columns[name][i] !== "number") return make("td", {}, columns[name][i] === "-inf" ? "−∞" : columns[name][i]);
+    const { address, times } = numberAt(name, i);
+    return make("td", { class: "number", "data-address": address, ...timesOf(times) }, name === names[0] ? String(columns[name][i]) : scales[name](columns[name][i]));
+  };
   const holder = make("tbody");
   const fillRows = (count) => {
     const shownRows = new Set([...Array(Math.min(count, length)).keys(), ...(row === null ? [] : [row]), length - 1]);
     const lines = [...shownRows].sort((a, b) => a - b).map((i) => make("tr", { class: i === row ? "chosen" : "" }, ...names.map((name) => cell(name, i))));
-    const sum = (name) => make("td", { class: "number", "data-address": path.at(-1).address, "data-sum": JSON.stringify({ step: index, column: name }) }, number(sums[name]));
+    const sum = (name) => make("td", { class: "number", "data-address": path.at(-1).address, "data-sum": JSON.stringify({ step: index, column: name }) }, number(sums[name], scales[name]));
     const total = Object.keys(sums).length ? [make("tr", { class: "sum" }, make("th", { scope: "row" }, "sum"), ...names.slice(1).map((name) => (name in sums ? sum(name) : make("td"))))] : [];
     fill(holder, ...lines, ...total);
   };
   fillRows(FIRST);
   const more = length > FIRST + 2 ? [button(`Show all ${length.toLocaleString("en")} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
-  const cut = leftOut ? [make("p", { class: "hint" }, `${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operands" },
-    make("table", {}, ...(listing ? [caption(listing)] : []), make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: columns[name].some((entry) => typeof entry === "number") ? "number" : "" }, name)))), holder), ...more, ...cut);
+  const cut = leftOut ? [hint(`${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
+  const head = tableHead(...names.map((name) => heading(name, columns[name].some((entry) => typeof entry === "number"))));
+  return region("Operands", [make("table", {}, ...(listing ? [caption(listing)] : []), head, holder), ...more, ...cut]);
 }
+
+// The columns that a column multiplies, by its name: “w · x”, “x = g · u” or “x²”.
+function factorsOf(name, names) {
+  const factors = name.endsWith("²") ? Array(2).fill(name.slice(0, -1)) : name.split(" = ").at(-1).split(" · ");
+  return factors.length === 2 ? factors.map((factor) => names.find((each) => each === factor || each.startsWith(`${factor} = `))) : [];
+}
+
+const timesOf = (times) => (times ? { "data-times": JSON.stringify(times) } : {});
 
 // The address of an operand, from the pattern of its column and the index of its row. “[:,3,:]” is a row of all heads.
 export function addressOf(pattern, index, width = shown.data.shape.headWidth) {
@@ -194,4 +216,4 @@ export function addressOf(pattern, index, width = shown.data.shape.headWidth) {
   return address.replace(/(\d*):\d*/g, (_, first) => String(Number(first) + entries.shift()));
 }
 
-const number = (value) => (typeof value === "number" ? String(Number(value.toPrecision(7))).replace("-", "−") : visible(value));
+const number = (value, write = inOneScale([value])) => (typeof value === "number" ? write(value) : visible(value));
