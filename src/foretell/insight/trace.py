@@ -19,7 +19,7 @@ from foretell.errors import UsageError
 from foretell.files import format_bytes
 from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
-from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
+from foretell.insight.replacement import STAGES, OwnThread, ReplacedValue, Replacement, StagedAttention, in_backward
 from foretell.language_model import LanguageModel, decoder_of
 from foretell.model.attention import attention_weights
 from foretell.model.cache import CachedKVView
@@ -223,7 +223,7 @@ class Trace(Shown):
         value = self.structure[name]
         if value.is_derived:
             raise UsageError(f"{name} cannot be replaced; replace the output of {name.rpartition('.')[0]} instead")
-        return replace_value(self.decoder.get_submodule(value.module), value, replacement, self._thread)
+        return ReplacedValue(value, replacement, self._thread).register(self.decoder.get_submodule(value.module))
 
     def _recorded(self, names: Sequence[str]) -> list[Value]:
         """The values to record for these names, each once; for a derived value, its operands."""

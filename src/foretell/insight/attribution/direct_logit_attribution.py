@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from foretell.errors import UsageError
 from foretell.insight.recording import choose_token, make_prediction
+from foretell.insight.replacement import replaced_names
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -101,7 +102,9 @@ def direct_logit_attribution(
 
     token: text or id; None for the most probable one. Parts are the token and position embeddings, each head
     (`trunk.blocks.3.attention.core[0]`), the biases of attention outputs, each feed-forward layer, the biases of norms
-    (`trunk.norm.bias`) and of the head. Their sum equals the logit within SUM_BOUND.
+    (`trunk.norm.bias`) and of the head. Their sum equals the logit within SUM_BOUND. Inside a `Trace` that replaces a
+    value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit since a
+    trace replaces a value between them and the logit.
     """
     prediction = make_prediction(model, text, at)
     structure = model_structure(model.decoder)
@@ -115,7 +118,7 @@ def direct_logit_attribution(
     parts = [DirectContribution(*part) for part in contributions(stream, trace, prediction.at, direction)]
     parts += [] if shift is None else [DirectContribution("head.bias", shift)]
     text_of = model.tokenizer.text_of
-    return DirectLogitAttribution(
+    attribution = DirectLogitAttribution(
         where=str(prediction),
         token=chosen,
         text=text_of(chosen),
@@ -125,6 +128,15 @@ def direct_logit_attribution(
         total=sum(part.value for part in parts),
         logit=float(logits[chosen] - (0 if other is None else logits[other])),
     )
+    largest = max(float(logits.abs().max()), sum(abs(part.value) for part in parts))
+    difference = abs(attribution.total - attribution.logit)
+    if (names := replaced_names(model.decoder)) and not difference <= SUM_BOUND * torch.finfo(
+        model.dtype
+    ).eps * largest:
+        raise UsageError(
+            f"the contributions do not add up to the logit: a trace replaces {' and '.join(sorted(names))} in this pass"
+        )
+    return attribution
 
 
 def head_weights(decoder: Decoder, structure: Structure) -> tuple[Tensor, Tensor | None]:
@@ -368,10 +380,10 @@ class Normalized(Term):
 
 
 class StreamDecomposition:
-    """Finds the terms that a value of the stream consists of."""
+    """Finds the terms that a value of the stream consists of. A value that a trace replaces now is one term."""
 
     def __init__(self, decoder: Decoder, structure: Structure):
-        self.decoder, self.structure = decoder, structure
+        self.decoder, self.structure, self.replaced = decoder, structure, replaced_names(decoder)
         self.by_formula: dict[str, Callable[[Value], Term]] = {
             "": lambda value: self.stream(value.reads[0]),
             "identity": lambda value: self.stream(value.reads[0]),
@@ -383,6 +395,8 @@ class StreamDecomposition:
     def stream(self, name: str) -> Term:
         """The terms of a value of the stream itself. Raises `UsageError`, naming path and class, if it has none."""
         value = self.structure[name]
+        if name in self.replaced:
+            return Part(name)
         if value.formula in self.by_formula:
             return self.by_formula[value.formula](value)
         module = self.decoder.get_submodule(value.module)
@@ -398,8 +412,10 @@ class StreamDecomposition:
     def update(self, name: str) -> Term:
         """The terms of an update of the stream: the heads of attention; any other update is one part."""
         inner = name
-        while not self.structure[inner].formula and self.structure[inner].reads:
+        while inner not in self.replaced and not self.structure[inner].formula and self.structure[inner].reads:
             inner = self.structure[inner].reads[0]
+        if inner in self.replaced:
+            return Part(name)
         value = self.structure[inner]
         module = self.decoder.get_submodule(value.module)
         if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
