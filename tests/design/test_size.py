@@ -62,10 +62,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        685,
+        731,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
-        "; what served models were opened from; evaluation of rows; time left",
+        "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace",
     ),
     ("config", 0, 50, "descriptions of fields for --help-config; costs and quantised weights without torch"),
     ("convert", 2, 120, "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch"),
