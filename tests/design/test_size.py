@@ -111,7 +111,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         20,
-        3339,
+        3335,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "

@@ -7,7 +7,7 @@ with a memory has three kinds of attention: of its encoder, of its decoder, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,10 +81,13 @@ class HeadPattern(Shown):
     weights: Tensor
 
     def document(self) -> DocumentSection:
+        return DocumentSection(self.name, [*self.parts(), Paragraph(MEANS)])
+
+    def parts(self) -> list[Part]:
+        """The heat map and the measures."""
         labels = [quoted(piece) for piece in self.pieces]
         numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
-        shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
-        return DocumentSection(self.name, [shades, Paragraph(numbers)])
+        return [HeatMap(self.weights.double().cpu().numpy(), labels, labels), Paragraph(numbers)]
 
     def to_json(self) -> dict[str, Any]:
         numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
@@ -95,26 +98,12 @@ class HeadPattern(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class LayerPatterns(Shown):
-    """The heads of one layer, each with all weights."""
-
-    layer: int
-    heads: list[HeadPattern]
-
-    def document(self) -> DocumentSection:
-        title = f"attention patterns of layer {self.layer}"
-        return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *(head.document() for head in self.heads)])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
-
-
-@dataclass(frozen=True, eq=False)
 class HeadPatterns(Shown):
-    """The attention weights of all heads over one text, (L, H, T, T)."""
+    """The attention weights of all heads over one text, (L, H, T, T). shown: a layer, or None for a summary of all."""
 
     pieces: list[str]
     weights: Tensor
+    shown: int | None = None
 
     def measured(self, name: str) -> Tensor:
         """One of MEASURES for every head, (L, H)."""
@@ -129,25 +118,31 @@ class HeadPatterns(Shown):
             )
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
-    def layer(self, layer: int) -> LayerPatterns:
-        """The heads of one layer. Raises `UsageError` if it does not exist."""
-        layers = len(self.weights)
-        if not 0 <= layer < layers:
-            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {layers - 1}")
-        return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
+    def layer(self, layer: int) -> HeadPatterns:
+        """The same with one layer shown. Raises `UsageError` if it does not exist."""
+        if not 0 <= layer < len(self.weights):
+            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {len(self.weights) - 1}")
+        return replace(self, shown=layer)
+
+    def heads(self) -> list[HeadPattern]:
+        """The heads of the layer that is shown, or of all layers."""
+        layers = range(len(self.weights)) if self.shown is None else (self.shown,)
+        return [self.head(layer, head) for layer in layers for head in range(self.weights.shape[1])]
 
     def document(self) -> DocumentSection:
+        if self.shown is not None:
+            heads = (DocumentSection(head.name, head.parts()) for head in self.heads())
+            title = f"attention patterns of layer {self.shown}"
+            return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *heads])
         parts = [
             DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
             for name, measure in MEASURES.items()
         ]
-        return DocumentSection(
-            "attention patterns of each head", [Paragraph(f"Layers down, heads across. {MEANS}"), *parts]
-        )
+        note = Paragraph(f"Layers down, heads across. {MEANS}")
+        return DocumentSection("attention patterns of each head", [note, *parts])
 
     def to_json(self) -> dict[str, Any]:
-        layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
-        return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
+        return {"tokens": self.pieces, "heads": [head.to_json() for head in self.heads()]}
 
 
 def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:
@@ -225,7 +220,8 @@ class MemoryPatterns(Shown):
         if self.shown is not None:
             title = f"attention patterns of layer {self.shown}"
             return DocumentSection(title, [Paragraph(MEMORY_ROWS), *(each.document() for each in self.layers)])
-        note = "The mean entropy of the weights of each head in nats: 0 for a single token, ln n for n tokens evenly."
+        note = "The mean entropy of the weights of each head in nats, over all query tokens but the first: 0 for a "
+        note += "single token, ln n for n tokens evenly."
         parts: list[Part] = [Paragraph(note)]
         for kind in (ENCODER, OWN, CROSS):
             entropies = torch.stack([entropy(each.weights) for each in self.layers if each.kind == kind])  # (L, H)
