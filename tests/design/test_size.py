@@ -110,15 +110,16 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     (
         "insight",
-        20,
-        3335,
+        21,
+        3337,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included; contributions of words and to tags open, too; what a file shows first; "
         "numbers of the lens, of neurons, norms and parts of a softmax open, too; "
         "probabilities after filters, the next value of a series and the constants of a task's head, too; "
-        "the advice of a budget over HTTP; arguments of another type",
+        "the advice of a budget over HTTP; arguments of another type; contributions to passes with replaced values, "
+        "and the terms of the stream in a file",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (

@@ -31,7 +31,7 @@ from foretell.paths import starred, suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
-DEFAULT_BYTES = 2 << 30
+TRACE_BYTES = 2 << 30
 LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
 LISTED = "; `foretell trace MODEL --list` shows all names"
@@ -72,7 +72,7 @@ class Trace(Shown):
         *,
         replace: Mapping[str, Replacement] | None = None,
         gradients: bool = False,
-        budget_bytes: int = DEFAULT_BYTES,
+        budget_bytes: int = TRACE_BYTES,
         structure: Structure | None = None,
     ):
         self.decoder = decoder_of(model)

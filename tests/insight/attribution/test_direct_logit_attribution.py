@@ -14,10 +14,9 @@ from foretell.errors import TokenizerError, UsageError
 from foretell.insight.attribution.direct_logit_attribution import (
     SUM_BOUND,
     DirectLogitAttribution,
-    StreamDecomposition,
     direct_logit_attribution,
-    names_by_token,
 )
+from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.recording import make_prediction
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, Term
+from foretell.insight.attribution.stream_terms import StreamDecomposition, Term
 from foretell.insight.recording import UPDATES, stream_path, updates_of
 from foretell.model.decoder import Decoder
 from foretell.model.description import UNDECLARED
@@ -231,7 +231,7 @@ def neurons_of(decoder: Decoder, structure: Structure, layer: int) -> Neurons | 
     return None
 
 
-def head_input(decoder: Decoder, structure: Structure) -> Term | None:
+def find_head_input(decoder: Decoder, structure: Structure) -> Term | None:
     """The terms of the stream that the head reads; None for a model with modules that declare no terms."""
     try:
         return StreamDecomposition(decoder, structure).stream(*structure["head"].reads)
