@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from foretell.cli.main import run
+from foretell.forecasting.forecaster import as_forecaster
+from foretell.forecasting.series_file import read_series
+from foretell.loading import load
 from foretell.runs.run import Run
 from foretell.session.failures import resume_command
 
@@ -261,3 +264,31 @@ def test_explain_answers_the_other_questions_about_the_context(here, capfd):
     assert run(["explain", "d", "days.csv", "--context", "5", "--heads", "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["tokens"]) == 5
     assert run(["explain", "d", "days.csv", "--layer", "1"]) == 2
+
+
+def test_a_trace_of_a_forecaster_reads_values(here, tmp_path, capfd):
+    command = [
+        "trace",
+        "d",
+        "days.csv",
+        "--context",
+        "5",
+        "--select",
+        "head",
+        "--out",
+        str(tmp_path / "x.st"),
+        "--json",
+    ]
+    assert run(command) == 0
+    found = json.loads(capfd.readouterr().out)
+    forecaster = as_forecaster(load("runs/d"))
+    (series,) = read_series(Path("days.csv"))
+    assert found["ids"] == forecaster.prompt(series.values, 5).ids
+    assert found["values"][0]["shape"][:2] == [1, len(found["ids"])]
+    assert run(["trace", "d", "--list", "--select", "head"]) == 0
+    assert capfd.readouterr().out == "head\n"
+    assert run(["trace", "d", "days.csv", "--list"]) == 2
+    assert "give a DATA and --out FILE" in capfd.readouterr().err
+    assert run(["trace", "d", "nothing.csv", "--out", str(tmp_path / "y.st")]) == 1
+    assert "nothing.csv" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.st"]

@@ -62,10 +62,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        685,
+        739,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
-        "; what served models were opened from; evaluation of rows; time left",
+        "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace",
     ),
     (
         "config",
@@ -96,7 +96,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1541,
+        1538,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -127,15 +127,16 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     (
         "insight",
-        20,
-        3295,
+        21,
+        3348,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
         "contributions included; contributions of words and to tags open, too; what a file shows first; "
         "numbers of the lens, of neurons, norms and parts of a softmax open, too; "
         "probabilities after filters, the next value of a series and the constants of a task's head, too; "
-        "the advice of a budget over HTTP; arguments of another type",
+        "the advice of a budget over HTTP; arguments of another type; contributions to passes with replaced values, "
+        "and the terms of the stream in a file",
     ),
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (

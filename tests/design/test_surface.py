@@ -292,6 +292,11 @@ CHOSEN = {
         *("--quantize", "--verify"),
         *SERIES_FORMAT,
     },
+    "cli.trace:trace_forecast": {
+        *("--context", "--series", "--column", "--select", "--out", "--list", "--json", "--device", "--dtype"),
+        *("--quantize", "--verify"),
+        *SERIES_FORMAT,
+    },
     "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
         *("--per-series", "--out"),

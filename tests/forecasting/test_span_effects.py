@@ -95,7 +95,11 @@ def test_the_context_as_text_has_the_ids_of_its_values(forecaster, series):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"spans": 0}, "--spans"), ({"context": 0}, "--context"), ({"passes": 10}, "need at least")],
+    [
+        ({"spans": 0}, "--spans"),
+        ({"context": 0}, "--context"),
+        ({"passes": 10}, "values of 12 spans need at least 46 passes, not 10"),
+    ],
 )
 def test_wrong_numbers_are_refused(options, words, forecaster, series):
     with pytest.raises(UsageError, match=words):

@@ -64,6 +64,7 @@ def test_the_patterns_have_three_kinds(given):
     assert shapes == {(ENCODER, (2, 4, 4)), (OWN, (2, 3, 3)), (CROSS, (2, 3, 4))}
     for each in patterns.layers:
         torch.testing.assert_close(each.weights.sum(-1), torch.ones_like(each.weights[..., 0]))
+    assert "over all query tokens but the first" in " ".join(str(patterns).split())
     assert "encoder-decoder attention, layer 1" in str(patterns.layer(1))
     assert "columns: 'the'  'cat'  'sat'" in str(patterns.layer(1))
     with pytest.raises(UsageError, match="layer 2 does not exist"):

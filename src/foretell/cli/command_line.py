@@ -39,7 +39,10 @@ BY_MODEL: dict[str, dict[str, str]] = {
         "series_codec": "foretell.cli.explain:explain_forecast",
         **dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
     },
-    "trace": dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
+    "trace": {
+        "series_codec": "foretell.cli.trace:trace_forecast",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
+    },
 }
 
 

@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.forecast import FORMAT_DEFAULTS, Columns, Format, Names, SeriesFile, choose_series, open_forecaster
+from foretell.cli.forecast import (
+    FORMAT_DEFAULTS,
+    Columns,
+    Context,
+    Format,
+    Names,
+    SeriesFile,
+    first_series,
+    open_forecaster,
+)
 from foretell.cli.terminal import note, open_model, print_json, report, results, write_page
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
+    from foretell.forecasting.forecaster import Forecaster
+    from foretell.forecasting.series import Series
     from foretell.insight.page.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
@@ -285,9 +296,7 @@ def explain_forecast(
     /,
     *,
     spans: Annotated[int, arguments.whole("At most this many spans, of equal length.")] = 12,
-    context: Annotated[
-        int | None, arguments.whole("Read this many of the last values; default: as forecast does.")
-    ] = None,
+    context: Context = None,
     passes: Annotated[int, arguments.whole("Passes through the model at most.")] = 1000,
     seed: Annotated[int, arguments.whole("Selects the random orders of spans.")] = 0,
     series: Names = None,
@@ -304,12 +313,21 @@ def explain_forecast(
     """
     question, details = questions.chosen()
     forecaster = open_forecaster(model, **options.keywords())
-    chosen = choose_series(file_format.read(data, column, forecaster), series)
-    if len(chosen) > 1:
-        note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
+    chosen = first_series(file_format.read(data, column, forecaster), series)
     from foretell.forecasting.span_effects import as_tokens, span_effects
 
     if question is WALK and not questions.given():
-        report(span_effects(forecaster, chosen[0], spans, passes, context=context, seed=seed), json)
+        report(span_effects(forecaster, chosen, spans, passes, context=context, seed=seed), json)
     else:
-        question.show(*as_tokens(forecaster, chosen[0], context), details, json)
+        question.show(*as_tokens(forecaster, chosen, context), details, json)
+
+
+def given_values(
+    loaded: LanguageModel, context: int | None, read: Callable[[Forecaster], list[Series]], names: list[str] | None
+) -> tuple[LanguageModel, str]:
+    """The model of a forecaster's ids, and the last values of the first series as a text of ids."""
+    from foretell.forecasting.forecaster import as_forecaster
+    from foretell.forecasting.span_effects import as_tokens
+
+    forecaster = as_forecaster(loaded)
+    return as_tokens(forecaster, first_series(read(forecaster), names), context)

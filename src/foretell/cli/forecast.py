@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
-SeriesFile = Annotated[
-    Path, Parameter(help="A file with series: CSV, TSV, JSON or Parquet; - reads CSV.", converter=arguments.input_file)
-]
+SERIES = Parameter(help="A file with series: CSV, TSV, JSON or Parquet; - reads CSV.", converter=arguments.input_file)
+SeriesFile = Annotated[Path, SERIES]
 Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
 
@@ -123,6 +122,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
+Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as forecast does.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Horizon = Annotated[
     int | None, arguments.whole("How many values; default: the training's.", validator=arguments.at_least_one)
@@ -236,6 +236,14 @@ def choose_series(series: list[Series], names: list[str] | None) -> list[Series]
             near = did_you_mean(name, known) or shorten(f"; there is {', '.join(known)}", 200)
             raise DataError(f"no series '{name}'{near}")
     return [known[name] for name in dict.fromkeys(names)] if names else series
+
+
+def first_series(series: list[Series], names: list[str] | None) -> Series:
+    """The first of the series of these names; a note where there are several."""
+    chosen = choose_series(series, names)
+    if len(chosen) > 1:
+        note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
+    return chosen[0]
 
 
 def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: int, seed: int) -> list[Forecast]:

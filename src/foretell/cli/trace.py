@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.explain import SourceText, Target, given_source
-from foretell.cli.terminal import note, print_json, results
+from foretell.cli import forecast as forecasts
+from foretell.cli.explain import SourceText, Target, given_source, given_values
+from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
 
@@ -32,10 +33,10 @@ class TracedNames:
     out: Annotated[Path | None, Parameter(help="The safetensors file to write.")] = None
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
-    def check(self, text: str | Path | None) -> None:
+    def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
         """Raise `UsageError` if a file is to be written and the text or its name is missing, or has another ending."""
         if self.list_ != (self.out is None) or self.list_ != (text is None):
-            raise UsageError("give a TEXT and --out FILE for values, or --list alone for their names")
+            raise UsageError(f"give a {argument} and --out FILE for values, or --list alone for their names")
         if self.out is not None and self.out.suffix.lower() in OTHER_FORMATS:
             raise UsageError(
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
@@ -101,6 +102,30 @@ def trace_translation(
     translator = open_translator(model, **options.keywords())
     loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
     names.show(loaded, translation, json)
+
+
+def trace_forecast(
+    model: arguments.Model,
+    data: Annotated[Path | None, forecasts.SERIES] = None,
+    /,
+    *,
+    context: forecasts.Context = None,
+    series: forecasts.Names = None,
+    column: forecasts.Columns = None,
+    names: Names = ALL_NAMES,
+    json: arguments.Json = False,
+    file_format: forecasts.Format = forecasts.FORMAT_DEFAULTS,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
+) -> None:
+    """Any value of a pass over the last values of a series, by name.
+
+    The ids in the file are the numbers of the bins that the values are in.
+    """
+    names.check(data, "DATA")
+    loaded, text = open_model(model, **options.keywords()), ""
+    if data is not None:
+        loaded, text = given_values(loaded, context, lambda reader: file_format.read(data, column, reader), series)
+    names.show(loaded, text, json)
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:

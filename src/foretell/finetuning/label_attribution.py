@@ -1,7 +1,7 @@
 """Direct contributions of words and of parts of a tuned model to the logit of a label, and the effects of the words.
 
 The logit of a label is a dot product of the text's vector with a row of the head. That vector is a sum of the outputs
-of embedding, heads and feed-forward layers (insight/attribution/direct_logit_attribution.py), and a head's output is a
+of embedding, heads and feed-forward layers (insight/attribution/stream_terms.py), and a head's output is a
 sum over the tokens that it reads. So the logit is a sum over parts, and also over tokens: what heads read at a token,
 plus what embedding and feed-forward layers added there where its vector is pooled. A word has the sum of its tokens.
 Later layers work on vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
@@ -28,12 +28,9 @@ from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_ba
 from foretell.finetuning.kind import Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.finetuning.tfidf import tfidf_of
-from foretell.insight.attribution.direct_logit_attribution import (
-    DirectContribution,
-    StreamDecomposition,
-    names_by_token,
-)
+from foretell.insight.attribution.direct_logit_attribution import DirectContribution
 from foretell.insight.attribution.shapley import Masks, Numbers
+from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
     WordEffects,
     WordRow,

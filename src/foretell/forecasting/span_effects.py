@@ -158,7 +158,7 @@ def span_effects(
         rows = np.where(masks[:, of_value], ids, mean_id)
         return next_probabilities(forecaster, rows) @ levels
 
-    effects = word_effects(value, players, passes, seed)
+    effects = word_effects(value, players, passes, seed, "span")
     without = value(~np.eye(players, dtype=bool)).tolist()
     start = len(series) - len(ids)
     times = [series.timeline.text(start + index) for index in range(len(ids) + 1)]

@@ -23,7 +23,7 @@ Index = tuple[int | str, ...]
 Dimensions = tuple[str, ...]
 
 POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the tokens of the text
-OF_MEMORY = "memory "  # before the meaning of a dimension that indexes the tokens of the memory
+MEMORY_PREFIX = "memory "  # before the meaning of a dimension that indexes the tokens of the memory
 MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
 ONE_ROW = (POSITIONS,)  # `reads` of a value that is the same for all rows if they have the same positions
 
@@ -60,7 +60,7 @@ def dimensions_of(value: Value, structure: Structure) -> Dimensions:
     owner = structure.values.get(value.module)
     is_in_core = "S" in value.dims or (owner is not None and owner.formula == "attention")
     meanings = {**MEANINGS, "T": "query" if is_in_core else "position"}
-    meanings |= {letter: OF_MEMORY + meanings[letter] for letter in structure.memory_axes(value.name)}
+    meanings |= {letter: MEMORY_PREFIX + meanings[letter] for letter in structure.memory_axes(value.name)}
     return tuple(meanings.get(letter, "element") for letter in value.dims if letter not in ("B", "1"))
 
 
@@ -160,8 +160,8 @@ class View(Shown):
         return parts
 
     def _labels(self, meaning: str) -> list[str]:
-        tokens = self.memory_tokens if meaning.startswith(OF_MEMORY) else self.tokens
-        return [repr(token) for token in tokens] if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT else []
+        tokens = self.memory_tokens if meaning.startswith(MEMORY_PREFIX) else self.tokens
+        return [repr(token) for token in tokens] if meaning.removeprefix(MEMORY_PREFIX) in POSITIONS_OF_TEXT else []
 
 
 def shades(weights: np.ndarray, queries: list[str], keys: list[str]) -> HeatMap:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from foretell.model.structure import IDS, Source, Structure, Value
 from foretell.norms import NORMS
 
-VECTORS = ("D", "E", "F")  # the last dimension of a vector
+VECTORS = ("D", "E", "F", "H*E", "G*E")  # the last dimension of a vector
 ATTENTION_WEIGHT = "attention weight"  # the formula of a row of a softmax
 
 OF_HEAD = (  # name, dimensions, formula

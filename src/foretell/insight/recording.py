@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
+from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
@@ -236,14 +236,14 @@ class Recording:
 
     def token_on(self, meaning: str, position: int) -> str:
         """The token at a position of a dimension: of the text, or of the memory."""
-        if meaning.startswith(OF_MEMORY) and self.model.memory is not None:
+        if meaning.startswith(MEMORY_PREFIX) and self.model.memory is not None:
             return quoted(self.model.memory.pieces[position])
         return self.token(position)
 
     def ids_on(self, meaning: str) -> Sequence[int]:
         """The ids that a dimension indexes: the text's or the memory's."""
         memory = self.model.memory
-        return memory.ids if memory is not None and meaning.startswith(OF_MEMORY) else self.ids
+        return memory.ids if memory is not None and meaning.startswith(MEMORY_PREFIX) else self.ids
 
     def named(self, token: int) -> str:
         """The text of a token id, in quotes; `no token (id)` for an id that the tokenizer lacks."""
@@ -254,7 +254,7 @@ class Recording:
         words = []
         for meaning, entry in zip(self.dimensions(name), index, strict=True):
             words.append(f"{meaning} {entry}")
-            if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT:
+            if meaning.removeprefix(MEMORY_PREFIX) in POSITIONS_OF_TEXT:
                 words[-1] += f" {self.token_on(meaning, entry)}"
             elif meaning == "token":
                 words[-1] += f" {self.named(entry)}"

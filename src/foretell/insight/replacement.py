@@ -65,26 +65,44 @@ def without_heads(*heads: int) -> Change:
     return change
 
 
-def replace_value(module: nn.Module, value: Value, replacement: Replacement, thread: OwnThread) -> RemovableHandle:
-    """Replace a value that is found at this module in every call of a thread until the handle is removed."""
+class ReplacedValue:
+    """The hooks of one replacement, which acts in the calls of one thread."""
 
-    def changed(old: Tensor) -> Tensor:
-        return fit(replacement if isinstance(replacement, Tensor) else replacement(old), old, value.name)
+    def __init__(self, value: Value, replacement: Replacement, thread: OwnThread):
+        self.value, self.replacement, self.thread = value, replacement, thread
 
-    def change_one(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*values[: value.index], changed(values[value.index]), *values[value.index + 1 :])
+    def register(self, module: nn.Module) -> RemovableHandle:
+        """Replace the value, which is found at this module, until the handle is removed."""
+        if self.value.source is Source.INPUT:
+            return module.register_forward_pre_hook(self.change_inputs)
+        return module.register_forward_hook(self.change_output)
 
-    def change_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return change_one(inputs) if thread.is_current() else inputs
+    def change_inputs(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._change_one(inputs) if self.thread.is_current() else inputs
 
-    def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        if not thread.is_current():
+    def change_output(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        if not self.thread.is_current():
             return output
-        return change_one(output) if value.source is Source.PART else changed(output)
+        return self._change_one(output) if self.value.source is Source.PART else self._changed(output)
 
-    if value.source is Source.INPUT:
-        return module.register_forward_pre_hook(change_inputs)
-    return module.register_forward_hook(change_output)
+    def _change_one(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        index = self.value.index
+        return (*values[:index], self._changed(values[index]), *values[index + 1 :])
+
+    def _changed(self, old: Tensor) -> Tensor:
+        new = self.replacement if isinstance(self.replacement, Tensor) else self.replacement(old)
+        return fit(new, old, self.value.name)
+
+
+def replaced_names(model: nn.Module) -> set[str]:
+    """The names of the values that traces replace in this thread at present."""
+    hooks = [
+        hook
+        for module in model.modules()
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    ]
+    owners = [getattr(hook, "__self__", None) for hook in hooks]
+    return {owner.value.name for owner in owners if isinstance(owner, ReplacedValue) and owner.thread.is_current()}
 
 
 def fit(new: Any, old: Tensor, name: str) -> Tensor:

@@ -19,7 +19,7 @@ from foretell.errors import UsageError
 from foretell.files import format_bytes
 from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
-from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
+from foretell.insight.replacement import STAGES, OwnThread, ReplacedValue, Replacement, StagedAttention, in_backward
 from foretell.language_model import LanguageModel, decoder_of
 from foretell.model.attention import attention_weights
 from foretell.model.cache import CachedKVView
@@ -31,7 +31,7 @@ from foretell.paths import starred, suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
-DEFAULT_BYTES = 2 << 30
+TRACE_BYTES = 2 << 30
 LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
 LISTED = "; `foretell trace MODEL --list` shows all names"
@@ -72,7 +72,7 @@ class Trace(Shown):
         *,
         replace: Mapping[str, Replacement] | None = None,
         gradients: bool = False,
-        budget_bytes: int = DEFAULT_BYTES,
+        budget_bytes: int = TRACE_BYTES,
         structure: Structure | None = None,
     ):
         self.decoder = decoder_of(model)
@@ -223,7 +223,7 @@ class Trace(Shown):
         value = self.structure[name]
         if value.is_derived:
             raise UsageError(f"{name} cannot be replaced; replace the output of {name.rpartition('.')[0]} instead")
-        return replace_value(self.decoder.get_submodule(value.module), value, replacement, self._thread)
+        return ReplacedValue(value, replacement, self._thread).register(self.decoder.get_submodule(value.module))
 
     def _recorded(self, names: Sequence[str]) -> list[Value]:
         """The values to record for these names, each once; for a derived value, its operands."""

@@ -113,8 +113,8 @@ class ExploredModel:
     ) -> ExploredModel:
         """The same decoder with another source, example or scale: collecting its names takes longer than a pass."""
         other = ExploredModel(self.name, model, self.look_bytes, outcomes=outcomes, levels=levels)
-        page = self.page.with_input(model, levels, outcomes)
-        vars(other).update({"structure": self.structure, "page": page, "sections": self.sections})
+        other.structure, other.sections = self.structure, self.sections
+        other.page = self.page.with_input(model, levels, outcomes)
         return other
 
 

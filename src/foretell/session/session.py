@@ -219,7 +219,7 @@ class Session(Generic[AnyTask]):
     def interrupted(self, exit_code: int) -> Interrupted:
         """Save after a signal; the error has the command that resumes."""
         saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
-        if self.progress.step > self._saved_step:
+        if self.progress.step not in (0, self._saved_step):
             self.save(self.progress)
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code

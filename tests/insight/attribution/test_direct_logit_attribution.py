@@ -14,13 +14,12 @@ from foretell.errors import TokenizerError, UsageError
 from foretell.insight.attribution.direct_logit_attribution import (
     SUM_BOUND,
     DirectLogitAttribution,
-    StreamDecomposition,
     direct_logit_attribution,
-    names_by_token,
 )
+from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.recording import make_prediction
 from foretell.insight.replacement import without_heads
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.norm import FrozenNorm, LayerNorm
 from foretell.model.structure import model_structure
@@ -155,6 +154,40 @@ def test_a_head_of_the_last_layer_contributes_what_its_ablation_removes(make_mod
         without = float(make_prediction(model, text).logits()[3])
     value = next(part.value for part in attribution.parts if part.name == f"{core}[{head}]")
     assert attribution.logit - without == pytest.approx(value, abs=1e-12)
+
+
+REPLACED = ["embed", "embed.token", "trunk", "trunk.norm", "trunk.blocks.0", "trunk.blocks.1.attention.core.value"]
+REPLACED += [
+    f"trunk.blocks.{name}" for name in ("0.attention", "1.attention.output", "1.feedforward", "1.attention.core")
+]
+
+
+@pytest.mark.parametrize("name", [*REPLACED, "trunk.blocks.1.attention_residual"])
+def test_contributions_to_a_pass_with_a_replaced_value_add_up(config: ModelConfig, make_model: MakeModel, text, name):
+    model = make_model(config, torch.float64)
+    if name not in trace_names(model):
+        pytest.skip("this model has no such value")
+    unchanged = direct_logit_attribution(model, text, 3)
+    with torch.no_grad(), Trace(model, replace={name: lambda old: old.flip(-1) + 0.25}):
+        attribution = direct_logit_attribution(model, text, 3)
+        logit = float(make_prediction(model, text).logits()[3])
+    assert attribution.logit == pytest.approx(logit, abs=1e-12)
+    assert attribution.total == pytest.approx(logit, abs=1e-10)
+    assert logit != pytest.approx(unchanged.logit, abs=1e-3)
+
+
+def test_a_replaced_stream_is_one_part(make_model: MakeModel, text: str) -> None:
+    with Trace(model := make_model("gpt2"), replace={"trunk.blocks.0": lambda old: 2 * old}):
+        names = [part.name for part in direct_logit_attribution(model, text).parts]
+    block = ("attention.core[0]", "attention.core[1]", "attention.output.bias", "feedforward")
+    assert names == ["trunk.blocks.0", *(f"trunk.blocks.1.{name}" for name in block), "trunk.norm.bias"]
+
+
+@pytest.mark.parametrize("name", ["head", "trunk.blocks.1.attention_residual.dropout"])
+def test_contributions_that_cannot_add_up_are_refused(make_model: MakeModel, text: str, name: str) -> None:
+    model = make_model("gpt2")
+    with Trace(model, replace={name: lambda old: 2 * old}), pytest.raises(UsageError, match=f"do not add up.*{name}"):
+        direct_logit_attribution(model, text, 3)
 
 
 def test_with_another_token_every_number_is_a_difference(make_model: MakeModel, text: str) -> None:

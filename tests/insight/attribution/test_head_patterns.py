@@ -83,6 +83,8 @@ def test_a_head_is_printed_as_a_heat_map() -> None:
     patterns = HeadPatterns(list("abcde"), PREVIOUS[None, None])
     shades = [line for line in str(patterns.layer(0)).splitlines() if line.endswith("▕")]
     assert [line.count("██") for line in shades] == [1] * 5
+    for shown in (patterns, patterns.head(0, 0), patterns.layer(0)):
+        assert "over all query tokens but the first" in " ".join(str(shown).split())
     with pytest.raises(UsageError, match="layer 0 has no head 1; the layers are 0 to 0, the heads 0 to 0"):
         patterns.head(0, 1)
     with pytest.raises(UsageError, match="layer 1 does not exist; the layers are 0 to 0"):

@@ -43,6 +43,8 @@ def every_operand(model, address, depth=3):
     "address",
     [
         f"{BLOCK}.vector_norm[2]",
+        *(f"{BLOCK}.attention.{name}.vector_norm[2]" for name in ("query", "key", "value")),
+        f"{BLOCK}.attention.core.vector_norm[1,2]",
         f"{BLOCK}.attention_norm.divisor[2]",
         f"{BLOCK}.attention.core.weights.divisor[1,3]",
         f"{BLOCK}.attention.core.weights.exponentials[1,3,2]",

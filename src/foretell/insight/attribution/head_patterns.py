@@ -81,10 +81,13 @@ class HeadPattern(Shown):
     weights: Tensor
 
     def document(self) -> DocumentSection:
+        return DocumentSection(self.name, [*self.parts(), Paragraph(MEANS)])
+
+    def parts(self) -> list[Part]:
+        """The heat map and the measures."""
         labels = [quoted(piece) for piece in self.pieces]
         numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
-        shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
-        return DocumentSection(self.name, [shades, Paragraph(numbers)])
+        return [HeatMap(self.weights.double().cpu().numpy(), labels, labels), Paragraph(numbers)]
 
     def to_json(self) -> dict[str, Any]:
         numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
@@ -96,7 +99,7 @@ class HeadPattern(Shown):
 
 @dataclass(frozen=True, eq=False)
 class HeadPatterns(Shown):
-    """The attention weights of all heads over a text, (L, H, T, T); `shown`: the layer to show, None for a summary."""
+    """The attention weights of all heads over one text, (L, H, T, T). shown: a layer, or None for a summary of all."""
 
     pieces: list[str]
     weights: Tensor
@@ -116,32 +119,30 @@ class HeadPatterns(Shown):
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
     def layer(self, layer: int) -> HeadPatterns:
-        """The same weights, to show the heads of one layer. Raises `UsageError` if it does not exist."""
-        layers = len(self.weights)
-        if not 0 <= layer < layers:
-            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {layers - 1}")
+        """The same with one layer shown. Raises `UsageError` if it does not exist."""
+        if not 0 <= layer < len(self.weights):
+            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {len(self.weights) - 1}")
         return replace(self, shown=layer)
 
-    @property
-    def shown_heads(self) -> list[HeadPattern]:
-        layers, heads = self.weights.shape[:2]
-        shown = range(layers) if self.shown is None else [self.shown]
-        return [self.head(layer, head) for layer in shown for head in range(heads)]
+    def heads(self) -> list[HeadPattern]:
+        """The heads of the layer that is shown, or of all layers."""
+        layers = range(len(self.weights)) if self.shown is None else (self.shown,)
+        return [self.head(layer, head) for layer in layers for head in range(self.weights.shape[1])]
 
     def document(self) -> DocumentSection:
         if self.shown is not None:
-            title, heads = f"attention patterns of layer {self.shown}", [head.document() for head in self.shown_heads]
+            heads = (DocumentSection(head.name, head.parts()) for head in self.heads())
+            title = f"attention patterns of layer {self.shown}"
             return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *heads])
         parts = [
             DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
             for name, measure in MEASURES.items()
         ]
-        return DocumentSection(
-            "attention patterns of each head", [Paragraph(f"Layers down, heads across. {MEANS}"), *parts]
-        )
+        note = Paragraph(f"Layers down, heads across. {MEANS}")
+        return DocumentSection("attention patterns of each head", [note, *parts])
 
     def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.pieces, "heads": [head.to_json() for head in self.shown_heads]}
+        return {"tokens": self.pieces, "heads": [head.to_json() for head in self.heads()]}
 
 
 def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:
@@ -219,7 +220,8 @@ class MemoryPatterns(Shown):
         if self.shown is not None:
             title = f"attention patterns of layer {self.shown}"
             return DocumentSection(title, [Paragraph(MEMORY_ROWS), *(each.document() for each in self.layers)])
-        note = "The mean entropy of the weights of each head in nats: 0 for a single token, ln n for n tokens evenly."
+        note = "The mean entropy of the weights of each head in nats, over all query tokens but the first: 0 for a "
+        note += "single token, ln n for n tokens evenly."
         parts: list[Part] = [Paragraph(note)]
         for kind in (ENCODER, OWN, CROSS):
             entropies = torch.stack([entropy(each.weights) for each in self.layers if each.kind == kind])  # (L, H)

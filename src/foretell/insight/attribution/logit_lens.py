@@ -24,7 +24,7 @@ from foretell.typesetting.document import DocumentSection, Part, Table, ending, 
 from foretell.typesetting.html import Shown
 
 TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits 80
-STEPS = " ▁▂▃▄▅▆▇█"
+BAR_STEPS = " ▁▂▃▄▅▆▇█"
 LOGITS_AT_ONCE = 2**24  # of a product with the head, 64 MiB in float32: 333 rows of GPT-2's vocabulary
 REDUCED_AT_ONCE = 2**20  # logits, 4 MiB in float32: four passes over more take three times as long, outside the cache
 STRIDED_FROM = 2**13  # logits per row from which the top ones are looked for among the largest of each column
@@ -196,7 +196,7 @@ class LogitLens(Shown):
     def _overview(self) -> Table:
         rows = []
         for lens in self.positions:
-            steps = (STEPS[round(reading.probability * (len(STEPS) - 1))] for reading in lens.readings)
+            steps = (BAR_STEPS[round(reading.probability * (len(BAR_STEPS) - 1))] for reading in lens.readings)
             winner, probability = quoted(lens.winner.text), percent(lens.winner.probability)
             rows.append((str(lens.position), winner, probability, f"▏{''.join(steps)}▕", lens.settled))
         return Table(("after", "wins", "with", "by layer", "first since"), rows)

@@ -51,17 +51,18 @@ class ShapleyValues:
         return self.permutations == 0
 
 
-def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0) -> ShapleyValues:
+def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0, unit: str = "part") -> ShapleyValues:
     """The Shapley values of `players` players from at most `budget` evaluations of subsets.
 
     Exact if the budget allows all 2**players subsets. `value` is called once with all subsets, and splits them as its
-    memory demands. Sampled orders are a function of `seed`. Raises UsageError for a budget below `least_budget`.
+    memory demands. Sampled orders are a function of `seed`. unit: what a player is. Raises UsageError, in which players
+    have this name, for a budget below `least_budget`.
     """
     if players < 1:
-        raise UsageError("Shapley values need at least one part")
+        raise UsageError(f"Shapley values need at least one {unit}")
     if budget < least_budget(players):
         raise UsageError(
-            f"Shapley values of {players:,} parts need at least {least_budget(players):,} passes, not {budget:,}"
+            f"Shapley values of {players:,} {unit}s need at least {least_budget(players):,} passes, not {budget:,}"
         )
     if 2**players <= budget:
         return enumerated(value, players)

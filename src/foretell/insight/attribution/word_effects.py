@@ -47,13 +47,18 @@ class WordEffects:
         return {"method": self.method, **summary}
 
 
-def word_effects(value: ValueFunction, count: int, passes: int | None = None, seed: int = 0) -> WordEffects:
-    """The effects of `count` words: Shapley values from at most `passes` passes, or of leaving out each (None)."""
+def word_effects(
+    value: ValueFunction, count: int, passes: int | None = None, seed: int = 0, unit: str = "word"
+) -> WordEffects:
+    """The effects of `count` words: Shapley values from at most `passes` passes, or of leaving out each (None).
+
+    unit: the name of a word in an error, such as `span`.
+    """
     if passes is None:
         masks = np.concatenate([np.ones((1, count), bool), ~np.eye(count, dtype=bool)])
         full, *without = np.asarray(value(masks), np.float64).tolist()
         return WordEffects([full - each for each in without], [0.0] * count, full, None, len(masks), None)
-    shapley = shapley_values(value, count, passes, seed)
+    shapley = shapley_values(value, count, passes, seed, unit)
     values, errors = shapley.values.tolist(), shapley.standard_errors.tolist()
     ends = float(shapley.full), float(shapley.empty)
     return WordEffects(values, errors, *ends, shapley.evaluations, shapley.permutations)

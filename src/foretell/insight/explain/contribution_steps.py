@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretell.insight.attribution.direct_logit_attribution import HeadOutputs, HeadReads, Normalized, Part, Term
+from foretell.insight.attribution.stream_terms import HeadOutputs, HeadReads, Normalized, RecordedPart, Term
 from foretell.insight.explain.contribution_values import (
     VECTOR,
     Contributions,
@@ -18,7 +18,7 @@ from foretell.insight.explain.contribution_values import (
     Output,
     Readout,
 )
-from foretell.insight.explain.explain_outcome import MEAN, stream
+from foretell.insight.explain.explain_outcome import TASK_MEAN, stream
 from foretell.insight.explain.implied_number import Explained
 from foretell.insight.explain.steps import (
     Column,
@@ -26,11 +26,12 @@ from foretell.insight.explain.steps import (
     Remark,
     Step,
     Working,
+    difference,
     equals,
     factor,
+    mean_equation,
     multiply_out,
     plus,
-    quotient,
     scale_of,
     unchanged,
     written,
@@ -67,7 +68,7 @@ def explain_whole(numbers: Contributions, readout: OutcomeReadout, output: Outpu
     """w · x of the vector that the head of a task reads: its output without the constant and other token sequences."""
     recording, outcomes, at = numbers.recording, readout.outcomes, readout.positions(output)
     own = outcomes.outputs(recording.hidden).double() - outcomes.constant
-    source = address_of(MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
+    source = address_of(TASK_MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
     hidden = to_array(recording.hidden[at])  # (P, D)
     working = dot_product(readout, output, source, hidden.mean(0))
     scale = working.scale + readout.scale * float(np.abs(readout.row(output)[0]) @ np.abs(hidden).mean(0))
@@ -166,7 +167,7 @@ def explain_mean_vector(numbers: Contributions, index: tuple[int, ...]) -> Expla
     part, element = index
     rows = numbers.vectors(slice(0, len(numbers.recording.ids)))[part, :, element]
     opens = address_of(VECTOR, ":", part, element)
-    return float(rows.mean()), added_up({"position": range(len(rows)), "contribution": rows}, opens, len(rows))
+    return float(rows.mean()), added_up({"position": range(len(rows)), "contribution": rows}, opens, is_mean=True)
 
 
 def explain_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
@@ -203,8 +204,8 @@ def through(
     if frozen.centers:
         opens = {"x": source} if source else {}
         listing = Listing("", {"element": range(len(x)), "x": x}, ("x",), element, opens=opens)
-        mean = listing.sums["x"] / len(x)
-        steps = [listing, equals(mean, "mean =", quotient(listing.sums["x"], len(x)))]
+        steps = [listing, equation := mean_equation(listing)]
+        mean = equation.value
         terms = Call("", written(inner, *plus(-mean)))
     statistic = address_of(f"{norm.path}.{norm.statistics[-1]}", position)
     note = f"times {address_of(f'{norm.path}.weight', element)} over the divisor that {statistic} gives"
@@ -219,7 +220,7 @@ def explain_written(numbers: Contributions, index: tuple[int, ...]) -> Explained
     position, part, element = index
     name, leaf = numbers.names[part], numbers.stream.trail(numbers.names[part])[0]
     stored = float(numbers.written(position, part)[element])
-    if isinstance(leaf, Part):
+    if isinstance(leaf, RecordedPart):
         return stored, unchanged(address_of(name, position, element), stored)
     if not isinstance(leaf, HeadOutputs) or name.endswith(".bias"):
         return stored, unchanged(address_of(name, element), stored)
@@ -238,13 +239,11 @@ def explain_written(numbers: Contributions, index: tuple[int, ...]) -> Explained
     return stored, Working([products, equals(total, "w · z")], total, scale_of(products))
 
 
-def added_up(columns: Mapping[str, Column], opens: str, count: int | None = None) -> Working:
+def added_up(columns: Mapping[str, Column], opens: str, is_mean: bool = False) -> Working:
     """The sum of a column of contributions, whose numbers open; or their mean."""
     listing = Listing("", columns, ("contribution",), opens={"contribution": opens})
     value, scale = listing.sums["contribution"], 8 * scale_of(listing)  # the addends are sums, too
-    if count is None:
-        return Working([listing, equals(value, "sum")], value, scale)
-    equation = equals(value / count, "mean =", quotient(value, count))
+    equation = mean_equation(listing) if is_mean else equals(value, "sum")
     return Working([listing, equation], equation.value, scale)
 
 
@@ -254,6 +253,4 @@ def explain_difference(
     """The number of one output minus the same number of another; length: of the index of an output."""
     first, second, rest = index[:length], (*index[: length - 1], index[length]), index[length + 1 :]
     (a, _), (b, _) = (explain((*output, *rest)) for output in (first, second))
-    operands = {letter: address_of(name, *output, *rest) for letter, output in (("a", first), ("b", second))}
-    equation = equals(a - b, "a - b =", a, *plus(-b), operands=operands)
-    return a - b, Working([equation], a - b, abs(a) + abs(b))
+    return a - b, difference(a, b, address_of(name, *first, *rest), address_of(name, *second, *rest))

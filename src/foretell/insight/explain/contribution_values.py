@@ -9,15 +9,15 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Dimensions
-from foretell.insight.attribution.direct_logit_attribution import (
+from foretell.insight.attribution.stream_terms import (
     HeadOutputs,
     HeadReads,
     Normalized,
-    Part,
+    RecordedPart,
     Term,
     head_weights,
 )
-from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, TASK_HEAD, WEIGHT
+from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, TASK_HEAD, TASK_WEIGHT
 from foretell.insight.page.contributions import HEAD_BIAS, part_names, sums_of
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import Array, Recording, address_of, to_array
@@ -96,7 +96,7 @@ class OutcomeReadout(Readout):
             return weight.mean(0), ""
         if not 0 <= index < len(weight):
             raise UsageError(f"output {output[-1]} belongs to another pass; show the pass over this answer")
-        return weight[index], address_of(WEIGHT, index, ":")
+        return weight[index], address_of(TASK_WEIGHT, index, ":")
 
     def positions(self, output: Output) -> slice:
         return slice(output[0], output[0] + 1) if len(output) > 1 else self.outcomes.positions(self.length)
@@ -172,7 +172,7 @@ class Contributions:
     def written(self, position: int, part: int) -> Array:
         """The vector (D,) that a part wrote."""
         leaf, name = self.stream.trail(self.names[part])[0], self.names[part]
-        if isinstance(leaf, HeadOutputs | Part):
+        if isinstance(leaf, HeadOutputs | RecordedPart):
             return to_array(dict(leaf.parts(self.recording.trace, position))[name])
         return self.recording.weight(name)
 

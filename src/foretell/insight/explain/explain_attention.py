@@ -13,6 +13,7 @@ from foretell.insight.explain.steps import (
     Working,
     applied,
     equals,
+    exponentials_of,
     factor,
     multiply_out,
     scale_of,
@@ -50,8 +51,7 @@ class QueryRow:
         self.scaled: Array = self.scores / root
         hidden = [self.reason_hidden(key) is not None for key in range(len(self.keys))]
         self.masked: Array = np.where(hidden, -np.inf, self.scaled)
-        # minus the largest, so that no exponential overflows; the quotients are unchanged
-        self.exponentials: Array = np.exp(self.masked - self.masked.max())
+        self.exponentials = exponentials_of(self.masked)
         self.weights: Array = self.exponentials / self.exponentials.sum()
         # The rounding error of a weight, in epsilons of it: its own score and the largest one may both be rounded
         self.spread = 2 + 2 * float((np.abs(self.keys) @ np.abs(self.vector) / root).max())
@@ -127,7 +127,7 @@ def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
     return Working(steps, equation.value, equation.value * query.spread)
 
 
-def explain_exponential(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_score_exponential(recording: Recording, scalar: TracedScalar) -> Working:
     """exp of a masked score minus the largest of its row."""
     query, key = QueryRow(recording, scalar), scalar.index[2]
     masked, value = float(query.masked[key]), float(query.exponentials[key])
@@ -140,7 +140,7 @@ def explain_exponential(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([equation], value, value * query.spread)
 
 
-def explain_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_score_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     """The sum of the exponentials of a row, which a weight is divided by."""
     query = QueryRow(recording, scalar)
     listing = query.softmax(scalar.source)
@@ -256,6 +256,6 @@ ATTENTION_EXPLAINERS: dict[str, Explainer] = {
     "attention weight": explain_weight,  # also after dropout, which is inactive outside training
     "attention": explain_mixture,
     "term of a score": explain_term,
-    "exponential of a score": explain_exponential,
-    "sum over the keys": explain_divisor,
+    "exponential of a score": explain_score_exponential,
+    "sum over the keys": explain_score_divisor,
 }

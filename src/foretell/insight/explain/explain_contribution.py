@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from foretell.insight.address import Address
-from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, names_by_token
+from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
     added_up,
@@ -119,5 +119,5 @@ class ContributionExplainer:
             return explain(self.numbers, readout, output, *rest)
         rows = [explain(self.numbers, readout, (*output[:-1], label), *rest)[0] for label in range(output[-1])]
         columns = {"output": range(len(rows)), "label": readout.labels[:-1], "contribution": rows}
-        working = added_up(columns, address_of(name, *output[:-1], ":", *rest), len(rows))
+        working = added_up(columns, address_of(name, *output[:-1], ":", *rest), is_mean=True)
         return working.value, working

@@ -22,7 +22,8 @@ from foretell.insight.explain.steps import (
     Working,
     applied,
     equals,
-    quotient,
+    exponentials_of,
+    mean_equation,
     scale_of,
     softmax_equation,
 )
@@ -32,7 +33,7 @@ from foretell.paths import suggest
 
 PROBABILITIES, LOSS = "probabilities", "loss"
 FILTERED, KEPT = f"{PROBABILITIES}.filtered", f"{PROBABILITIES}.kept"
-MEAN, QUANTILE = "next_value.mean", "next_value.quantile"
+NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
 
 
 class Distribution:
@@ -48,7 +49,7 @@ class Distribution:
         self.logits, scaled = (self.plain, "") if settings is None else filtered(self.plain, settings)
         self.order = np.argsort(-self.logits, kind="stable")[: np.count_nonzero(self.logits != -np.inf)].tolist()
         self.largest = float(self.logits.max())
-        self.exponentials: Array = np.exp(self.logits - self.largest)
+        self.exponentials = exponentials_of(self.logits)
         self.total = float(self.exponentials.sum())
         kept = f"{len(self.order):,} of {len(self.logits):,} tokens are kept by {settings or 'no filter'}"
         self.note = f"{kept if settings is not None else f'logits = head[{position}]'}, most probable first; "
@@ -85,7 +86,7 @@ def probability_of(after: Distribution, token: int) -> Working:
     return Working([after.listing(token), equation], equation.value, scale)
 
 
-def explain_exponential(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_logit_exponential(recording: Recording, scalar: TracedScalar) -> Working:
     """exp of a logit minus the largest, so that no exponential overflows."""
     (position, token), after = scalar.index, Distribution(recording, scalar.index[0])
     logit, best = float(after.logits[token]), int(after.logits.argmax())
@@ -95,7 +96,7 @@ def explain_exponential(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([equation], value, value * (2 + after.largest - logit))
 
 
-def explain_total(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     """The sum of all exp(logit), which a probability is divided by."""
     after = Distribution(recording, scalar.index[0])
     listing = after.listing()
@@ -133,8 +134,7 @@ def explain_mean_loss(recording: Recording, scalar: TracedScalar) -> Working:
         "loss": losses,
     }
     listing = Listing("", columns, ("loss",), opens={"loss": address_of(LOSS, ":")})
-    total = listing.sums["loss"]
-    equation = equals(total / len(losses), "mean =", quotient(total, len(losses)))
+    equation = mean_equation(listing)
     return Working([listing, equation], equation.value, 8 * scale_of(listing) / len(losses))
 
 
@@ -182,7 +182,7 @@ def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float 
 
 
 def is_of_sampling(name: str) -> bool:
-    return name.partition("(")[0] in (FILTERED, KEPT, MEAN, QUANTILE)
+    return name.partition("(")[0] in (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)
 
 
 def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> ImpliedNumber:
@@ -199,9 +199,8 @@ def explain_sampling(recording: Recording, wanted: Address, levels: Array | None
         KEPT: NumberKind(("position",), (T,), partial(kept_probability, recording, settings)),
     }
     if levels is not None:
-        kinds |= {
-            each: NumberKind((), (), partial(next_value, recording, levels, settings)) for each in (MEAN, QUANTILE)
-        }
+        next_kind = NumberKind((), (), partial(next_value, recording, levels, settings))
+        kinds |= {NEXT_MEAN: next_kind, NEXT_QUANTILE: next_kind}
     return explain_number(recording, kinds, Address(name, wanted.index), {})
 
 
@@ -249,7 +248,7 @@ def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int,
     """
     last = len(recording.ids) - 1
     logits = recording.pass_logits(last)[: len(levels)].double()
-    exponentials = np.exp(to_array(logits - logits.max()))
+    exponentials = exponentials_of(to_array(logits))
     probabilities = exponentials / exponentials.sum()
     columns = {"number": range(len(levels)), "logit": to_array(logits), "exp": exponentials}
     columns |= {"probability": probabilities, "value": levels}
@@ -270,8 +269,8 @@ def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int,
 
 DISTRIBUTION_EXPLAINERS: dict[str, Explainer] = {
     "probability": explain_probability,
-    "exponential of a logit": explain_exponential,
-    "sum over the vocabulary": explain_total,
+    "exponential of a logit": explain_logit_exponential,
+    "sum over the vocabulary": explain_logit_divisor,
     "log-probability": explain_logprob,
     "entropy": explain_entropy,
     "loss": explain_loss,

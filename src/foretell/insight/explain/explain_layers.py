@@ -21,9 +21,9 @@ from foretell.insight.explain.steps import (
     applied,
     equals,
     factor,
+    mean_equation,
     multiply_out,
     plus,
-    quotient,
     scale_of,
     unchanged,
     written,
@@ -221,7 +221,7 @@ def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
         equation = equals(float(columns[terms][row]), title, "= max", Symbol(terms), note=f"of element {row}")
         return Working([listing, equation], equation.value, abs(equation.value))
     listing = Listing("", columns, ("x", terms) if statistic.is_centered else (terms,), operands={"x": source})
-    equation = equals(listing.sums[terms] / len(x), title, "=", quotient(listing.sums[terms], len(x)))
+    equation = mean_equation(listing, title, "=")
     scale = math.fsum(np.abs(columns[terms])) / len(x)
     if not statistic.is_centered:
         return Working([listing, equation], equation.value, scale)
@@ -277,7 +277,7 @@ def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Work
     return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
 
 
-def explain_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     """The number that a norm divides by."""
     spread = recording.structure[scalar.source]
     explainer = norm_explainer(spread.formula)
@@ -338,5 +338,5 @@ LAYER_EXPLAINERS: dict[str, Explainer] = {
     "gated linear": explain_gated,
     "activation": explain_activation,
     "vector norm": explain_vector_norm,
-    "divisor of a norm": explain_divisor,
+    "divisor of a norm": explain_norm_divisor,
 }

@@ -14,7 +14,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions
-from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition
+from foretell.insight.attribution.stream_terms import StreamDecomposition
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
 from foretell.insight.explain.contribution_values import LogitReadout
 from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number

@@ -10,7 +10,10 @@ from foretell.insight.explain.steps import (
     Listing,
     Remark,
     Working,
+    difference,
     equals,
+    exponentials_of,
+    mean_equation,
     multiply_out,
     plus,
     scale_of,
@@ -18,13 +21,13 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Array, Recording, address_of, to_array
+from foretell.insight.recording import Recording, address_of, to_array
 
 TASK_HEAD = "task_head"
 MEAN_OF_LABELS = "the mean of all labels"
-DIFFERENCE = f"{TASK_HEAD}.difference"
-PROBABILITIES, WEIGHT, MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.weight", f"{TASK_HEAD}.mean"
-CONSTANT = f"{TASK_HEAD}.constant"
+TASK_DIFFERENCE = f"{TASK_HEAD}.difference"
+TASK_PROBABILITIES, TASK_WEIGHT, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.weight", f"{TASK_HEAD}.mean"
+TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
@@ -36,7 +39,7 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
     An output may be given by its name. Raises `UsageError` for an unknown name or index.
     """
     names = [*outcomes.names, MEAN_OF_LABELS]
-    texts = names[outcomes.first :] if wanted.name == WEIGHT else names
+    texts = names[outcomes.first :] if wanted.name == TASK_WEIGHT else names
     return explain_number(recording, OutcomeExplainer(recording, outcomes).kinds(), wanted, {"output": texts})
 
 
@@ -55,20 +58,19 @@ class OutcomeExplainer:
         num_rows = C + (W > 1)
         kinds = {
             TASK_HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
-            DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
-            WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
-            CONSTANT: NumberKind((), (), self.constant),
+            TASK_DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
+            TASK_WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
+            TASK_CONSTANT: NumberKind((), (), self.constant),
         }
-        kinds |= {MEAN: NumberKind(("element",), (D,), self.mean)} if self.outcomes.reads_mean else {}
-        return kinds | ({PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability)} if C > 1 else {})
+        kinds |= {TASK_MEAN: NumberKind(("element",), (D,), self.mean)} if self.outcomes.reads_mean else {}
+        return kinds | ({TASK_PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability)} if C > 1 else {})
 
     def output(self, index: tuple[int, ...]) -> Explained:
         """An output, or after the last the mean of all."""
         outcomes, names = self.outcomes, self.outcomes.names
         *position, output = index
         if output == len(names):
-            working = explain_combination(names, to_array(self.outputs[index[:-1]]), (output,), index[:-1])
-            return working.value, working
+            return self.combination((output,), index[:-1])
         stored = float(self.outputs[index])
         if not 0 <= output - outcomes.first < len(outcomes.weight):
             remark = (
@@ -81,38 +83,59 @@ class OutcomeExplainer:
         return stored, explain_output(self.recording, outcomes, output - outcomes.first, at, rest)
 
     def difference(self, index: tuple[int, ...]) -> Explained:
-        position, outputs = index[:-2], index[-2:]
-        working = explain_combination(self.outcomes.names, to_array(self.outputs[position]), outputs, position)
-        return working.value, working
+        return self.combination(index[-2:], index[:-2])
 
     def probability(self, index: tuple[int, ...]) -> Explained:
-        working = explain_share(self.outcomes.names, to_array(self.outputs[index[:-1]]), index)
-        return float(self.outputs.double().softmax(-1)[index]), working
+        """exp(logit) over the sum of all exp(logit)."""
+        *position, output = index
+        logits = to_array(self.outputs[index[:-1]])
+        exponentials = exponentials_of(logits)
+        columns = {
+            "number": range(len(logits)),
+            "label": list(self.outcomes.names),
+            "logit": logits,
+            "exp": exponentials,
+            "probability": exponentials / exponentials.sum(),
+        }
+        names = {"logit": TASK_HEAD, "probability": TASK_PROBABILITIES}
+        opens = {column: address_of(name, *position, ":") for column, name in names.items()}
+        note = f"exp is of logit - {logits.max():.6f}, the largest"
+        listing = Listing(note, columns, ("exp", "probability"), output, opens=opens)
+        equation = softmax_equation("probability", exponentials, output, "v")
+        scale = equation.value * (2 + float(logits.max() - logits[output]))
+        stored = float(self.outputs.double().softmax(-1)[index])
+        return stored, Working([listing, equation], equation.value, scale)
 
     def weight(self, index: tuple[int, ...]) -> Explained:
         value = float(self.outcomes.weight[index])
-        return value, Working([Remark(f"{address_of(WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
+        return value, Working([Remark(f"{address_of(TASK_WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
 
     def constant(self, _: tuple[int, ...]) -> Explained:
         value = self.outcomes.constant
         return value, unchanged("The mean of the training examples, which is stored with the head.", value, "mean")
 
     def mean(self, index: tuple[int, ...]) -> Explained:
-        return float(self.recording.hidden.mean(0)[index]), explain_mean(self.recording, *index)
+        """The mean of an element of the stream over all positions."""
+        recording, (element,) = self.recording, index
+        values = to_array(recording.hidden[:, element])
+        tokens = [recording.token(position) for position in range(len(values))]
+        operands = {"x": f"{stream(recording)}[:,{element}]"}
+        columns = {"position": range(len(values)), "token": tokens, "x": values}
+        listing = Listing("", columns, ("x",), operands=operands)
+        equation = mean_equation(listing)
+        working = Working([listing, equation], equation.value, float(np.abs(values).mean()) * 2)
+        return float(recording.hidden.mean(0)[index]), working
 
-
-def explain_combination(
-    names: tuple[str, ...], logits: Array, outputs: tuple[int, ...], position: tuple[int, ...]
-) -> Working:
-    """The mean of all outputs, or the difference of two of these numbers."""
-    if len(outputs) == 1:
-        columns = {"output": range(len(logits)), "label": list(names), "logit": logits}
-        listing = Listing("", columns, ("logit",), opens={"logit": address_of(TASK_HEAD, *position, ":")})
-        value = listing.sums["logit"] / len(logits)
-        return Working([listing, equals(value, "mean =", listing.sums["logit"], "/", len(logits))], value, abs(value))
-    a, b = (float([*logits, logits.mean()][output]) for output in outputs)
-    operands = {letter: address_of(TASK_HEAD, *position, output) for letter, output in zip("ab", outputs, strict=True)}
-    return Working([equals(a - b, "a - b =", a, *plus(-b), operands=operands)], a - b, abs(a) + abs(b))
+    def combination(self, outputs: tuple[int, ...], position: tuple[int, ...]) -> Explained:
+        """The mean of all outputs, or the difference of two of these numbers."""
+        logits = to_array(self.outputs[position])
+        if len(outputs) == 1:
+            columns = {"output": range(len(logits)), "label": list(self.outcomes.names), "logit": logits}
+            listing = Listing("", columns, ("logit",), opens={"logit": address_of(TASK_HEAD, *position, ":")})
+            equation = mean_equation(listing)
+            return equation.value, Working([listing, equation], equation.value, abs(equation.value))
+        a, b = (float([*logits, logits.mean()][output]) for output in outputs)
+        return a - b, difference(a, b, *(address_of(TASK_HEAD, *position, output) for output in outputs))
 
 
 def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
@@ -122,50 +145,23 @@ def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: sl
     """
     hidden = to_array(recording.hidden[at])  # (P, D)
     w, x = to_array(outcomes.weight[output]), hidden.mean(0)
-    source = address_of(MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
-    products = multiply_out({"w": address_of(WEIGHT, output, ":"), "x": source}, {"w": w, "x": x})
+    source = address_of(TASK_MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
+    products = multiply_out({"w": address_of(TASK_WEIGHT, output, ":"), "x": source}, {"w": w, "x": x})
     total = products.sums["w · x"]
     scale = abs(total) + max(scale_of(products), float(np.abs(w) @ np.abs(hidden).mean(0)))
     value = outcomes.scale * total + outcomes.constant + rest
     if (outcomes.scale, outcomes.constant, rest) == (1.0, 0.0, 0.0):
         return Working([products, equals(total, "y = w · x")], total, scale)
-    notes = [f"the standard deviation of the training examples, {outcomes.scale:.6g}, and their mean"]
-    notes = [] if len(outcomes.names) > 1 else notes
-    others = [*plus(rest)] if outcomes.others else []
-    notes += ["at the end, the texts in the other order"] if outcomes.others else []
-    factors = ["y ="] if len(outcomes.names) > 1 else ["y =", outcomes.scale, "·"]
-    constant = [] if len(outcomes.names) > 1 else [*plus(outcomes.constant)]
-    equation = equals(value, *factors, total, *constant, *others, note="; ".join(notes))
+    notes: list[str] = []
+    terms: list[str | float] = [total]
+    if len(outcomes.names) == 1:
+        notes.append(f"the standard deviation of the training examples, {outcomes.scale:.6g}, and their mean")
+        terms = [outcomes.scale, "·", total, *plus(outcomes.constant)]
+    if outcomes.others:
+        notes.append("at the end, the texts in the other order")
+        terms += plus(rest)
+    equation = equals(value, "y =", *terms, note="; ".join(notes))
     return Working([products, equation], value, outcomes.scale * scale + abs(outcomes.constant) + 2 * abs(rest))
-
-
-def explain_share(names: tuple[str, ...], logits: Array, index: tuple[int, ...]) -> Working:
-    """exp(logit) over the sum of all exp(logit)."""
-    *position, output = index
-    exponentials = np.exp(logits - logits.max())
-    columns = {
-        "number": range(len(logits)),
-        "label": list(names),
-        "logit": logits,
-        "exp": exponentials,
-        "probability": exponentials / exponentials.sum(),
-    }
-    opens = {"logit": address_of(TASK_HEAD, *position, ":"), "probability": address_of(PROBABILITIES, *position, ":")}
-    note = f"exp is of logit - {logits.max():.6f}, the largest"
-    listing = Listing(note, columns, ("exp", "probability"), output, opens=opens)
-    equation = softmax_equation("probability", exponentials, output, "v")
-    return Working([listing, equation], equation.value, equation.value * (2 + float(logits.max() - logits[output])))
-
-
-def explain_mean(recording: Recording, element: int) -> Working:
-    """The mean of an element of the stream over all positions."""
-    values = to_array(recording.hidden[:, element])
-    tokens = [recording.token(position) for position in range(len(values))]
-    operands = {"x": f"{stream(recording)}[:,{element}]"}
-    columns = {"position": range(len(values)), "token": tokens, "x": values}
-    listing = Listing("", columns, ("x",), operands=operands)
-    equation = equals(listing.sums["x"] / len(values), "mean =", listing.sums["x"], "/", len(values))
-    return Working([listing, equation], equation.value, float(np.abs(values).mean()) * 2)
 
 
 def stream(recording: Recording) -> str:

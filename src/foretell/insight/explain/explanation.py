@@ -22,17 +22,9 @@ from foretell.insight.explain.explain_distribution import (
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
 from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
 from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
-from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
-from foretell.insight.explain.explain_outcome import WEIGHT as TASK_WEIGHT
+from foretell.insight.explain.explain_outcome import TASK_HEAD, TASK_WEIGHT, explain_outcome
 from foretell.insight.explain.implied_number import ImpliedNumber
-from foretell.insight.explain.steps import (
-    Explainer,
-    Remark,
-    Step,
-    Working,
-    equals,
-    plain,
-)
+from foretell.insight.explain.steps import Explainer, Remark, Step, Working, equals, plain
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.implied_values import implied_values
 from foretell.insight.page.outcomes import Outcomes
@@ -167,7 +159,7 @@ def explain_value(
         number = explain_outcome(record(model, text, []), outcomes, parsed)
         return implied_explanation(parsed.name, number, model.dtype)
     if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
-        return explain_weight(record(model, text, []), parsed)
+        return explain_parameter(record(model, text, []), parsed)
     if is_of_neuron(structure, parsed.name):
         number = explain_neuron(model, text, parsed)
         is_norm = parsed.name.endswith(".vector_norm")
@@ -207,7 +199,7 @@ def find(address: Address, values: Mapping[str, Value]) -> Address:
     return Address(name, address.index)
 
 
-def explain_weight(recording: Recording, wanted: Address) -> Explanation:
+def explain_parameter(recording: Recording, wanted: Address) -> Explanation:
     """A weight of the model, from which no further number follows; of a quantised one, how it is stored."""
     name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
     shape = weight_shapes(recording.model.decoder)[name]

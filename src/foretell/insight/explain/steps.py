@@ -71,7 +71,7 @@ class Listing:
     def parts(self) -> list[Part]:
         rows = self._shown_rows()
         cells = [[cell(column[row]) for column in self.columns.values()] for row in rows]
-        left_out = self._length - len(rows)
+        left_out = self.length - len(rows)
         if left_out > 1:
             cells.insert(len(rows) - 1, self._row(f"… {left_out} more", self._rest(rows)))
         if self.summed:
@@ -85,18 +85,19 @@ class Listing:
         return {"listing": self.note, **rest}
 
     @property
-    def _length(self) -> int:
+    def length(self) -> int:
+        """The number of rows."""
         return len(next(iter(self.columns.values())))
 
     def _shown_rows(self) -> list[int]:
         """The first rows, the one in focus and the last; all rows if only one would be left out."""
-        if self._length <= FIRST_SHOWN + 2:
-            return list(range(self._length))
-        shown = {*range(FIRST_SHOWN), self._length - 1} | ({self.focus} if self.focus is not None else set())
+        if self.length <= FIRST_SHOWN + 2:
+            return list(range(self.length))
+        shown = {*range(FIRST_SHOWN), self.length - 1} | ({self.focus} if self.focus is not None else set())
         return sorted(shown)
 
     def _rest(self, rows: list[int]) -> dict[str, float]:
-        left_out = sorted(set(range(self._length)) - set(rows))
+        left_out = sorted(set(range(self.length)) - set(rows))
         return {name: math.fsum(self.columns[name][row] for row in left_out) for name in self.summed}
 
     def _row(self, label: str, numbers: Mapping[str, float]) -> list[str]:
@@ -184,12 +185,29 @@ def quotient(top: float, bottom: float) -> Expression:
     return Fraction(Number(top, DIGITS), Number(bottom, DIGITS))
 
 
+def exponentials_of(scores: Array) -> Array:
+    """exp of each score minus the largest, so that none overflows; their quotients are a softmax."""
+    return np.exp(scores - scores.max())
+
+
 def softmax_equation(name: str, exponentials: Array, index: int, letter: str) -> Equation:
     """exp at one index over the sum of all exp."""
     total = exponentials.sum()
     formula = Fraction(script("exp", str(index)), row(script("Σ", letter), script("exp", letter)))
     numbers = quotient(float(exponentials[index]), float(total))
     return equals(float(exponentials[index] / total), f"{name} =", formula, "=", numbers)
+
+
+def mean_equation(listing: Listing, *title: str | Expression) -> Equation:
+    """The mean of the column that a listing adds up last."""
+    total, count = listing.sums[listing.summed[-1]], listing.length
+    return equals(total / count, *(title or ("mean =",)), quotient(total, count))
+
+
+def difference(a: float, b: float, first: str, second: str) -> Working:
+    """a - b, of two numbers with their addresses."""
+    equation = equals(a - b, "a - b =", a, *plus(-b), operands={"a": first, "b": second})
+    return Working([equation], equation.value, abs(a) + abs(b))
 
 
 def unchanged(remark: str, value: float, name: str = "x") -> Working:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.insight.address import OF_MEMORY
+from foretell.insight.address import MEMORY_PREFIX
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.steps import plain
 from foretell.insight.recording import (
@@ -109,7 +109,7 @@ class Walk(Shown):
             parts.insert(0, DocumentSection(f"The source: {len(memory.ids)} tokens", [Paragraph(text)]))
             sights = sights_table(
                 {layer.layer: layer.memory_sights for layer in self.layers},
-                lambda position: recording.token_on(OF_MEMORY, position),
+                lambda position: recording.token_on(MEMORY_PREFIX, position),
             )
             parts.append(DocumentSection(f"What it reads of the source from there, {last}", [sights]))
         if self.is_small:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.insight.attribution.direct_logit_attribution import Term
+from foretell.insight.attribution.stream_terms import Term
 from foretell.insight.page.block_values import Neurons
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
@@ -21,12 +21,12 @@ from foretell.insight.trace import Trace
 from foretell.model.structure import Structure
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions of a section
-NEURONS = 10  # listed per position: the ones that add the longest vectors to the stream
-WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
+NEURONS_SHOWN = 10  # listed per position: the ones that add the longest vectors to the stream
+TOKENS_WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
 HEAD_BIAS, ALL = "head.bias", "all"
 OUTCOMES = 10  # labels whose contributions a page has, the most probable ones
-MEAN = -1  # the id of the mean of all labels
+MEAN_ID = -1  # the id of the mean of all labels
 
 
 def sections_of(length: int, at_once: int) -> int:
@@ -145,7 +145,7 @@ def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tenso
     if len(numbers) == 1:
         return ids + outcomes.first, numbers, weight
     return (
-        torch.cat([ids, torch.full_like(ids[:1], MEAN)]),
+        torch.cat([ids, torch.full_like(ids[:1], MEAN_ID)]),
         torch.cat([numbers[ids], numbers.mean(0)[None]]),
         torch.cat([weight[ids], weight.mean(0)[None]]),
     )
@@ -201,14 +201,14 @@ def strongest_neurons(traced: TracedPass, layer: int) -> StrongestNeurons:
     recorded = {name: traced.trace[name][0].float() for name in neurons.values}  # (T, F) each
     factors = torch.stack([recorded[name] for name in neurons.factors]).prod(dim=0)
     lengths = factors.abs() * neurons.down.weight.float().norm(dim=0)
-    ids = lengths.topk(min(NEURONS, lengths.shape[-1])).indices  # (T, K)
+    ids = lengths.topk(min(NEURONS_SHOWN, lengths.shape[-1])).indices  # (T, K)
     values = torch.stack([each.gather(1, ids) for each in (*recorded.values(), lengths)], dim=-1)
     return StrongestNeurons(ids, values, factors.gather(1, ids))
 
 
 @torch.inference_mode()
 def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
-    """The tokens whose logits each of K neurons raises and lowers most, at P positions: (P, K, 2 * WRITTEN, 2).
+    """The tokens whose logits each of K neurons raises and lowers most, at P positions: (P, K, 2 * TOKENS_WRITTEN, 2).
 
     The last axis has the token id and the neuron's direct contribution to the logit.
     """
@@ -220,7 +220,7 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     weight, _ = traced.page.head_weights
     rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)
-    count = min(WRITTEN, logits.shape[-1])
+    count = min(TOKENS_WRITTEN, logits.shape[-1])
     highest, lowest = logits.topk(count), logits.topk(count, largest=False)
     ids = torch.cat([highest.indices, lowest.indices], dim=-1)
     values = torch.cat([highest.values, lowest.values], dim=-1)
@@ -230,4 +230,4 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
 def write_operations(page: PageModel) -> int:
     """The floating-point operations of `neuron_writes` for one section of all layers."""
     layers = sum(neurons is not None for neurons in page.neurons)
-    return 2 * layers * WRITES_AT_ONCE * NEURONS * page.config.vocab_size * page.config.width
+    return 2 * layers * WRITES_AT_ONCE * NEURONS_SHOWN * page.config.vocab_size * page.config.width

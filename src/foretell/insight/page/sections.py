@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.insight.attribution.direct_logit_attribution import names_by_token
+from foretell.insight.attribution.stream_terms import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
 from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
@@ -134,7 +134,7 @@ def lens_row(traced: TracedPass, position: int) -> np.ndarray:
 
 
 EMBEDDING = "word and position vectors"
-HEAD_ROWS = "the vectors that the head reads, and its rows"
+HEAD_INPUT = "the vectors that the head reads, and its rows"
 # The order is the order in a file: what is left out first comes last
 FAMILIES = (
     Family("vocabulary", lambda traced, _: json.dumps(traced.vocabulary, ensure_ascii=False), pack_text),
@@ -162,10 +162,10 @@ FAMILIES = (
     embedding_family("words", "embed.token"),
     embedding_family("positions", "embed.position"),
     # Exact: a logit would add up D rounding errors
-    Family("final", lambda traced, _: traced.stream(-1), pack_exact, needs=stream_names, left_out=HEAD_ROWS),
-    Family("head.ids", lambda traced, _: np.array(traced.row_ids), pack_whole, needs=stream_names, left_out=HEAD_ROWS),
-    Family("head.rows", lambda traced, _: traced.head_rows(), pack_exact, needs=stream_names, left_out=HEAD_ROWS),
-    Family("head.biases", lambda traced, _: traced.head_biases(), pack_exact, needs=stream_names, left_out=HEAD_ROWS),
+    Family("final", lambda traced, _: traced.stream(-1), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
+    Family("head.ids", lambda traced, _: np.array(traced.row_ids), pack_whole, needs=stream_names, left_out=HEAD_INPUT),
+    Family("head.rows", lambda traced, _: traced.head_rows(), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
+    Family("head.biases", lambda traced, _: traced.head_biases(), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
     *CONTRIBUTIONS,
     STREAMS_AT,
     VALUES_AT,

@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import OutputError, TokenizerError, UsageError
-from foretell.insight.attribution.direct_logit_attribution import StreamDecomposition, Term, head_weights
+from foretell.errors import OutputError, TokenizerError
 from foretell.insight.attribution.logit_lens import LensArrays, read_lens
+from foretell.insight.attribution.stream_terms import Term, head_weights
 from foretell.insight.page.block_values import (
     BlockPart,
     BlockValue,
     Neurons,
     block_parts,
+    find_head_input,
     neurons_of,
     same_numbers,
 )
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
 from foretell.insight.replacement import Replacement
-from foretell.insight.trace import DEFAULT_BYTES, Trace
+from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
@@ -58,7 +59,7 @@ class AttentionNames:
     weights: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PageModel:
     """A model, and the names of its values that a page shows.
 
@@ -97,10 +98,10 @@ class PageModel:
         self, model: LanguageModel, levels: np.ndarray | None = None, outcomes: Outcomes | None = None
     ) -> Self:
         """The page of the same decoder with another source, example or scale; it shares the names of the values."""
-        other, own = copy.copy(self), {"model": model, "levels": levels, "outcomes": outcomes}
-        kept = {name: value for name, value in vars(self).items() if name != "vocabulary" or levels is None}
-        vars(other).clear()
-        vars(other).update({**kept, **own})
+        other = copy.copy(self)
+        other.model, other.levels, other.outcomes = model, levels, outcomes
+        if levels is not None:  # its tokens stand for other numbers
+            other.vocabulary = token_texts(model.tokenizer)
         return other
 
     @property
@@ -162,10 +163,7 @@ class PageModel:
     @cached_property
     def head_input(self) -> Term | None:
         """The terms of the stream that the head reads; None if a module does not declare its terms."""
-        try:
-            return StreamDecomposition(self.model.decoder, self.structure).stream(*self.structure["head"].reads)
-        except UsageError:  # such a model has a page without contributions
-            return None
+        return find_head_input(self.model.decoder, self.structure)
 
     @property
     def head_stream(self) -> Term:
@@ -181,7 +179,7 @@ class PageModel:
     @cached_property
     def vocabulary(self) -> list[str | None]:
         """The text of every token; None for an id without a token."""
-        return [token_text(self.model.tokenizer, token_id) for token_id in range(self.model.tokenizer.vocab_size)]
+        return token_texts(self.model.tokenizer)
 
     @torch.inference_mode()
     def record(
@@ -190,7 +188,7 @@ class PageModel:
         text: str,
         names: Iterable[str],
         replace: Mapping[str, Replacement] | None = None,
-        budget_bytes: int = DEFAULT_BYTES,
+        budget_bytes: int = TRACE_BYTES,
         kv: KVView | None = None,
     ) -> TracedPass:
         """Run the model once over the ids of a text and record these values, some replaced as in `Trace`.
@@ -327,12 +325,16 @@ def attention_names(decoder: Decoder, structure: Structure, layer: int) -> Atten
     return AttentionNames(query, key, weights.name)
 
 
-def token_text(tokenizer: Tokenizer, token_id: int) -> str | None:
-    """The text of a token id; None for an id that is not used by any token."""
-    try:
-        return tokenizer.text_of(token_id)
-    except TokenizerError:
-        return None
+def token_texts(tokenizer: Tokenizer) -> list[str | None]:
+    """The texts of all ids; None for an id that is not used by any token."""
+
+    def text_of(token_id: int) -> str | None:
+        try:
+            return tokenizer.text_of(token_id)
+        except TokenizerError:
+            return None
+
+    return [text_of(token_id) for token_id in range(tokenizer.vocab_size)]
 
 
 def array(values: Tensor) -> np.ndarray:

@@ -32,7 +32,7 @@ from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 from foretell.language_model import LanguageModel
 
-DEFAULT_BYTES = 20_000_000
+PAGE_BYTES = 20_000_000
 MARGIN = 0.97  # of the rows that the mean compression suggests, since rows and layers compress differently
 
 
@@ -250,7 +250,7 @@ def write_page(
     model: LanguageModel,
     text: str,
     path: str | Path,
-    budget_bytes: int = DEFAULT_BYTES,
+    budget_bytes: int = PAGE_BYTES,
     outcomes: Outcomes | None = None,
 ) -> PageReport:
     """Write the page of one pass over a text, atomically; an existing file is replaced.
@@ -272,7 +272,7 @@ def record_all(
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 
-def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = DEFAULT_BYTES) -> PageReport:
+def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
     """Write the page of a pass that was collected before."""
     target = check_target(Path(path), HTML_MARK)
     contents, document = make_page(traced, budget_bytes)
@@ -282,14 +282,14 @@ def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = DEFAU
     return PageReport(str(path), size, len(traced.ids), config.num_layers, config.num_heads, contents.cut)
 
 
-def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES) -> str:
+def page_html(model: LanguageModel, text: str, budget_bytes: int = PAGE_BYTES) -> str:
     """The document that `write_page` writes, as a string."""
     return make_page(record_all(model, text), budget_bytes)[1]
 
 
 def make_page(
     traced: TracedPass,
-    budget_bytes: int = DEFAULT_BYTES,
+    budget_bytes: int = PAGE_BYTES,
     remarks: Iterable[str] = (),
     choice: Mapping[str, int] | None = None,
 ) -> tuple[Contents, str]:
