@@ -77,7 +77,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "convert",
         2,
-        363,
+        361,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM",
     ),

@@ -150,7 +150,7 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
     except ValidationError as error:
         raise ConfigError(_one_line(section, error.errors(include_url=False), where)) from None
     except UnicodeEncodeError:
-        raise ConfigError(f"{where or 'a value'} holds half a surrogate pair, which is no text") from None
+        raise ConfigError(f"{where or 'a value'} holds half a surrogate pair, which cannot be written") from None
 
 
 def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:

@@ -33,6 +33,7 @@ from foretell.convert.family import (
 from foretell.errors import ConfigError, did_you_mean
 
 BLOCK = "trunk.blocks.*"
+QKV = tuple(f"{BLOCK}.attention.{name}" for name in ("query", "key", "value"))  # fused in some families
 # transformers' name of an activation -> ours; of several for one of ours, the first is written
 ACTIVATION_WORDS = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
@@ -47,7 +48,7 @@ GPT_BLOCK = (
     Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
     Row(
         "transformer.h.*.attn.c_attn",
-        (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+        QKV,
         (Transpose(), Split()),
     ),
     Row("transformer.h.*.attn.c_proj", (f"{BLOCK}.attention.output",), (Transpose(),)),
@@ -201,6 +202,7 @@ QWEN3 = Family(
 )
 
 ROTATED_FIRST = (PermuteRotated(),)
+DROPOUT_FIELDS = {"embd_pdrop": Field(("dropout.embedding",), 0.0), "resid_pdrop": Field(("dropout.residual",), 0.0)}
 PHI3 = Family(
     name="phi3",
     architecture="Phi3ForCausalLM",
@@ -209,7 +211,7 @@ PHI3 = Family(
         *(row for row in LLAMA_ROWS if not row.theirs.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))),
         Row(
             "model.layers.*.self_attn.qkv_proj",
-            (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+            QKV,
             (Split(), *ROTATED_FIRST),
         ),
         Row("model.layers.*.mlp.gate_up_proj", (f"{BLOCK}.feedforward.gate", f"{BLOCK}.feedforward.up"), (Split(),)),
@@ -218,8 +220,7 @@ PHI3 = Family(
         **{name: field for name, field in LLAMA_FIELDS.items() if name != "head_dim"},
         "rms_norm_eps": Field(("norm_epsilon",), 1e-5),
         "sliding_window": Field(("window",), None),
-        "embd_pdrop": Field(("dropout.embedding",), 0.0),
-        "resid_pdrop": Field(("dropout.residual",), 0.0),
+        **DROPOUT_FIELDS,
     },
     shared=LLAMA_SHARED,
     fixed={"layer_types": (None,)},
@@ -252,8 +253,7 @@ PHI = Family(
     fields={
         **LAYER_NORM_FIELDS,
         "hidden_act": Field(("activation",), "gelu_new", ACTIVATION_WORDS),
-        "embd_pdrop": Field(("dropout.embedding",), 0.0),
-        "resid_pdrop": Field(("dropout.residual",), 0.0),
+        **DROPOUT_FIELDS,
     },
     shared={
         **PARTLY_ROTATED_SHARED,
@@ -301,7 +301,7 @@ GPT_NEOX = Family(
         Row("gpt_neox.layers.*.post_attention_layernorm", (f"{BLOCK}.feedforward_norm",)),
         Row(
             "gpt_neox.layers.*.attention.query_key_value",
-            (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+            QKV,
             (SplitHeads(), *ROTATED_FIRST),
         ),
         Row("gpt_neox.layers.*.attention.dense", (f"{BLOCK}.attention.output",)),

@@ -21,7 +21,7 @@ import numpy as np
 import tokenizers
 
 from foretell.config import ModelConfig
-from foretell.convert.families import GPT2, LLAMA, QWEN2, QWEN3, choose_family
+from foretell.convert.families import BLOCK, GPT2, LLAMA, QKV, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, Rope, Row, Split, read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, TokenizerError
 from foretell.text import Tokenizer
@@ -40,7 +40,6 @@ from foretell.text.tokenizer_json import (
 from foretell.textbook.attention import Vector
 from foretell.textbook.family import frequency
 
-BLOCK = "trunk.blocks.*"
 # Fields that are not written, since llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {
     "tie_embeddings": ("output.weight", False),
@@ -94,13 +93,12 @@ NORMED_ROWS = (
     Row("blk.*.attn_q_norm", (f"{BLOCK}.attention.query_norm",)),
     Row("blk.*.attn_k_norm", (f"{BLOCK}.attention.key_norm",)),
 )
-FUSED = tuple(f"{BLOCK}.attention.{name}" for name in ("query", "key", "value"))
 
 GPT2_FILE = Family(
     name="gpt2",
     architecture="GGUF",
     prefix="",
-    rows=(*ROWS, Row("position_embd", ("embed.position",)), Row("blk.*.attn_qkv", FUSED, (Split(),))),
+    rows=(*ROWS, Row("position_embd", ("embed.position",)), Row("blk.*.attn_qkv", QKV, (Split(),))),
     fields={**SIZES, "attention.layer_norm_epsilon": Field(("norm_epsilon",))},
     shared={**GPT2.shared, "activation": "gelu_tanh"},
 )

@@ -31,7 +31,7 @@ def test_the_listed_neurons_add_the_longest_vectors(traced):
 
 def test_the_writes_of_all_neurons_add_up_to_the_contribution_of_the_layer(traced, monkeypatch):
     """With all neurons and tokens listed, and without the bias of the layer."""
-    for name in ("NEURONS", "WRITTEN"):
+    for name in ("NEURONS_SHOWN", "TOKENS_WRITTEN"):
         monkeypatch.setattr(f"foretell.insight.page.contributions.{name}", 999)
     page = traced.page
     bias = page.model.decoder.trunk.blocks[1].feedforward.down.bias
