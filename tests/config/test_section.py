@@ -81,5 +81,5 @@ class Named(Section):
 
 
 def test_half_a_surrogate_pair_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match="named holds half a surrogate pair"):
+    with pytest.raises(ConfigError, match="named contains an unpaired surrogate"):
         make_section(Named, {"name": "\ud800"}, "named")

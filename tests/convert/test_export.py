@@ -304,6 +304,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "grouped heads": ("gpt2", {"num_kv_heads": 1}, "num_kv_heads = 1 (it has 2)"),
     "no biases": ("gpt2", {"bias": False}, "bias.attention = False (it has True)"),
     "a bias of the head": ("gpt2", {"bias": {"head": True}}, "bias.head = True"),
+    "a scaling": (
+        "phi3",
+        {**LLAMA, "rope_scaling": {"type": "linear", "factor": 2}},
+        "rope_scaling = {'type': 'linear'",
+    ),
     "a window": ("llama", {**LLAMA, "window": 3}, "window = 3 (it has None); mistral and phi3 can"),
     "windows by layer": ("mistral", {**LLAMA, "window": (None, 3)}, "window = (None, 3)"),
     "norms of queries": ("llama", {**LLAMA, "qk_norm": True}, "qk_norm = True (it has False); qwen3 can"),

@@ -62,7 +62,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        739,
+        740,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace",
@@ -70,14 +70,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "config",
         0,
-        64,
+        67,
         "descriptions of fields for --help-config; costs and quantised weights without torch; "
         "heads that are rotated in part",
     ),
     (
         "convert",
         2,
-        361,
+        367,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM",
     ),
@@ -152,7 +152,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "runs",
         1,
-        258,
+        260,
         "records of time, folds and training tokens; a table of runs and the reports of tasks as documents",
     ),
     (
@@ -175,7 +175,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        244,
+        245,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports",
     ),

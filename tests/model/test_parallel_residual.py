@@ -36,10 +36,10 @@ def test_a_shared_norm_has_its_weights_once(make_decoder):
 
 
 @pytest.mark.parametrize("name", PARALLEL)
-def test_fast_kernels_leave_the_order_of_a_block_to_its_modules(name, make_decoder, ids, assert_same):
+def test_fast_kernels_keep_the_order_of_a_block(name, make_decoder, ids, assert_same):
     decoder = make_decoder(name, torch.float32)
     fast = with_fast_kernels(decoder)
-    assert type(fast.trunk.blocks[0]) is PARALLEL[name]
+    assert isinstance(fast.trunk.blocks[0], PARALLEL[name])
     assert_same(fast(ids), decoder(ids))
 
 

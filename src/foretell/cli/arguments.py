@@ -163,12 +163,12 @@ def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
     """The path of a file; the content of standard input, which is read several times, is put into one."""
     if tokens[0].value != STANDARD_INPUT:
         return Path(tokens[0].value)
-    folder = TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    path = Path(folder.name) / "stdin.csv"
     from foretell.data.lines import standard_input
 
-    path.write_bytes(standard_input().read())
+    content, folder = standard_input().read(), TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "stdin.csv"
+    path.write_bytes(content)
     return path
 
 

@@ -32,7 +32,8 @@ def convert(
     family: Annotated[
         str | None,
         Parameter(
-            help="gpt2, llama, qwen3, gpt_neox and others (gguf: gpt2, llama, qwen2, qwen3); default: what fits."
+            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi (gguf: gpt2, llama, "
+            "qwen2, qwen3); default: what fits."
         ),
     ] = None,
     dtype: Annotated[

@@ -36,7 +36,7 @@ class TracedNames:
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
         """Raise `UsageError` if a file is to be written and the text or its name is missing, or has another ending."""
         if self.list_ != (self.out is None) or self.list_ != (text is None):
-            raise UsageError(f"give a {argument} and --out FILE for values, or --list alone for their names")
+            raise UsageError(f"give {argument} and --out FILE for values, or --list alone for their names")
         if self.out is not None and self.out.suffix.lower() in OTHER_FORMATS:
             raise UsageError(
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"

@@ -49,6 +49,7 @@ ALIASES = {
 # nanoGPT's names in a `training` section; with them, batch_size means the rows of one micro-batch
 NANOGPT_TRAINING = {name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")}
 NANOGPT_TRAINING["min_lr"] = "final_learning_rate_share"
+MOST_SHOWN = 80  # characters of a wrong value
 LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a learning rate
 
 
@@ -150,7 +151,7 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
     except ValidationError as error:
         raise ConfigError(_one_line(section, error.errors(include_url=False), where)) from None
     except UnicodeEncodeError:
-        raise ConfigError(f"{where or 'a value'} holds half a surrogate pair, which cannot be written") from None
+        raise ConfigError(f"{where or 'a value'} contains an unpaired surrogate, which UTF-8 cannot encode") from None
 
 
 def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:
@@ -190,7 +191,9 @@ def _one_line(section: type[BaseModel], findings: Sequence[ErrorDetails], where:
     message = "must be a list" if finding["type"] == "tuple_type" else finding["msg"].removeprefix("Value error, ")
     if finding["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path} = {finding['input']!r:.80}: {message[0].lower() + message[1:]}"
+    value = repr(finding["input"])
+    shown = value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}…"
+    return f"{path} = {shown}: {message[0].lower() + message[1:]}"
 
 
 def _section_at(section: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -92,7 +92,7 @@ class TrainingConfig(Section):
     steps: int = Field(gt=0, le=10**12, description="optimizer steps")
     batch_size: int = Field(32, gt=0, description="rows per step, over all processes and micro-batches")
     gradient_accumulation_steps: int = Field(1, gt=0, description="micro-batches per step")
-    learning_rate: float = Field(1e-3, gt=0, le=1e6, description="the largest, after the warm-up")
+    learning_rate: float = Field(1e-3, gt=0, le=1e30, description="the largest, after the warm-up")
     final_learning_rate_share: float = Field(
         0.1, ge=0, le=1, description="where the schedule ends, as a share of learning_rate"
     )

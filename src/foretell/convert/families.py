@@ -226,7 +226,7 @@ PHI3 = Family(
     fixed={"layer_types": (None,)},
     harmless=names("original_max_position_embeddings"),
     buffers=LLAMA_LIKE["buffers"],
-    rope=Rope(share=SHARE),
+    rope=Rope(share=SHARE, scalings=("default",)),
     splits_width=True,
 )
 PARTLY_ROTATED_SHARED = {"position": "rotary", "norm": "layernorm", "norm_placement": "pre"}

@@ -106,7 +106,8 @@ class Permute:
 class PermuteRotated:
     """They rotate pairs (i, i + R/2) of the first R elements of each head, we rotate (i, i + E/2) for i below R/2.
 
-    The order of a head's elements does not matter as long as query and key have the same. A value after them is kept.
+    The order of a head's elements does not matter as long as query and key have the same. A third tensor, of the value,
+    is unchanged.
     """
 
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
@@ -136,12 +137,14 @@ class PermuteRotated:
 class Rope:
     """The names of a family's rotary fields, apart from rope_scaling and rope_parameters.
 
-    theta and share: the older spelling of the base, and of the share of each head that is rotated; None: all of it is.
+    theta and share: the older names of the base, and of the share of each head that is rotated; None: all of it is.
+    scalings: the types of scaling that transformers accepts.
     """
 
     theta: str = "rope_theta"
     share: str | None = None
     default_share: float = 1.0
+    scalings: tuple[str, ...] = ("default", "linear", "llama3")
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,7 @@ HARMLESS = names(
     encoder_no_repeat_ngram_size exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     forced_bos_token_id forced_eos_token_id remove_invalid_values tf_legacy_loss"""
 )
-SHARE = "partial_rotary_factor"
+THETA, SHARE = "rope_theta", "partial_rotary_factor"
 ROPE_SECTIONS = ("rope_parameters", "rope_scaling")
 # Fields that change the logits of every family: they must be absent or have one of these values
 FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -344,9 +347,9 @@ def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:
 
 
 def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
-    shares = [] if family.rope is None else [family.rope.share]
+    has_share = family.rope is not None and family.rope.share is not None
     for name, allowed in {**FIXED, **family.fixed}.items():
-        if name in shares:
+        if name == SHARE and has_share:
             continue
         value = values.get(name, allowed[0])
         if isinstance(value, list):  # one entry per layer; compare the distinct entries
@@ -360,7 +363,7 @@ def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
     noted = {**NOTED, **family.noted}
     known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
     if family.rope is not None:
-        known |= {*ROPE_SECTIONS, family.rope.theta, family.rope.share}
+        known |= {*ROPE_SECTIONS, THETA, family.rope.theta, SHARE, family.rope.share}
     notes = [f"{name} is ignored: {noted[name]}" for name in noted if values.get(name)]
     unknown = [name for name, value in values.items() if value and name not in known and name not in noted]
     return notes + [f"{name} is unknown and was not used" for name in unknown]
@@ -369,11 +372,11 @@ def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
 def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
     """Our rotary fields from theirs; an unsupported scaling is a `ConfigError` that names it."""
     sections = {name: values[name] for name in ROPE_SECTIONS if values.get(name)}
-    scalings = [read_scaling(name, section, values, rope.share is not None) for name, section in sections.items()]
+    scalings = [read_scaling(name, section, values, rope) for name, section in sections.items()]
     if len(scalings) == 2 and scalings[0] != scalings[1]:
         raise ConfigError("rope_parameters and rope_scaling contradict each other")
     ours = {
-        "rope_theta": agreed(rope.theta, "rope_theta", values, sections, DEFAULT_THETA),
+        "rope_theta": agreed(rope.theta, THETA, values, sections, DEFAULT_THETA),
         "rope_scaling": scalings[0] if scalings else None,
     }
     if rope.share is not None:
@@ -384,8 +387,12 @@ def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
 def agreed(
     older: str, newer: str, values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], default: Any
 ) -> Any:
-    """The value of a rotary field, spelled `older` in `values` or `newer` in a section; `ConfigError` if two differ."""
-    places = {older: values.get(older), **{f"{name}.{newer}": section.get(newer) for name, section in sections.items()}}
+    """The value of a rotary field under its older or newer name, or in a section; a `ConfigError` if two differ."""
+    places = {
+        older: values.get(older),
+        newer: values.get(newer),
+        **{f"{name}.{newer}": section.get(newer) for name, section in sections.items()},
+    }
     given = {name: value for name, value in places.items() if value is not None}
     first = next(iter(given.items()), (older, default))
     for name, value in given.items():
@@ -394,18 +401,18 @@ def agreed(
     return first[1]
 
 
-def read_scaling(name: str, section: Any, values: Mapping[str, Any], has_share: bool) -> dict[str, Any] | None:
-    """Our rope_scaling from the section of this name; has_share: the section may say what share is rotated."""
+def read_scaling(name: str, section: Any, values: Mapping[str, Any], rope: Rope) -> dict[str, Any] | None:
+    """Our rope_scaling from the section of this name, which may contain the rotated share."""
     if not isinstance(section, dict):
         raise ConfigError(f"{name} = {section!r} is not a section")
     kinds = [section[key] for key in TYPE_KEYS if section.get(key) is not None]
     if len(kinds) == 2 and kinds[0] != kinds[1]:
         raise ConfigError(f"{name}.rope_type = {kinds[0]!r} and {name}.type = {kinds[1]!r} contradict each other")
     kind = kinds[0] if kinds else "default"
-    if not isinstance(kind, str) or kind not in SCALINGS:
-        raise ConfigError(f"{name} of type {kind!r} is not supported; known: {', '.join(SCALINGS)}")
+    if kind not in rope.scalings:
+        raise ConfigError(f"{name} of type {kind!r} is not supported; known: {', '.join(rope.scalings)}")
     for key, value in section.items():
-        is_neutral = value is None or (key == SHARE and (has_share or value == 1))
+        is_neutral = value is None or (key == SHARE and (rope.share is not None or value == 1))
         if key not in (*TYPE_KEYS, "rope_theta", *SCALINGS[kind]) and not is_neutral:
             raise ConfigError(f"{name}.{key} = {value!r} is not supported for type {kind!r}")
     if kind == "default":
@@ -441,7 +448,7 @@ def write_rope(rope: Rope, config: ModelConfig) -> dict[str, Any]:
     """Their rotary fields from ours, in the older spelling, which every reader understands."""
     scaling = config.rope_scaling
     section = None
-    if scaling is not None:
+    if scaling is not None and scaling.type in rope.scalings:
         values = scaling.model_dump()
         section = {"rope_type": scaling.type, **{key: values[ours] for key, ours in SCALINGS[scaling.type].items()}}
     share = {} if rope.share is None else {rope.share: config.rotary_share}

@@ -235,9 +235,8 @@ def adapter_config(settings: LoRAConfig, updates: Mapping[str, PeftUpdate], fami
         "rank_pattern": others,
         "alpha_pattern": {name: settings.scale * rank for name, rank in others.items()},
         "bias": "none",
-        "fan_in_fan_out": any(
-            Transpose() in row.transforms for row in family.rows
-        ),  # Conv1D, whose matrices are (inputs, outputs)
+        # Conv1D, whose matrices are (inputs, outputs)
+        "fan_in_fan_out": any(Transpose() in row.transforms for row in family.rows),
         "use_rslora": False,
         "use_dora": False,
         "modules_to_save": None,

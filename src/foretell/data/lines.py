@@ -25,7 +25,7 @@ from foretell.errors import DataError, did_you_mean
 STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
-FIRST_BLOCK = 2**13  # bytes in which a file of one long line must have no NUL, so that a disk image is refused at once
+FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line is read, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
 # A file that expands more often is refused once these bytes are read; 33 MB of short rows were 2.6 GB of objects

@@ -70,7 +70,7 @@ class ForecastRequest(TrainingRequest):
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
 
     def other_shape(self) -> str:
-        """Other bins are another shape too."""
+        """The first option that would change the shape or the bins of the model to start from."""
         return super().other_shape() or next((f"codec.{key}" for key in self.section("codec")), "")
 
     @property

@@ -29,6 +29,8 @@ def held(directory: Path) -> Iterator[None]:
         raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
     try:
         take(descriptor, directory)
+        if not directory.exists() or os.fstat(descriptor).st_ino != directory.stat().st_ino:
+            raise OutputError(f"another process has just left {directory}; start again")
         try:
             yield
         finally:  # only by the process that has the lock: another one may be about to write its first file here

@@ -53,7 +53,7 @@ class EngineThread:
 
     @contextmanager
     def writing(self, answer: Answer) -> Iterator[None]:
-        """Submit an answer. At the end of the block, its sequences that still run end too, and free their blocks."""
+        """Submit an answer; on exit, cancel its sequences that are still running, and free their cache blocks."""
         self.submit(answer)
         try:
             yield

@@ -73,7 +73,7 @@ class TrainingRequest:
             )
 
     def other_shape(self) -> str:
-        """The first option that gives the model another shape than a start has; empty without one."""
+        """The first option that would change the shape of the model to start from; empty if there is none."""
         if self.size is not None:
             return f"--size {self.size}"
         return next((f"model.{key}" for key in self.section("model") if key not in self.free_with_start), "")

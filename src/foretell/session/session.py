@@ -23,7 +23,7 @@ from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
-from foretell.session.failures import StopSignal, explain_failures, resume_command
+from foretell.session.failures import StopSignal, explain_failures, explain_stop, resume_command
 from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
@@ -107,7 +107,7 @@ class Session(Generic[AnyTask]):
             self.task.objective.train()
 
     def trial_loss(self, objective: nn.Module) -> torch.Tensor:
-        """The loss on one row of this process, with any dropout masks."""
+        """The loss on one row of this process, with arbitrary dropout masks."""
         row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
         with autocast(self.device, self.dtype):
             return objective.train()(row).sum
@@ -183,13 +183,14 @@ class Session(Generic[AnyTask]):
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
                 self.stop_early()
-            if stop.number is not None:
+            if self.world.any(stop.number is not None):
                 raise self.interrupted(stop.exit_code)
         if self.progress.step > began and (left := self.pace.seconds_left(self.progress.step)):
             steps = f"{self.progress.step:,} steps"
             logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
         if self.world.is_first:
-            draw_curve(self.run)
+            with explain_stop(self.run):
+                draw_curve(self.run)
 
     def report_start(self) -> None:
         """Log the task's lines about the untrained model, and show its samples."""
@@ -219,7 +220,7 @@ class Session(Generic[AnyTask]):
     def interrupted(self, exit_code: int) -> Interrupted:
         """Save after a signal; the error has the command that resumes."""
         saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
-        if self.progress.step not in (0, self._saved_step):
+        if self.progress.step > 0:
             self.save(self.progress)
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+from foretell.insight.explain.explanation import explain_value
 from foretell.insight.page.contributions import logit_contributions, parts_of
 from foretell.insight.page.write_page import record_all
+from foretell.insight.trace import Trace
 
 TEXT = "abcdefghij"
 
@@ -22,6 +24,16 @@ def test_contributions_are_those_of_the_attribution(config, make_model):
             assert [part.name for part in expected.parts] == names
             np.testing.assert_allclose(parts, [part.value for part in expected.parts], rtol=0, atol=1e-5)
             assert logit == pytest.approx(expected.logit, abs=1e-5)
+
+
+def test_a_contribution_to_a_changed_pass_is_the_number_that_opens(make_model):
+    model = make_model("gpt2")
+    with Trace(model, replace={"trunk.blocks.0": lambda value: 0.5 * value}):
+        traced = record_all(model, TEXT)
+        token, _, *parts = logit_contributions(traced, 0)[4, 0]
+        for index, part in enumerate(parts):
+            opened = explain_value(model, TEXT, f"contributions[4,{int(token)},{index}]")
+            assert opened.stored == pytest.approx(part, abs=1e-5), index
 
 
 def test_the_last_token_of_the_list_is_the_next_token_of_the_text(make_model):

@@ -104,7 +104,8 @@ def direct_logit_attribution(
     prediction = make_prediction(model, text, at)
     structure = model_structure(model.decoder)
     weight, bias = head_weights(model.decoder, structure)
-    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    replaced = sorted(replaced_names(model.decoder))
+    stream = StreamDecomposition(model.decoder, structure, replaced).stream(*structure["head"].reads)
     with Trace(model, stream.names()) as trace:
         logits = prediction.logits().double()
     chosen = choose_token(model, token, logits)
@@ -118,7 +119,7 @@ def direct_logit_attribution(
     parts = list(map(DirectContribution, names, (vectors @ of_outcome(weight)).tolist()))
     parts += [] if bias is None else [DirectContribution("head.bias", float(of_outcome(bias)))]
     total, logit = sum(part.value for part in parts), float(of_outcome(logits))
-    if replaced := sorted(replaced_names(model.decoder)):
+    if replaced:
         largest = max(float(logits.abs().max()), sum(abs(part.value) for part in parts))
         if not abs(total - logit) <= SUM_BOUND * torch.finfo(model.dtype).eps * largest:
             raise UsageError(

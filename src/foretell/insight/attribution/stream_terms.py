@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.replacement import replaced_names
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.norm import FrozenNorm, Norm
@@ -238,10 +237,10 @@ class Normalized(Term):
 
 
 class StreamDecomposition:
-    """Finds the terms that a value of the stream consists of. A value that a trace replaces now is one term."""
+    """Finds the terms that a value of the stream consists of. A value named in `replaced` is one term."""
 
-    def __init__(self, decoder: Decoder, structure: Structure):
-        self.decoder, self.structure, self.replaced = decoder, structure, replaced_names(decoder)
+    def __init__(self, decoder: Decoder, structure: Structure, replaced: Collection[str] = ()):
+        self.decoder, self.structure, self.replaced = decoder, structure, replaced
         self.by_formula: dict[str, Callable[[Value], Term]] = {
             "": lambda value: self.stream(value.reads[0]),
             "identity": lambda value: self.stream(value.reads[0]),

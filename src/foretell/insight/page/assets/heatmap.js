@@ -1,5 +1,5 @@
 // Heat maps: canvases whose cells the pointer or the arrow keys read, and a click or Enter chooses.
-import { leave, make, onArrows } from "./dom.js";
+import { make, onArrows } from "./dom.js";
 
 // A map whose words are in `reading`. It returns the canvas, and the cell of the keys or null.
 // cellAt(x, y, box): the cell at a point of the canvas, or null. start(): the cell where the keys begin, and
@@ -27,9 +27,9 @@ export function makeHeatMap(attributes, reading, { cellAt, start, moved, show, c
   });
   onArrows(canvas, move, (isFirst) => move(isFirst ? -Infinity : Infinity, 0));
   canvas.addEventListener("keydown", (event) => {
-    if ((event.key === "Enter" || event.key === " ") && cursor) {
+    if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      choose(cursor);
+      if (cursor) choose(cursor);
     }
     if (event.key === "Escape") leave();
   });

@@ -109,7 +109,7 @@ export function readSettings() {
   for (const [name, [field, low, high]] of Object.entries(FIELDS)) {
     const text = given.get(field), number = text ? Number(text) : NaN, held = Math.min(high, Math.max(low, name === "topK" ? Math.trunc(number) : number));
     settings[name] = Number.isFinite(held) ? held : MODELS[name];
-    if (text !== null && number !== settings[name]) wrong.push([`${field} ${visible(text)}`, settings[name] === null ? `no ${field}` : `${field} ${settings[name]}`]);
+    if (text && number !== settings[name]) wrong.push([`${field} ${visible(text)}`, settings[name] === null ? `no ${field}` : `${field} ${settings[name]}`]);
   }
   const list = (side) => wrong.map((each) => each[side]).join(", ");
   return wrong.length ? `The link names ${list(0)}, which sampling does not allow. The page uses ${list(1)}.` : "";
