@@ -90,7 +90,8 @@ function sumTable(id, parts, own, noun) {
   const number = (value, address) => make("td", { class: "number", ...(typeof address === "object" ? address : { "data-address": address }) }, four(value));
   const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
   const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
-  const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is rounding.`;
+  const isRounding = Math.abs(remainder) <= 0.02 * Math.max(1, Math.abs(own.logit)); // of bfloat16
+  const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is ${isRounding ? "rounding" : "from a value of the stream that was changed"}.`;
   return region("Contributions by layer",
     make("table", { class: "bars signed", id: `${id}-sums` }, caption(words),
       tableHead(...headings(["Part", "Contribution"]), barHeading()),
