@@ -288,7 +288,7 @@ def test_a_trace_of_a_forecaster_reads_values(here, tmp_path, capfd):
     assert run(["trace", "d", "--list", "--select", "head"]) == 0
     assert capfd.readouterr().out == "head\n"
     assert run(["trace", "d", "days.csv", "--list"]) == 2
-    assert "give a DATA and --out FILE" in capfd.readouterr().err
+    assert "give DATA and --out FILE" in capfd.readouterr().err
     assert run(["trace", "d", "nothing.csv", "--out", str(tmp_path / "y.st")]) == 1
     assert "nothing.csv" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["x.st"]
