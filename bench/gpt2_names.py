@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.convert.config_json import write_settings
 from foretell.convert.families import GPT2, choose_family
-from foretell.convert.family import Transpose, iter_theirs, write_settings
+from foretell.convert.family import Transpose, iter_theirs
 from foretell.model.decoder import Decoder
 
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.config import ModelConfig
+from foretell.convert.config_json import meaningful, read_settings, write_settings
 from foretell.convert.families import FAMILIES, differences
-from foretell.convert.family import REQUIRED, meaningful, read_settings, write_settings
+from foretell.convert.family import REQUIRED
 from foretell.errors import ConfigError
 
 GPT: dict[str, Any] = {"vocab_size": 31, "n_positions": 9, "n_embd": 16, "n_layer": 2, "n_head": 2}

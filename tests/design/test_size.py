@@ -76,7 +76,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     (
         "convert",
-        2,
+        3,
         367,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM",

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
-from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs, write_settings
+from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
 from foretell.convert.gguf_export import PRECISIONS, export_gguf
 from foretell.convert.gguf_metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config

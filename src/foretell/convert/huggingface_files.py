@@ -11,8 +11,9 @@ from math import prod
 from pathlib import Path
 
 from foretell.config import ModelConfig
+from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
-from foretell.convert.family import Family, pairings, read_settings
+from foretell.convert.family import Family, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
 from foretell.paths import matches, starred

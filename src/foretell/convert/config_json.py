@@ -1,0 +1,230 @@
+"""The fields of a config.json as a `ModelConfig`, and back, by the declaration of a family.
+
+Rotary positions are spelled in two ways: rope_theta and rope_scaling, or the newer rope_parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foretell.config import Bias, ModelConfig, make_section
+from foretell.convert.family import REQUIRED, Family, Field, Rope, names
+from foretell.errors import ConfigError
+from foretell.norms import NORMS
+
+NESTED = ("bias", "dropout")
+# Fields that any config.json may hold and that do not affect the logits
+HARMLESS = names(
+    """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range
+    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id tokenizer_class prefix
+    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate chunk_size_feed_forward
+    id2label label2id problem_type task_specific_params finetuning_task gradient_checkpointing torchscript is_decoder
+    attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset
+    do_sample max_length min_length temperature top_k top_p typical_p repetition_penalty length_penalty early_stopping
+    num_beams num_beam_groups diversity_penalty num_return_sequences no_repeat_ngram_size bad_words_ids
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+    forced_bos_token_id forced_eos_token_id remove_invalid_values tf_legacy_loss"""
+)
+THETA, SHARE = "rope_theta", "partial_rotary_factor"
+ROPE_SECTIONS = ("rope_parameters", "rope_scaling")
+# Fields that change the logits of every family: they must be absent or have one of these values
+FIXED: Mapping[str, tuple[Any, ...]] = {
+    "is_encoder_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    SHARE: (1.0, None),
+    "position_embedding_type": ("absolute", "rope", None),
+}
+NOTED: Mapping[str, str] = {"auto_map": "custom code is never run"}
+DEFAULT_THETA = 10_000.0
+# rope type -> their name of each parameter -> ours
+SCALINGS: dict[str, dict[str, str]] = {
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_freq_factor": "low_frequency_factor",
+        "high_freq_factor": "high_frequency_factor",
+        "original_max_position_embeddings": "original_context_length",
+    },
+}
+TYPE_KEYS = ("rope_type", "type")
+
+
+def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfig, list[str]]:
+    """The configuration that a config.json describes, and notes on fields that were not used.
+
+    A field that would change the logits and cannot be expressed is a `ConfigError` that names it.
+    """
+    check_fixed(family, values)
+    fields: dict[str, Any] = dict(flat(family.shared))
+    for name, theirs in family.fields.items():
+        fields |= dict.fromkeys(theirs.ours, read_field(name, theirs, values))
+    if family.rope is not None:
+        fields |= read_rope(family.rope, values)
+    return make_section(ModelConfig, nested(fields)), unused(family, values)
+
+
+def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:
+    value = values.get(name, field.default)
+    if value is REQUIRED:
+        raise ConfigError(f"{name} is missing")
+    if isinstance(value, list | dict):
+        raise ConfigError(f"{name} = {str(value)[:60]} is not a single value")
+    if field.words is None:
+        return value
+    if value not in field.words:
+        raise ConfigError(f"{name} = {value!r} is not supported; known: {', '.join(map(str, field.words))}")
+    return field.words[value]
+
+
+def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
+    has_share = family.rope is not None and family.rope.share is not None
+    for name, allowed in {**FIXED, **family.fixed}.items():
+        if name == SHARE and has_share:
+            continue
+        value = values.get(name, allowed[0])
+        if isinstance(value, list):  # one entry per layer; compare the distinct entries
+            value = [entry for index, entry in enumerate(value) if entry not in value[:index]]
+        if value not in allowed:
+            raise ConfigError(f"{name} = {str(value)[:60]} is not supported for {family.name}")
+
+
+def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
+    """A line for each field that is set and was not used."""
+    noted = {**NOTED, **family.noted}
+    known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
+    if family.rope is not None:
+        known |= {*ROPE_SECTIONS, THETA, family.rope.theta, SHARE, family.rope.share}
+    notes = [f"{name} is ignored: {noted[name]}" for name in noted if values.get(name)]
+    unknown = [name for name, value in values.items() if value and name not in known and name not in noted]
+    return notes + [f"{name} is unknown and was not used" for name in unknown]
+
+
+def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Our rotary fields from theirs; an unsupported scaling is a `ConfigError` that names it."""
+    sections = {name: values[name] for name in ROPE_SECTIONS if values.get(name)}
+    scalings = [read_scaling(name, section, values, rope) for name, section in sections.items()]
+    if len(scalings) == 2 and scalings[0] != scalings[1]:
+        raise ConfigError("rope_parameters and rope_scaling contradict each other")
+    ours = {
+        "rope_theta": agreed(rope.theta, THETA, values, sections, DEFAULT_THETA),
+        "rope_scaling": scalings[0] if scalings else None,
+    }
+    if rope.share is not None:
+        ours["rotary_share"] = agreed(rope.share, SHARE, values, sections, rope.default_share)
+    return ours
+
+
+def agreed(
+    older: str, newer: str, values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], default: Any
+) -> Any:
+    """The value of a rotary field under its older or newer name, or in a section; a `ConfigError` if two differ."""
+    places = {
+        older: values.get(older),
+        newer: values.get(newer),
+        **{f"{name}.{newer}": section.get(newer) for name, section in sections.items()},
+    }
+    given = {name: value for name, value in places.items() if value is not None}
+    first = next(iter(given.items()), (older, default))
+    for name, value in given.items():
+        if value != first[1]:
+            raise ConfigError(f"{first[0]} = {first[1]!r} and {name} = {value!r} contradict each other")
+    return first[1]
+
+
+def read_scaling(name: str, section: Any, values: Mapping[str, Any], rope: Rope) -> dict[str, Any] | None:
+    """Our rope_scaling from the section of this name, which may contain the rotated share."""
+    if not isinstance(section, dict):
+        raise ConfigError(f"{name} = {section!r} is not a section")
+    kinds = [section[key] for key in TYPE_KEYS if section.get(key) is not None]
+    if len(kinds) == 2 and kinds[0] != kinds[1]:
+        raise ConfigError(f"{name}.rope_type = {kinds[0]!r} and {name}.type = {kinds[1]!r} contradict each other")
+    kind = kinds[0] if kinds else "default"
+    if kind not in rope.scalings:
+        raise ConfigError(f"{name} of type {kind!r} is not supported; known: {', '.join(rope.scalings)}")
+    for key, value in section.items():
+        is_neutral = value is None or (key == SHARE and (rope.share is not None or value == 1))
+        if key not in (*TYPE_KEYS, "rope_theta", *SCALINGS[kind]) and not is_neutral:
+            raise ConfigError(f"{name}.{key} = {value!r} is not supported for type {kind!r}")
+    if kind == "default":
+        return None
+    parameters = {ours: section[theirs] for theirs, ours in SCALINGS[kind].items() if section.get(theirs) is not None}
+    if kind == "llama3":
+        parameters.setdefault("original_context_length", values.get("max_position_embeddings"))
+    missing = [theirs for theirs, ours in SCALINGS[kind].items() if ours not in parameters]
+    if missing:
+        raise ConfigError(f"{name} of type {kind!r} lacks {missing[0]}")
+    return {"type": kind, **parameters}
+
+
+def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:
+    """The fields of a config.json, as close as the family comes to the configuration (see `differences`)."""
+    ours = meaningful(config)
+    written = {name: write_field(field, ours, config) for name, field in family.fields.items()}
+    fixed = {name: allowed[0] for name, allowed in family.fixed.items() if allowed[0] is not None}
+    return {**written, **fixed, **({} if family.rope is None else write_rope(family.rope, config))}
+
+
+def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> Any:
+    """Their value for one of our fields; their default if they have no word for ours."""
+    value = ours.get(field.ours[0], flat(config.model_dump())[field.ours[0]])
+    if isinstance(value, tuple):  # a window per layer, and their field holds one number
+        return value[0]
+    if field.words is None:
+        return value
+    return next((theirs for theirs, word in field.words.items() if word == value), field.default)
+
+
+def write_rope(rope: Rope, config: ModelConfig) -> dict[str, Any]:
+    """Their rotary fields from ours, in the older spelling, which every reader understands."""
+    scaling = config.rope_scaling
+    section = None
+    if scaling is not None and scaling.type in rope.scalings:
+        values = scaling.model_dump()
+        section = {"rope_type": scaling.type, **{key: values[ours] for key, ours in SCALINGS[scaling.type].items()}}
+    share = {} if rope.share is None else {rope.share: config.rotary_share}
+    return {rope.theta: config.rope_theta, "rope_scaling": section, **share}
+
+
+def meaningful(config: ModelConfig) -> dict[str, Any]:
+    """The fields that affect the logits, under dotted names."""
+    values = flat(config.model_dump())
+    values["window"] = config.windows[0] if len(set(config.windows)) == 1 else config.windows
+    moot = {
+        "init": True,
+        **{f"dropout.{name}": True for name in ("embedding", "attention", "residual")},
+        **dict.fromkeys(("rope_theta", "rope_scaling", "rotary_share"), config.position != "rotary"),
+        "bias.norm": config.norm == "none" or not NORMS[config.norm].has_bias,
+        "bias.attention_output": not config.attention_output,
+        "norm_epsilon": config.norm == "none",
+        "norm_placement": config.norm == "none",
+        **dict.fromkeys(("activation", "feedforward_width", "bias.feedforward"), config.feedforward == "none"),
+    }
+    return {name: value for name, value in values.items() if not moot.get(name, False)}
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"bias": {"norm": True}}` as `{"bias.norm": True}`; a single value for a section applies to all its fields."""
+    result = {name: value for name, value in values.items() if name not in NESTED}
+    for section in NESTED:
+        inner = values.get(section, {})
+        inner = Bias.model_validate(inner).model_dump() if isinstance(inner, bool) else inner
+        result |= {f"{section}.{name}": value for name, value in inner.items()}
+    return result
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        if section:
+            result.setdefault(section, {})[key] = value
+        else:
+            result[name] = value
+    return result
