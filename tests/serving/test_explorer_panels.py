@@ -365,6 +365,19 @@ def test_an_error_of_a_second_text_names_its_field_and_is_next_to_it(open_panels
     assert page.locator("#trouble").is_hidden()
 
 
+def test_a_second_text_is_kept_in_the_link_and_asks_for_no_pass(open_panels):
+    page, _ = open_panels(link())
+    page.locator("#patch summary").first.click()
+    settled(page)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#second").fill(OTHER)
+    page.locator("#second").blur()
+    settled(page)
+    assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('second')") == OTHER
+    assert asked == []
+
+
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ const map = { key: "", problem: "", rows: [], positions: [], other: [], second: 
 const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
 export function makePatchMap() {
-  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => session.update({ second: second.value }) });
+  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => session.note({ second: second.value }) });
   const number = (id, label) => [make("label", { for: id }, label), make("input", { type: "number", id, min: 0, step: 1 })];
   const panel = addFoldedPanel("patch", "Patch from a second text",
     hint("Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),

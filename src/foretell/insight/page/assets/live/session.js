@@ -37,6 +37,11 @@ export const session = {
     running = new AbortController();
     return showPass(running.signal);
   },
+  // Keep in the link what no pass depends on.
+  note(changes) {
+    Object.assign(session.state, changes);
+    writeUrl();
+  },
 };
 
 // What the page shows of another state than the present one is marked as stale, and cannot be used once the state is
