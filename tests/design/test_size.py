@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        863,
+        864,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -62,7 +62,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        740,
+        744,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace",
@@ -127,8 +127,8 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     (
         "insight",
-        21,
-        3348,
+        22,
+        3396,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -141,11 +141,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("lessons", 3, 421, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
         "model",
-        5,
-        932,
+        6,
+        1012,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys; "
-        "compiled blocks with parallel parts",
+        "compiled blocks with parallel parts; sums of softmax in one pass",
     ),
     ("pretraining", 2, 221, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
@@ -165,12 +165,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        828,
+        852,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
         "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
-        "all types that a field may have",
+        "all types that a field may have; the lens of a pass that was kept",
     ),
     (
         "session",

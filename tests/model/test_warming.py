@@ -46,7 +46,14 @@ def kinds(decoder: Decoder) -> set[type]:
 
 def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
     names = warming.needed_kernels(model())
-    assert names == ["32 bits, vectors", "linear layers", "threads", "transformer blocks", "activations"]
+    assert names == [
+        "32 bits, vectors",
+        "linear layers",
+        "threads",
+        "transformer blocks",
+        "activations",
+        "sums of softmax",
+    ]
     decoder = model(torch.bfloat16)
     quantize_decoder(decoder, make_quantization(decoder, "int8", keep=["trunk.blocks.0.**"]))
     bits = {name.partition(" ")[0] for name in warming.needed_kernels(decoder) if " bits, " in name}

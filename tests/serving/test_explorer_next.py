@@ -139,6 +139,33 @@ def test_kept_passes_stay_within_their_memory(strict_model):
     assert kept.read_on(served, "d", [*ids, 33]) is None
 
 
+def test_the_last_pass_of_a_client_is_read_again_if_it_has_the_values(strict_model):
+    kept, served, ids = KeptPasses(), served_model(strict_model), strict_model.encode(TEXT)
+    served.page = page = PageModel.of(strict_model)
+    stream = [point.name for point in page.points]
+    traced, partial = page.record(ids, TEXT, stream), page.record(ids, TEXT, stream[:1])
+    kept.keep_recorded(served, "one", {"text": TEXT}, traced)
+    kept.keep_recorded(served, "one", {"text": TEXT}, partial)  # lacks the stream, and so does not replace it
+    assert kept.recorded("one", {"text": TEXT}, stream[2:]) is traced
+    for client, asked, values in (
+        ("other", {"text": TEXT}, stream),
+        ("one", {"text": TEXT, "answer": 1}, stream),
+        ("one", {"text": TEXT}, [page.attention[0].weights]),
+    ):
+        assert kept.recorded(client, asked, values) is None
+    served.look_bytes = traced.trace.nbytes
+    kept.keep_recorded(served, "other", {"text": TEXT}, traced)
+    assert kept.recorded("one", {"text": TEXT}, stream) is None and kept.recorded("other", {"text": TEXT}, stream)
+
+
+def test_the_lens_is_the_same_of_a_kept_pass_and_of_its_own(server):
+    own, _, kept = (
+        server.post("/explore", text="A text of this test alone", sections=sections).text.splitlines()[1:]
+        for sections in (["lens.ranks.1"], ["stream.sizes"], ["lens.ranks.1"])
+    )
+    assert own == kept and len(own) == 1
+
+
 def test_a_pass_whose_client_leaves_ends_after_the_layer(strict_model):
     ids = torch.tensor([strict_model.encode(TEXT)])
     view = GivenUpKVView(ids)

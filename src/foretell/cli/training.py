@@ -63,6 +63,10 @@ class TrainingOptions:
         """The folder of the run; one that exists if it is to be resumed. Logs what is opened or read."""
         if not data and self.out is None and self.is_resumed:
             raise UsageError("--resume auto needs the run: give --out runs/NAME, or the data that the run has")
+        if Path(arguments.STANDARD_INPUT) in data:  # texts are given as strings, and may come from there
+            raise UsageError(
+                "this training reads its data from files, also when it resumes; save standard input in one"
+            )
         out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
         is_open = self.is_resumed and (out / "run.json").exists()
         if is_open:

@@ -80,7 +80,7 @@ def translate(
 
 def evaluate_translation(
     model: arguments.Model,
-    *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
+    *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     reverse: Reverse = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -158,7 +158,7 @@ def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str
 
 
 def train_translate(
-    *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
+    *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     size: Annotated[
         str | None,
         Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),

@@ -40,6 +40,9 @@ class ExplorerRequest(PassRequest):
     sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
 
 
+AskedPass = dict[str, Any]  # the fields of a request that its pass depends on
+
+
 class KeptPass(NamedTuple):
     """The keys and values of a pass of a model for a client, who alone reads on from them."""
 
@@ -55,11 +58,27 @@ class KeptPass(NamedTuple):
 class KeptPasses:
     """The last passes, from which the logits after a text that goes on are read before its whole pass.
 
-    They have the bits of that pass where the layers are strict. Used in the thread of the models alone.
+    They have the bits of that pass where the layers are strict. The recorded stream of each client's last text is kept,
+    too: the lens is computed from it. Used in the thread of the models alone.
     """
 
     def __init__(self) -> None:
         self._passes: list[KeptPass] = []  # the latest last
+        self._recorded: dict[str, tuple[AskedPass, TracedPass]] = {}  # by client, the latest last
+
+    def recorded(self, client: str, asked: AskedPass, values: list[str]) -> TracedPass | None:
+        """The last pass of this client, if it is the one asked for and has recorded these values."""
+        last, traced = self._recorded.get(client, (None, None))
+        return traced if traced is not None and last == asked and traced.has(values) else None
+
+    def keep_recorded(self, served: ServedModel, client: str, asked: AskedPass, traced: TracedPass) -> None:
+        """Keep a pass that has recorded the stream; the earliest ones are dropped as in `keep`."""
+        if not traced.has(point.name for point in served.page.points):
+            return
+        self._recorded.pop(client, None)
+        self._recorded[client] = (asked, traced)
+        while sum(each.trace.nbytes for _, each in self._recorded.values()) > served.look_bytes:
+            del self._recorded[next(iter(self._recorded))]
 
     @torch.inference_mode()
     def read_on(self, served: ServedModel, client: str, ids: list[int]) -> Tensor | None:
@@ -104,8 +123,8 @@ class GivenUpKVView(KeptKVView):
 class Explorer(PassEndpoint[ExplorerRequest]):
     """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
 
-    Every request runs one pass, which records what its sections need. Where a text goes on, the first line has the
-    logits after it, from keys and values that were kept.
+    A request runs one pass, which records what its sections need, unless the pass before it has. Where a text goes on,
+    the first line has the logits after it, from keys and values that were kept.
     """
 
     request_type = ExplorerRequest
@@ -130,7 +149,11 @@ class Explorer(PassEndpoint[ExplorerRequest]):
             if "logits" in known:
                 for line in await self._next_lines(served, key, ids):
                     yield line
-            traced = await self._kept_pass(served, request, key, ids, values)
+            asked = request.model_dump(exclude={"sections"})
+            traced = await self.server.engine.call(self.kept.recorded, key, asked, values)
+            if traced is None:
+                traced = await self._new_pass(served, request, key, ids, values)
+                await self.server.engine.call(self.kept.keep_recorded, served, key, asked, traced)
         else:
             traced = await traced_pass(self.server, served, request, ids, values)
         for family, index in known.values():
@@ -152,10 +175,10 @@ class Explorer(PassEndpoint[ExplorerRequest]):
         section = described(pack_exact("logits", array(logits)))
         return [to_json({"next": {"isExact": served.model.is_strict, "section": section}}) + b"\n"]
 
-    async def _kept_pass(
+    async def _new_pass(
         self, served: ServedModel, request: PassRequest, key: str, ids: list[int], values: list[str]
     ) -> TracedPass:
-        """An unchanged pass, whose keys and values are kept; it is given up when this task is cancelled."""
+        """An unchanged pass, which is kept; it is given up when this task is cancelled."""
         view = GivenUpKVView(torch.tensor([ids], device=served.model.device))
         try:
             traced = await traced_pass(self.server, served, request, ids, values, view)

@@ -19,7 +19,8 @@ from foretell.generation.sequence import Sequence
 from foretell.inference.answer_receipt import make_receipt
 from foretell.inference.continuation import Continuation
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
-from foretell.insight.attribution.logit_lens import likeliest, read_lens
+from foretell.insight.attribution.lens_arrays import read_lens
+from foretell.insight.attribution.logit_lens import likeliest
 from foretell.insight.recorded_values import BudgetError
 from foretell.model.decoder import check_logits
 from foretell.paths import select

@@ -10,9 +10,19 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.logit_lens import lens_logits, logit_lens, read_lens, reduce_logits
+from foretell.insight.attribution.lens_arrays import (
+    COMPILED_FROM,
+    SoftmaxSums,
+    fastest_softmax_sums,
+    plain_softmax_sums,
+    read_lens,
+    reduce_logits,
+)
+from foretell.insight.attribution.logit_lens import lens_logits, logit_lens
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from foretell.model.kernels import warming
+from foretell.model.kernels.softmax_sums import softmax_sums
 
 MakeModel = Callable[..., LanguageModel]
 
@@ -106,7 +116,31 @@ def test_a_lens_is_the_softmax_of_all_logits(make_model: MakeModel, vocab_size: 
     assert lens.ranks.tolist() == ranks.tolist()
 
 
-def test_a_token_that_is_ruled_out_has_no_share_of_the_entropy() -> None:
+@pytest.mark.parametrize("sums_of", [plain_softmax_sums, softmax_sums])
+def test_a_token_that_is_ruled_out_has_no_share_of_the_entropy(sums_of: SoftmaxSums) -> None:
     logits = torch.tensor([[1.0, -torch.inf, 1.0]])
-    *_, entropies = reduce_logits(logits, torch.tensor([0]), 2)
+    *_, entropies = reduce_logits(logits, torch.tensor([0]), 2, sums_of)
     assert float(entropies) == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("V", [1, 16, 50, 1_000])
+def test_the_compiled_sums_are_those_of_softmax(V: int) -> None:
+    logits = (5 * torch.randn(70, V + 3, generator=torch.Generator().manual_seed(0)))[:, :V]
+    logits[:, V // 2] = -torch.inf
+    largest, target = logits.amax(1, keepdim=True).clamp(min=-9), logits[:, :1]
+    below = (logits - largest).double()
+    expected = below.exp().sum(1), (below.exp() * below).nan_to_num().sum(1), (logits > target).sum(1)
+    for sums, exact in zip(softmax_sums(logits, largest, target), expected, strict=True):
+        np.testing.assert_allclose(sums, exact, rtol=1e-5, atol=1e-30)
+
+
+def test_a_lens_of_many_logits_waits_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, ready = torch.device("cpu"), list[bool]()
+    monkeypatch.setattr(warming, "are_compiled", lambda names: ready[-1] and names == (warming.SOFTMAX,))
+    for is_ready, num_logits, chosen in (
+        (False, COMPILED_FROM, plain_softmax_sums),
+        (True, COMPILED_FROM, softmax_sums),
+        (True, COMPILED_FROM - 1, plain_softmax_sums),
+    ):
+        ready.append(is_ready)
+        assert fastest_softmax_sums(num_logits, cpu) is chosen

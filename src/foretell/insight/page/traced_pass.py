@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError
-from foretell.insight.attribution.logit_lens import LensArrays, read_lens
+from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import Term, head_weights
 from foretell.insight.page.block_values import (
     BlockPart,

@@ -209,10 +209,14 @@ maximum = operation(floats, floats, floats)(emit_maximum)
 minimum = operation(floats, floats, floats)(
     lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), y, x)  # NaN: x
 )
+is_larger = operation(floats, floats, floats)(  # 1 where x > y, else 0
+    lambda builder, x, y: builder.uitofp(builder.fcmp_ordered(">", x, y), FLOATS)
+)
 absolute = operation(floats, floats)(lambda builder, x: call(builder, "llvm.fabs.v16f32", FLOATS, x))
 reduce_add = operation(number, floats)(
     lambda builder, x: emit_reduce(builder, x, lambda builder, *xs: builder.fadd(*xs))
 )
+lane = operation(number, floats)(lambda builder, x: builder.extract_element(x, ir.Constant(INT32, 0)))  # the first one
 reduce_max = operation(number, floats)(lambda builder, x: emit_reduce(builder, x, emit_maximum))
 add_int = operation(ints, ints, ints)(lambda builder, x, y: builder.add(x, y))
 bitwise_and = operation(ints, ints, ints)(lambda builder, x, y: builder.and_(x, y))

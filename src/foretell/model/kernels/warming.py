@@ -27,13 +27,14 @@ from foretell.model.kernels.block_program import block_program
 from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, fastest_unit, linear_program, units_with
+from foretell.model.kernels.softmax_sums import softmax_program
 from foretell.model.kernels.strict_layers import activation_program, attention_program
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # of the background process, which must not slow the generation
 LAYERS, BLOCKS, THREADS = "linear layers", "transformer blocks", "threads"
-ACTIVATIONS, STRICT = "activations", "strict attention"
+ACTIVATIONS, STRICT, SOFTMAX = "activations", "strict attention", "sums of softmax"
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def kernel_mode() -> str:
 
 
 def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
-    """The names of the compiled kernels that a decoder generates with on this machine, or its strict copy."""
+    """The names of the compiled kernels that a decoder, or its strict copy, generates and is explained with here."""
     layers = [module for module in decoder.modules() if type(module) in FAST and can_pack(module)]
     if not layers:
         return []
@@ -55,7 +56,7 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
     is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
     rest = [STRICT, ACTIVATIONS] if is_strict else [BLOCKS, ACTIVATIONS] if is_fused else []
-    return [*matrices, LAYERS, THREADS, *rest]
+    return [*matrices, LAYERS, THREADS, *rest, SOFTMAX]
 
 
 def bits_and_group(store: Any) -> tuple[int, int]:
@@ -86,6 +87,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     THREADS: partial(compiling.compile_now, threads.start, 3),
     ACTIVATIONS: activation_program,
     STRICT: attention_program,
+    SOFTMAX: softmax_program,
 }
 
 
@@ -98,8 +100,13 @@ def compile_kernels(names: Iterable[str]) -> Iterator[str]:
 
 def are_ready(decoder: nn.Module, wait: bool = False, is_strict: bool = False) -> bool:
     """True if all kernels of a decoder are compiled; else they are compiled first, or in the background."""
+    return are_compiled(needed_kernels(decoder, is_strict), wait)
+
+
+def are_compiled(names: Iterable[str], wait: bool = False) -> bool:
+    """True if these kernels are compiled; else they are compiled first, or in the background."""
     mode = kernel_mode()
-    missing = [name for name in needed_kernels(decoder, is_strict) if not compiling.is_compiled(name)]
+    missing = [name for name in names if not compiling.is_compiled(name)]
     if mode == "off" or not missing:
         return mode != "off"
     if wait or mode == "wait":

@@ -1,0 +1,146 @@
+"""The logit lens of many points of the stream as arrays: the head's product, and what is kept of its logits."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.kernels.dispatch import ALIGNMENT
+from foretell.model.kernels.fast_decoder import WARMING, has_numba
+
+LOGITS_AT_ONCE = 2**24  # of a product with the head, 64 MiB in float32: 333 rows of GPT-2's vocabulary
+COLUMNS_AT_ONCE = 2**11  # tokens of a product with the head: more take up to a seventh longer with two threads
+REDUCED_AT_ONCE = 2**20  # logits, 4 MiB in float32: four passes over more take three times as long, outside the cache
+STRIDED_FROM = 2**13  # logits per row from which the top ones are looked for among the largest of each column
+COLUMN = 64  # logits of a column
+LEAST_LOGPROB = -200.0  # below it, a probability is 0 in float32
+COMPILED_FROM = 2**23  # logits: the kernel saves more time than the import of numba takes
+SOFTMAX = "foretell.model.kernels.softmax_sums"  # imports numba
+
+# The sums (n,) of `softmax_sums` for logits (n, V), which may be overwritten
+SoftmaxSums = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class LensArrays:
+    """The lens at N points of the stream.
+
+    ids, logits and logprobs (N, K) belong to the top tokens. target_logprobs and ranks (N,) belong to one token per
+    point, rank 0 for the most probable; where there is none they are -infinity and -1. Log-probabilities and entropies
+    (N,) are in nats.
+    """
+
+    ids: np.ndarray
+    logits: np.ndarray
+    logprobs: np.ndarray
+    target_logprobs: np.ndarray
+    ranks: np.ndarray
+    entropies: np.ndarray
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """The probabilities (N, K) of the top tokens."""
+        return np.exp(self.logprobs)
+
+    @property
+    def following(self) -> np.ndarray:
+        """The probabilities (N,) of the target tokens, 0 where there is none."""
+        return np.exp(self.target_logprobs)
+
+
+@torch.no_grad()
+def read_lens(
+    decoder: Decoder, stream: Tensor, vocab_size: int, top: int, targets: Sequence[int] | None = None
+) -> LensArrays:
+    """The lens of a stream (N, D) over the first `vocab_size` tokens. targets: one id per point, -1 for none.
+
+    Nearly all of the time is the head's product; its logits are reduced while they are in the cache.
+    """
+    ids = torch.tensor([-1] * len(stream) if targets is None else targets, device=stream.device)
+    rows, reduced = (max(1, count // decoder.config.vocab_size) for count in (LOGITS_AT_ONCE, REDUCED_AT_ONCE))
+    parts, product = [], head_product(decoder, min(rows, len(stream)))
+    sums_of = fastest_softmax_sums(len(stream) * vocab_size, stream.device)
+    for some, own in zip(stream.split(rows), ids.split(rows), strict=True):
+        logits = product(decoder.trunk.norm(some))[:, :vocab_size]
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        pairs = zip(logits.split(reduced), own.split(reduced), strict=True)
+        parts += [reduce_logits(part.to(precise), target, min(top, vocab_size), sums_of) for part, target in pairs]
+    return LensArrays(*(torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)))
+
+
+def head_product(decoder: Decoder, rows: int) -> Callable[[Tensor], Tensor]:
+    """The head, for at most this number of rows (n, D). The next call may overwrite the logits (n, V) of the last one.
+
+    With GPT-2's 50,257 tokens each row of logits begins at another alignment. In rows of a multiple of ALIGNMENT the
+    product takes two thirds of the time on a CPU.
+    """
+    head, V = decoder.head, decoder.config.vocab_size
+    if type(head) is not TiedHead or head.bias is not None or V % ALIGNMENT == 0:
+        return head
+    weight = head.weight
+    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return head
+    aligned = torch.empty(rows, V + -V % ALIGNMENT)[:, :V]
+    columns = list(zip(weight.split(COLUMNS_AT_ONCE), aligned.split(COLUMNS_AT_ONCE, 1), strict=True))
+
+    def product(hidden: Tensor) -> Tensor:
+        for some, out in columns:
+            torch.mm(hidden, some.T, out=out[: len(hidden)])
+        return aligned[: len(hidden)]
+
+    return product
+
+
+def reduce_logits(logits: Tensor, targets: Tensor, top: int, sums_of: SoftmaxSums) -> tuple[Tensor, ...]:
+    """The fields of `LensArrays` of logits (n, V), which may be overwritten."""
+    values, ids = top_logits(logits, top)
+    largest, has_target = values[:, :1], targets >= 0
+    target = logits.gather(1, targets.clamp(min=0)[:, None])  # (n, 1)
+    total, weighted, above = sums_of(logits, largest, target)  # (n,) each
+    entropies = total.log() - weighted / total
+    logprobs, target_logprobs = (number - largest - total.log()[:, None] for number in (values, target))
+    target_logprobs = target_logprobs[:, 0].masked_fill(~has_target, -torch.inf)
+    return ids, values, logprobs, target_logprobs, above.long().masked_fill(~has_target, -1), entropies
+
+
+def plain_softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`softmax_sums` by torch's operations. The logits are overwritten."""
+    buffer = torch.empty_like(logits)
+    # Comparing to bool and adding in integers takes three times as long; float32 counts exactly up to 2^24
+    above = torch.gt(logits, target, out=buffer).sum(-1)
+    below = logits.sub_(largest).clamp_(min=LEAST_LOGPROB)  # -infinity times 0 would be NaN
+    odds = torch.exp(below, out=buffer)
+    return odds.sum(-1), torch.linalg.vecdot(odds, below), above
+
+
+def fastest_softmax_sums(num_logits: int, device: torch.device) -> SoftmaxSums:
+    """The compiled kernel once it is compiled, where there are many logits on a CPU; else torch's operations."""
+    if num_logits < COMPILED_FROM or device.type != "cpu" or not has_numba():
+        return plain_softmax_sums
+    warming = importlib.import_module(WARMING)
+    is_ready = warming.are_compiled((warming.SOFTMAX,))
+    return importlib.import_module(SOFTMAX).softmax_sums if is_ready else plain_softmax_sums
+
+
+def top_logits(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The `top` largest logits (n, V) and their ids, as `topk` returns them, in a quarter of its time.
+
+    The largest are in the columns of COLUMN logits, V / COLUMN apart, that have the largest maxima.
+    """
+    n, V = logits.shape
+    width = V // COLUMN
+    if V < STRIDED_FROM or top > width:
+        return tuple(logits.topk(top))
+    whole = width * COLUMN
+    columns = logits[:, :whole].unflatten(1, (COLUMN, width)).amax(1).topk(top).indices  # (n, top)
+    places = torch.arange(0, whole, width, device=logits.device)
+    chosen = (columns[:, :, None] + places).flatten(1)  # (n, top * COLUMN)
+    ids = torch.cat((chosen, torch.arange(whole, V, device=logits.device).expand(n, -1)), 1)
+    best = logits.gather(1, ids).topk(top)
+    return best.values, ids.gather(1, best.indices)

@@ -1,0 +1,69 @@
+"""The sums of softmax and entropy over rows of logits, and ranks, in one pass over memory; torch takes seven."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.compiling import compiled_callback, inlined
+from foretell.model.kernels.threads import CALL, claim, run_on_threads
+from foretell.model.kernels.vector_math import exponential
+
+LEAST = -87.0  # below it, e^x is about 0 in float32
+ROWS = np.dtype([*CALL, *((name, "i8") for name in ("logits", "stride", "n", "V", "largest", "target", "sums"))])
+rows_call_at = v.record_at(ROWS)
+
+
+def softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> Tensor:
+    """Sums over x in each row of float32 logits (n, V): of e^y, of y e^y with y = x - largest, and of x > target.
+
+    largest and target (n, 1). The sums are (3, n).
+    """
+    (n, V), sums = logits.shape, logits.new_empty(3, len(logits))
+    largest, target = largest.contiguous(), target.contiguous()
+    addresses = (tensor.data_ptr() for tensor in (largest, target, sums))
+    call = (0, 0, 0, logits.data_ptr(), logits.stride(0), n, V, *addresses)
+    run_on_threads(softmax_program(), np.array(call, ROWS), 1, 0, False)
+    return sums
+
+
+@cache
+def softmax_program() -> Any:
+    return compiled_callback(sum_rows, 1)
+
+
+# --- compiled code ---------------------------------------------------------------------------------------------------
+
+
+def sum_rows(address):
+    """The sums of all rows, which threads claim."""
+    call = rows_call_at(address)
+    n, whole = call.n, call.V // 16 * 16
+    row = claim(call.counters, 0)
+    while row < n:
+        first = row * call.stride
+        largest, target = v.broadcast_at(call.largest, row), v.broadcast_at(call.target, row)
+        total, weighted, above = v.broadcast(0.0), v.broadcast(0.0), v.broadcast(0.0)
+        for i in range(first, first + whole, 16):
+            odds, product, is_above = terms(v.load_float(call.logits, i), largest, target)
+            total, weighted, above = v.add(total, odds), v.add(weighted, product), v.add(above, is_above)
+        sums = v.reduce_add(total), v.reduce_add(weighted), v.reduce_add(above)
+        for i in range(first + whole, first + call.V):
+            odds, product, is_above = terms(v.broadcast_at(call.logits, i), largest, target)
+            sums = sums[0] + v.lane(odds), sums[1] + v.lane(product), sums[2] + v.lane(is_above)
+        v.write_float(call.sums, row, sums[0])
+        v.write_float(call.sums, n + row, sums[1])
+        v.write_float(call.sums, 2 * n + row, sums[2])
+        row = claim(call.counters, 0)
+
+
+@inlined
+def terms(x, largest, target):
+    """The terms of the three sums for 16 logits."""
+    below = v.maximum(v.subtract(x, largest), v.broadcast(LEAST))  # -infinity times 0 would be NaN
+    odds = exponential(below)
+    return odds, v.multiply(odds, below), v.is_larger(x, target)
