@@ -19,6 +19,8 @@ import pytest
 
 from tests.serving.conftest import LONG, Served
 
+listen = pytest.importorskip("foretell.serving.run").listen
+
 PATTERN = "(😀é|a🙂b|ß\\n|ab){3,12}"  # characters of one to four bytes, which are tokens here
 
 WATCH = """
@@ -212,6 +214,14 @@ def test_stop_strings_cut_a_text_at_every_position(loaded):
             [row] = ask_both(loaded, {**body, "stop": stop})
             assert row["text"] == text[: text.index(stop)]
             assert row["finish_reason"] == "stop"
+
+
+def test_small_answers_do_not_wait_for_acknowledgements():
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            asyncio.base_events._set_nodelay(accepted)  # as asyncio does for each connection
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_joined_streams_are_the_plain_answers(loaded):
