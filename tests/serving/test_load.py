@@ -216,12 +216,21 @@ def test_stop_strings_cut_a_text_at_every_position(loaded):
             assert row["finish_reason"] == "stop"
 
 
-def test_small_answers_do_not_wait_for_acknowledgements():
-    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        accepted, _ = listener.accept()
-        with accepted:
-            asyncio.base_events._set_nodelay(accepted)  # as asyncio does for each connection
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+def test_small_answers_do_not_wait_for_acknowledgements(run_async):
+    async def option() -> int:
+        connected = asyncio.get_running_loop().create_future()
+
+        async def accept(_, writer: asyncio.StreamWriter) -> None:
+            connected.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(accept, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await connected
+
+    assert run_async(option())
 
 
 def test_joined_streams_are_the_plain_answers(loaded):
