@@ -128,7 +128,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3394,
+        3395,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -142,7 +142,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         6,
-        1012,
+        1014,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys; "
         "compiled blocks with parallel parts; sums of softmax in one pass",
