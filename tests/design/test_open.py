@@ -44,7 +44,7 @@ ALLOWED = {
     "data/documents.py": ["self.path.open", "self.path.open", "path.open"],
     "data/shards.py": ["self.path.open", "path.open"],
     # writing
-    "data/shard_writer.py": ["path.open", "path.open"],
+    "data/shard_writer.py": ["path.open"],
     "runs/record.py": ["self.path.open"],
     "finetuning/predict.py": ["temporary.open"],
     "cli/generate.py": ["target.open"],

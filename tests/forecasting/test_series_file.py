@@ -179,15 +179,15 @@ def test_a_format_that_is_found_is_reported_and_reads_another_file(tmp_path, cap
     first.write_text("area;date;price;size\n1;13/01/2020;1,5;1\n1;14/01/2020;2,5;1\n", encoding="utf-8")
     second.write_text("date;area;price;size\n02/01/2020;1;1,500;1\n03/01/2020;1;2,500;1\n", encoding="utf-8")
     with caplog.at_level(logging.INFO, logger="foretell"):
-        found = read_series_data(first, given=SeriesFormat(id_column="area", target_column="price"))
+        _, found = read_series_data(first, given=SeriesFormat(id_column="area", target_column="price"))
     assert "layout      long: area, date, price; 1 series, 1 day apart; dates as %d/%m/%Y; separator ;" in caplog.text
     assert "left out: size" in caplog.text
     with pytest.raises(DataError, match="--date-format|--decimal"):
         read_series(second)
-    (series,) = read_series(second, remembered=found.format)
+    (series,) = read_series(second, remembered=found)
     assert (series.unique_id, series.values.tolist(), series.timeline.text(2)) == ("1", [1.5, 2.5], "04/01/2020")
-    again = read_series_data(second, given=found.format)
-    assert (again.series[0].values.tolist(), again.format) == ([1.5, 2.5], found.format)
+    (again,), layout = read_series_data(second, given=found)
+    assert (again.values.tolist(), layout) == ([1.5, 2.5], found)
 
 
 def test_parquet_has_dates_and_numbers_of_its_own(tmp_path):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.config import ModelConfig
-from foretell.forecasting.task import OrdinalObjective
+from foretell.forecasting.task import OrdinalLosses
 from foretell.model.init import make_decoder
 
 BINS = 21
@@ -20,8 +20,8 @@ def decoder():
 
 @torch.no_grad()
 def loss_for(decoder, target: int, smoothing: float, training: bool = True) -> float:
-    objective = OrdinalObjective(decoder, BINS, smoothing).train(training)
-    return float(objective.losses(torch.ones(1, 8), torch.tensor([target])))
+    losses = OrdinalLosses(decoder, BINS, smoothing).train(training)
+    return float(losses(torch.ones(1, 8), torch.tensor([target])))
 
 
 @torch.no_grad()

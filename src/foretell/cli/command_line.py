@@ -108,27 +108,22 @@ def part_kinds(model: str) -> list[str]:
 
 # --- options of other programs ---------------------------------------------------------------------------------------
 
+TRAINING_SYNONYMS = {
+    "--batch-size": "--training.batch-size",
+    "--learning-rate": "--training.learning-rate",
+    "--lr": "--training.learning-rate",
+    "--parallel": "--training.parallel",
+    "--checkpoint-activations": "--training.checkpoint-activations",
+}
 # verb: an option of other programs and ours, which means exactly the same
 SYNONYMS = {
     "train": {
-        "--batch-size": "--training.batch-size",
-        "--learning-rate": "--training.learning-rate",
-        "--lr": "--training.learning-rate",
+        **TRAINING_SYNONYMS,
         "--max-steps": "--steps",
         "--max-iters": "--steps",
         "--vocab-size": "--tokenizer.vocab-size",
-        "--parallel": "--training.parallel",
-        "--checkpoint-activations": "--training.checkpoint-activations",
     },
-    "finetune": {
-        "--batch-size": "--training.batch-size",
-        "--learning-rate": "--training.learning-rate",
-        "--lr": "--training.learning-rate",
-        "--patience": "--training.patience",
-        "--freeze": "--training.frozen",
-        "--parallel": "--training.parallel",
-        "--checkpoint-activations": "--training.checkpoint-activations",
-    },
+    "finetune": {**TRAINING_SYNONYMS, "--patience": "--training.patience", "--freeze": "--training.frozen"},
     "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
 }
 SEVERAL = "give --n, or several PROMPTS, for several continuations; --max-tokens is their length"

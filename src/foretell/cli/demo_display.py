@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from foretell.pretraining.task import TextTask
-from foretell.session.display import LiveReporter
+from foretell.session.display import DisplayHandler, LiveReporter
 from foretell.session.task import Task
 from foretell.text import Tokenizer
 from foretell.typesetting.text import shorten
@@ -24,21 +24,8 @@ def title(console: Console, head: str, text: str) -> None:
     console.print(Text(head, style="bold cyan").append(f"  {text}", style="not bold default"))
 
 
-class FactHandler(logging.Handler):
-    """Shows a few facts of the log, and all warnings."""
-
-    def __init__(self, console: Console):
-        super().__init__(logging.INFO)
-        self.console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if line.startswith(FACTS) or record.levelno >= logging.WARNING:
-            self.console.print(Text(line, style="dim"))
-
-
 class DemoReporter(LiveReporter):
-    """The display of the demo; only the live bar needs a terminal. It shows a few facts of the log."""
+    """The display of the demo; only the live bar needs a terminal. Shows a few facts of the log, and all warnings."""
 
     def __init__(self, console: Console, gzip_bits: float, sentence: str):
         super().__init__(console)
@@ -48,7 +35,9 @@ class DemoReporter(LiveReporter):
     def __enter__(self) -> Self:
         logger = logging.getLogger("foretell")
         self.other_handlers = logger.handlers
-        logger.handlers = [FactHandler(self.console)]
+        handler = DisplayHandler(self.console)
+        handler.addFilter(lambda record: record.getMessage().startswith(FACTS) or record.levelno >= logging.WARNING)
+        logger.handlers = [handler]
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:

@@ -357,7 +357,10 @@ def evaluate_forecast(
     with ProgressLine("origins") as progress:
         evaluation = rolling.evaluate_origins(forecaster, origins, settings, progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = rolling.evaluate_contexts(forecaster, origins, settings, lengths, progress)
+        by_context = {
+            length: rolling.evaluate_origins(forecaster, origins, settings, context=length, progress=progress)
+            for length in lengths
+        }
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:

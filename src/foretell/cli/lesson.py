@@ -15,7 +15,6 @@ from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 
 if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
-    from foretell.lessons.registry import LessonOptions
     from foretell.lessons.translation import LiveTranslation
 
 SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that add to what is shown and change no check
@@ -64,14 +63,18 @@ def lesson(
     if out is not None:
         check_writable(out)
     note("computing ...")
-    from foretell.lessons.registry import LessonOptions, make_lesson
+    from foretell.lessons.registry import make_lesson
 
-    live = live_translation(model, ask) if model is not None else None
-    options = LessonOptions(weights, at, seed, ask, live, break_)
+    options = {
+        "gpt2": {"weights": weights, "at": at},
+        "toy": {"seed": seed, "question": ask},
+        "translation": {"live": live_translation(model, ask) if model is not None else None},
+        "mask": {"broken": break_},
+    }
     if check:
         check_lessons(entries, options, json)
     else:
-        made = make_lesson(entries[0].name, options)
+        made = make_lesson(entries[0].name, **options.get(entries[0].name, {}))
         show(entries[0], made, html, json)
         if out is not None or open_page:
             save_trained(made, Path("runs", made.name) if out is None else out, open_page)
@@ -134,13 +137,13 @@ def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> Non
         results().print(str(made))
 
 
-def check_lessons(entries: list[LessonEntry], options: LessonOptions, json: bool) -> None:
-    """Check the lessons and print their reports; raise a `LessonError` if a figure differs."""
+def check_lessons(entries: list[LessonEntry], options: dict[str, dict[str, Any]], json: bool) -> None:
+    """Check the lessons, given the options of each, and print their reports; a wrong figure is a `LessonError`."""
     from foretell.lessons.registry import make_lesson
 
     reports = []
     for entry in entries:
-        reports.append(make_lesson(entry.name, options).report())
+        reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())
         if not json:
             show_report(reports[-1])
     if json:

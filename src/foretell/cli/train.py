@@ -7,6 +7,7 @@ import re
 import shlex
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -87,19 +88,9 @@ def train(
     if help_config:
         return show_config()
     if show_batch is not None:
-        others = (
-            data,
-            size,
-            start_from,
-            tokenizer,
-            kind,
-            start_token,
-            special,
-            *(each or None for each in vars(fields).values()),
-        )
-        others += (loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
-        others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
-        if options.is_resumed or any(other not in (None, ()) for other in others):
+        others = (data, size, start_from, tokenizer, kind, start_token, special, loss_on, workers, sample_prompt)
+        is_alone = all(other in (None, ()) for other in others) and not strict and fields == arguments.ALL_TEXTS
+        if not is_alone or replace(options, out=None, device="auto", dtype="auto") != DEFAULTS:
             raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:

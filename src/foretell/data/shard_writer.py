@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -102,7 +101,8 @@ class TokenWriter:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
-        for name in (*self._names(), shards.documents_name(self.split_name)):
+        begun = [shards.shard_name(self.split_name, index) for index in range(len(self._shards) + 1)]
+        for name in (*begun, shards.documents_name(self.split_name)):
             _temporary(self.directory / name).unlink(missing_ok=True)
 
     def _checked(self, ids: np.ndarray) -> np.ndarray:
@@ -138,8 +138,8 @@ class TokenWriter:
         with _writing(path):
             self._file.seek(0)
             self._file.write(shards.npy_header(self.dtype, self._file_tokens))
-            _flush(self._file)
             self._file.close()
+            sync(path)
             self._shards.append(shards.ShardRecord(name, self._file_tokens, sha256(path)))
         self._file, self._file_tokens = None, 0
 
@@ -148,10 +148,10 @@ class TokenWriter:
             self._finish_shard()
         name = shards.documents_name(self.split_name)
         path = _temporary(self.directory / name)
-        with _writing(path), path.open("wb") as file:
+        with _writing(path):
             starts = np.array(self._starts, dtype=shards.DOCUMENT_DTYPE)
-            file.write(shards.npy_header(shards.DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
-            _flush(file)
+            path.write_bytes(shards.npy_header(shards.DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
+            sync(path)
         with _writing(self.directory):
             digest = sha256(path)
             for finished in (*(shard.file for shard in self._shards), name):
@@ -160,10 +160,6 @@ class TokenWriter:
         self._record = shards.SplitRecord(
             self._tokens, len(self._starts), self._text_bytes, digest, tuple(self._shards)
         )
-
-    def _names(self) -> Iterator[str]:
-        """The names of all shards begun so far."""
-        return (shards.shard_name(self.split_name, index) for index in range(len(self._shards) + 1))
 
 
 def write_index(
@@ -201,8 +197,3 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())

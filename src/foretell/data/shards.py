@@ -140,23 +140,19 @@ class ValueFile:
         return values
 
 
+@dataclass(frozen=True)
 class TokenStore:
     """A finished store: `TokenStore.open(folder, fingerprint)`, then `.split("train")`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        fingerprint: str,
-        vocab_size: int,
-        splits: Mapping[str, SplitRecord],
-        extra: Mapping[str, Any],
-    ):
-        self.directory = directory
-        self.fingerprint = fingerprint
-        self.vocab_size = vocab_size
-        self.dtype = token_dtype(vocab_size)
-        self.splits = splits
-        self.extra = extra
+    directory: Path
+    fingerprint: str
+    vocab_size: int
+    splits: Mapping[str, SplitRecord]
+    extra: Mapping[str, Any]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return token_dtype(self.vocab_size)
 
     @classmethod
     def open(cls, directory: str | Path, fingerprint: str | None = None) -> Self:

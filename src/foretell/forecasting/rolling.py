@@ -342,17 +342,3 @@ def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float
     horizon = max(len(each) for each in errors)
     rows = [np.abs(each) / scale for each, scale in zip(errors, scales, strict=True) if not math.isnan(scale)]
     return metrics.mean_by_column(rows, horizon).tolist() if rows else []
-
-
-def evaluate_contexts(
-    forecaster: Forecaster,
-    origins: Sequence[Origin],
-    settings: RollingSettings,
-    contexts: Sequence[int],
-    progress: Progress = silent,
-) -> dict[int, RollingEvaluation]:
-    """The evaluation with at most each of `contexts` values before an origin."""
-    return {
-        context: evaluate_origins(forecaster, origins, settings, context=context, progress=progress)
-        for context in contexts
-    }

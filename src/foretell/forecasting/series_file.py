@@ -14,7 +14,6 @@ import io
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -51,14 +50,6 @@ FRAME = "the frame"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SeriesData:
-    """Series, and how their file writes them."""
-
-    series: list[Series]
-    format: SeriesFormat
-
-
 @runtime_checkable
 class Frame(Protocol):
     """A DataFrame of pandas or polars, neither of which is imported."""
@@ -80,7 +71,8 @@ def read_series(
     given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
     """
-    return read_series_data(path, columns, given, remembered).series
+    series, _ = read_series_data(path, columns, given, remembered)
+    return series
 
 
 def read_series_data(
@@ -88,7 +80,7 @@ def read_series_data(
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
-) -> SeriesData:
+) -> tuple[list[Series], SeriesFormat]:
     """As `read_series`, with the format that was found."""
     check_given(given)
     cells, separator = table_cells(path, given, remembered)
@@ -121,7 +113,7 @@ def read_series_data(
         date_format=date_format,
     )
     logger.info(f"layout      {layout.describe(table.names)}; {describe_format(series, resolved)}")
-    return SeriesData(series, resolved)
+    return series, resolved
 
 
 def check_given(given: SeriesFormat) -> None:

@@ -55,10 +55,10 @@ def rough_cycle(rng: Rng, period: int) -> np.ndarray:
     return rng.standard_normal(period) if rng.random() < 0.5 else rng.standard_t(2.5, period)
 
 
-def stepped_cycle(rng: Rng, period: int) -> np.ndarray:
-    """Two to four levels, such as weekdays and weekends, or hours of opening."""
-    edges = np.sort(rng.integers(0, period, int(rng.integers(1, 4))))
-    return rng.standard_normal(len(edges) + 1)[np.searchsorted(edges, np.arange(period), side="right")]
+def levels(rng: Rng, length: int, most: int = 4) -> np.ndarray:
+    """Two to `most` levels: of a cycle (weekdays and weekends, hours of opening), or of a trend with sudden changes."""
+    edges = np.sort(rng.integers(0, length, int(rng.integers(1, most))))
+    return rng.standard_normal(len(edges) + 1)[np.searchsorted(edges, np.arange(length), side="right")]
 
 
 def peaked_cycle(rng: Rng, period: int) -> np.ndarray:
@@ -69,7 +69,7 @@ def peaked_cycle(rng: Rng, period: int) -> np.ndarray:
     return np.maximum(cycle - rng.uniform(0, 0.5), 0) if rng.random() < 0.3 else cycle
 
 
-CYCLES = (smooth_cycle, smooth_cycle, rough_cycle, stepped_cycle, peaked_cycle)
+CYCLES = (smooth_cycle, smooth_cycle, rough_cycle, levels, peaked_cycle)
 
 
 def season(rng: Rng, length: int, period: int) -> np.ndarray:
@@ -94,7 +94,7 @@ def seasons(rng: Rng, length: int) -> np.ndarray:
         if rng.random() < 0.5:
             return values + rng.uniform(0.2, 1) * longer
         days = LONGER[period] // period
-        level = rough_cycle(rng, days) if rng.random() < 0.5 else stepped_cycle(rng, days)
+        level = rough_cycle(rng, days) if rng.random() < 0.5 else levels(rng, days)
         day = (np.arange(length) + rng.integers(LONGER[period])) // period % days
         return values * np.exp(rng.uniform(0.1, 0.6) * standard(level)[day])
     return values
@@ -106,9 +106,7 @@ def linear(rng: Rng, length: int) -> np.ndarray:
 
 def bent(rng: Rng, length: int) -> np.ndarray:
     """Linear, with some changes of the slope."""
-    knots = np.sort(rng.integers(0, length, int(rng.integers(1, 5))))
-    slopes = rng.standard_normal(len(knots) + 1)[np.searchsorted(knots, np.arange(length), side="right")]
-    return np.cumsum(slopes) * 2 / length
+    return np.cumsum(levels(rng, length, 5)) * 2 / length
 
 
 def saturating(rng: Rng, length: int) -> np.ndarray:
@@ -126,13 +124,7 @@ def smooth_walk(rng: Rng, length: int) -> np.ndarray:
     return standard(autoregression(rng.standard_normal(length), rng.uniform(0.9, 1)).cumsum())
 
 
-def shifts(rng: Rng, length: int) -> np.ndarray:
-    """Some sudden changes of the level."""
-    edges = np.sort(rng.integers(0, length, int(rng.integers(1, 4))))
-    return rng.standard_normal(len(edges) + 1)[np.searchsorted(edges, np.arange(length), side="right")]
-
-
-TRENDS = (linear, linear, bent, saturating, walk, walk, smooth_walk, shifts)
+TRENDS = (linear, linear, bent, saturating, walk, walk, smooth_walk, levels)
 
 
 def autoregression(shocks: np.ndarray, share: float) -> np.ndarray:

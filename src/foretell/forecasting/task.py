@@ -41,18 +41,12 @@ from foretell.training.objective import Objective, TokenLosses
 REACH = 4  # standard deviations
 
 
-class OrdinalObjective(Objective):
+class OrdinalLosses(TokenLosses):
     """Cross entropy with the target spread over near bins as a normal distribution, `smoothing` bins wide.
 
     A codec's bins are ordered, which the vocabulary of a text is not. In evaluation mode the loss is the plain one.
     """
 
-    def __init__(self, decoder: Decoder, bins: int, smoothing: float):
-        super().__init__(decoder)
-        self.losses = OrdinalLosses(decoder, bins, smoothing)
-
-
-class OrdinalLosses(TokenLosses):
     offsets: Tensor
     shares: Tensor
 
@@ -93,7 +87,8 @@ class ForecastTask(Task):
         self.decoder = self.model = decoder
         self.starts_trained = "from" in about and config.series.hold_out
         self.codec = SeriesCodec(config.codec)
-        self.objective = OrdinalObjective(decoder, config.codec.bins, config.series.smoothing)
+        self.objective = Objective(decoder)
+        self.objective.losses = OrdinalLosses(decoder, config.codec.bins, config.series.smoothing)
         self.row_length = config.model.context_length
         self.flops_per_token = training_flops_per_token(config.model)
         horizon, seed = config.series.horizon, config.training.seed

@@ -110,15 +110,14 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     def read(self, run: Run, reporter: Reporter) -> list[Series]:
         request = self.request
         assert request.data is not None
-        data = read_series_data(request.data, request.columns, request.format)
-        self.format = data.format
+        series, self.format = read_series_data(request.data, request.columns, request.format)
         if isinstance(request.data, Path):
             run.keep_file(request.data, "data")
         else:
             with TemporaryDirectory() as folder:
                 write_frame(request.data, Path(folder) / FRAME_NAME)
                 run.keep_file(Path(folder) / FRAME_NAME, "data")
-        return data.series
+        return series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
         return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))

@@ -23,6 +23,7 @@ from foretell.evaluation.perplexity import has_bits_per_byte
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 from foretell.text.encoding_pool import open_encoding
+from foretell.text.tokenizer import in_groups
 
 GROUP_SIZE = 1_000_000  # characters that are encoded at a time
 SMALLEST_RATED = 10**6  # bytes of text for which the speed is logged
@@ -75,7 +76,8 @@ class Encoder(ABC):
     def add_all(self, parts: Iterable[tuple[Part, Document]], speed: Speed, workers: int = 1) -> None:
         """Write documents into their splits, in their order; the texts are encoded in `workers` processes."""
         with open_encoding(self.tokenizer, self.config.special, workers) as encoding:
-            groups = ((units, [unit.text for unit in units]) for units in _groups(self._units(parts, speed)))
+            grouped = in_groups(self._units(parts, speed), lambda unit: len(unit.text), GROUP_SIZE)
+            groups = ((units, [unit.text for unit in units]) for units in grouped)
             encoded = chain.from_iterable(zip(units, ids, strict=True) for units, ids in encoding.encode(groups))
             for _, texts in groupby(encoded, key=lambda pair: pair[0].document):
                 self._write_texts(texts)
@@ -105,20 +107,6 @@ class Encoder(ABC):
     @abstractmethod
     def extra(self) -> dict[str, Any]:
         """Entries about the documents in the index of the store."""
-
-
-def _groups(units: Iterable[Unit]) -> Iterator[list[Unit]]:
-    """The units in lists of about GROUP_SIZE characters."""
-    group: list[Unit] = []
-    size = 0
-    for unit in units:
-        group.append(unit)
-        size += len(unit.text)
-        if size >= GROUP_SIZE:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 class DocumentEncoder(Encoder):

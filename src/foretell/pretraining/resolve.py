@@ -183,7 +183,12 @@ def training_defaults(
         "optimizer": optimizer,
         "learning_rate": recipe.learning_rate,
         **({} if "schedule" in chosen else SCHEDULES.get(optimizer, {})),
-        **paced(recipe, row or config.context_length, steps),
+        "steps": steps,
+        "batch_size": max(1, recipe.tokens_per_step // (row or config.context_length)),
+        "warmup_steps": min(100, max(1, steps // 10)),
+        # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
+        "evaluation_tokens": min(65_536, max(8_192, steps * recipe.tokens_per_step // 32)),
+        **intervals(steps),
     }
 
 
@@ -193,19 +198,6 @@ def continued_defaults(
     """The settings for a trained model that continues: AdamW, with which most public models were trained."""
     defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen}, row)
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
-
-
-def paced(recipe: SizeRecipe, row: int, steps: int) -> dict[str, Any]:
-    """Rows of `row` tokens per step, and the number of steps between actions."""
-    tokens_per_step = recipe.tokens_per_step
-    return {
-        "steps": steps,
-        "batch_size": max(1, tokens_per_step // row),
-        "warmup_steps": min(100, max(1, steps // 10)),
-        # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
-        "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
-        **intervals(steps),
-    }
 
 
 def nearest_size(config: ModelConfig) -> str:

@@ -75,7 +75,9 @@ def write_parts(directory: Path, parts: CheckpointParts, world: World) -> None:
     parts.write_model(directory)
     tensors = optimizer_tensors(parts.model, parts.optimizer)
     if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
-        save_shards(directory, tensors, world.rank, world.size)
+        path = directory / f"optimizer-{world.rank + 1:05}-of-{world.size:05}.safetensors"
+        with by_itself():
+            dcp.save(tensors, storage_writer=SafetensorsWriter(path), no_dist=True)
     elif world.is_first:
         save_tensors(directory / OPTIMIZER, {key: value.cpu().contiguous() for key, value in tensors.items()})
     world.wait()  # until all shards are there
@@ -96,16 +98,17 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, mod
 
     Of weights in shards each process reads its part; any number of processes can have written it.
     """
-    stored, _ = read_places(checkpoint.directory)
+    reader = SafetensorsReader(checkpoint.directory)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     names = optimizer_files(each.name for each in checkpoint.directory.iterdir())
-    path, known = checkpoint.directory / names[0], {key.rpartition(".")[0] for key in stored}
+    path, known = checkpoint.directory / names[0], {key.rpartition(".")[0] for key in reader.tensors}
     if missing := sorted(set(trained) - known):
         raise CheckpointError(f"{path} has nothing for '{missing[0]}'")
     if unknown := sorted(known - set(trained)):
         raise CheckpointError(f"{path} has moments for '{unknown[0]}', which this run does not train")
-    tensors = {key: empty_moment(key, entry.size, trained) for key, entry in stored.items()}
-    load_into(checkpoint.directory, tensors)
+    tensors = {key: empty_moment(key, entry.size, trained) for key, entry in reader.tensors.items()}
+    with by_itself():
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
     for key, tensor in tensors.items():
         name, _, moment = key.rpartition(".")
         optimizer.state[trained[name]][moment] = tensor.to(trained[name].device)
@@ -122,20 +125,6 @@ def empty_moment(key: str, size: torch.Size, trained: Mapping[str, Tensor]) -> T
 # --- torch's distributed checkpoints (DCP) without their pickle -------------------------------------
 CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
 Places = dict[tuple[str, tuple[int, ...]], Path]  # (key, offsets) -> the file that has this part
-
-
-def save_shards(directory: Path, tensors: dict[str, Tensor], rank: int, size: int) -> None:
-    """Write what this process holds of the tensors; all `size` processes call it."""
-    path = directory / f"optimizer-{rank + 1:05}-of-{size:05}.safetensors"
-    with by_itself():
-        dcp.save(tensors, storage_writer=SafetensorsWriter(path), no_dist=True)
-
-
-def load_into(directory: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, of which this process may hold a shard, from a checkpoint of any number of processes."""
-    reader = SafetensorsReader(directory)
-    with by_itself():
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import tokenizers
 
@@ -41,6 +41,7 @@ CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
 
 _REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unknown_words}
+Item = TypeVar("Item")
 
 
 class Tokenizer:
@@ -217,7 +218,7 @@ class Tokenizer:
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         import numpy as np
 
-        for group in _groups(texts):
+        for group in in_groups(texts, len, _GROUP_SIZE):
             for text in group:
                 self._refuse_unwritable(text, self._encoder)
             with self._named_failures(group, self._encoder):
@@ -364,15 +365,14 @@ class Tokenizer:
             raise OutputError(f"{path}: the tokenizer cannot be written there: {error.strerror}") from error
 
 
-def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts in lists of about _GROUP_SIZE characters."""
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        group.append(text)
-        size += len(text)
-        if size >= _GROUP_SIZE:
+def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+    """The items in lists, each of which ends when the sum of its sizes is at least `limit`."""
+    group, total = list[Item](), 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= limit:
             yield group
-            group, size = [], 0
+            group, total = [], 0
     if group:
         yield group

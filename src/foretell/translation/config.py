@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from foretell.config import ModelConfig, Section, Size, TokenizerConfig, TrainingConfig, make_section
+from foretell.config.section import raise_first
 from foretell.model.presets import MODERN, preset
 from foretell.session.request import intervals
 
@@ -30,9 +31,7 @@ class EncoderDecoderConfig(ModelConfig):
             "an encoder-decoder needs feedforward": self.feedforward == "none",
             "an encoder-decoder needs attention_residual": not self.attention_residual,
         }
-        for message, is_wrong in problems.items():
-            if is_wrong:
-                raise ValueError(message)
+        raise_first(problems)
         return self
 
     @property

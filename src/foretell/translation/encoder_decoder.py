@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -214,12 +213,3 @@ def empty_encoder_decoder(config: EncoderDecoderConfig) -> EncoderDecoder:
 
 def weight_shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
     return {path: tuple(weight.shape) for path, weight in empty_encoder_decoder(config).named_parameters()}
-
-
-def encoder_decoder_with_weights(config: EncoderDecoderConfig, weights: Mapping[str, Tensor]) -> EncoderDecoder:
-    """A model that takes over these weights, all of one dtype and device, and the kernels that suit them."""
-    model = empty_encoder_decoder(config)
-    model.load_state_dict(dict(weights), assign=True)
-    weight = model.embed.token.weight
-    choose_kernels(model, Use(weight.device, weight.dtype, config.context_length))
-    return model

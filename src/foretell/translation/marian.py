@@ -19,11 +19,12 @@ from foretell.convert.families import ACTIVATION_WORDS
 from foretell.convert.huggingface_files import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
+from foretell.model.init import fill_decoder
 from foretell.safetensors_files import check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
-from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
+from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes
 from foretell.translation.pairs import Vocabulary
 
 MODEL_TYPE = "marian"
@@ -64,7 +65,9 @@ def read_marian(
     stored = find_tensors(directory)
     weights = {path: tensor.to(device) for path, tensor in read_weights(stored, config, dtype, directory).items()}
     check_finite(weights, directory / WEIGHTS)
-    return encoder_decoder_with_weights(config, weights).eval(), read_vocabulary(values, config, directory)
+    model = empty_encoder_decoder(config)
+    fill_decoder(model, weights)
+    return model.eval(), read_vocabulary(values, config, directory)
 
 
 def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:

@@ -132,10 +132,6 @@ class TranslationTask(Task):
         return [describe_first_loss(first_loss(self.objective, batch, dtype), self.config.model.vocab_size)]
 
 
-def make_loader(data: PairData, vocabulary: Vocabulary, config: PairConfig, seed: int) -> PairLoader:
-    return PairLoader(fitting(vocabulary.encode_pairs(data.train), config), config.batch_tokens, seed)
-
-
 def fitting(pairs: Sequence[EncodedPair], config: PairConfig) -> list[EncodedPair]:
     """The pairs whose sentences have at most `longest` tokens."""
     return [pair for pair in pairs if max(pair.lengths) <= config.longest]

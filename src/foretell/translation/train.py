@@ -46,7 +46,7 @@ from foretell.translation.pairs import (
     train_vocabulary,
     without_known,
 )
-from foretell.translation.task import PairData, TranslationTask, make_loader
+from foretell.translation.task import PairData, TranslationTask, fitting
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
@@ -160,7 +160,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         """The batches of a run, made once: encoding many pairs takes long."""
         key = config.pairs, config.training.seed
         if key not in self.loaders:
-            self.loaders[key] = make_loader(data.pairs, data.vocabulary, *key)
+            pairs = fitting(data.vocabulary.encode_pairs(data.pairs.train), config.pairs)
+            self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, config.training.seed)
         return self.loaders[key]
 
     def footprint(self, config: TranslationConfig, data: PairText) -> Footprint:

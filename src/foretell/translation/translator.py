@@ -17,13 +17,14 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
+from foretell.model.init import fill_decoder
 from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
 from foretell.saved_model.config_file import check_depth
 from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
-from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
+from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes
 from foretell.translation.language_check import SideCounts
 from foretell.translation.marian import is_marian, read_marian
 from foretell.translation.pairs import Vocabulary, make_vocabulary
@@ -143,7 +144,8 @@ class EncoderDecoderPart(Part):
         config = make_section(EncoderDecoderConfig, values)
         check_depth(config, len(source.stored.tensors), source.stored.path)
         config = config if source.for_training else config.replaced(dropout=0.0)
-        model = encoder_decoder_with_weights(config, source.read(weight_shapes(config)))
+        model = empty_encoder_decoder(config)
+        fill_decoder(model, source.read(weight_shapes(config)))
         return cls(model.train(source.for_training))
 
 
