@@ -71,7 +71,14 @@ def continued(decoder: Decoder, sampling: SamplingConfig, proposer: Proposer | N
 
 
 @pytest.mark.parametrize(
-    "rules", [{}, {"max_tokens": None}, {"end_ids": frozenset([2])}, {"slide": True, "max_tokens": 90}], ids=str
+    "rules",
+    [
+        {},
+        pytest.param({"max_tokens": None}, marks=pytest.mark.long),
+        pytest.param({"end_ids": frozenset([2])}, marks=pytest.mark.long),
+        {"slide": True, "max_tokens": 90},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("proposer", PROPOSERS)

@@ -11,6 +11,7 @@ import torch
 
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
+from foretell.inference import query
 from foretell.inference.completion import Completer, generate
 from foretell.inference.query import embed, next_tokens, score
 from foretell.insight.page.write_page import write_page
@@ -65,6 +66,16 @@ def test_the_mean_vector_is_the_mean_of_the_hidden_vectors(model):
         hidden = model.decoder.hidden(torch.tensor([model.tokenizer.encode("some")]))[0]
     assert embed(model, "some", "mean") == pytest.approx(hidden.mean(0).tolist(), abs=1e-6)
     assert embed(model, "some", "last") == pytest.approx(hidden[-1].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_texts_that_are_embedded_together_have_their_own_vectors_in_order(model, pool, monkeypatch):
+    monkeypatch.setattr(query, "SORTED_AT_ONCE", 4)
+    monkeypatch.setattr(query, "TOKENS_AT_ONCE", 12)
+    texts = ["some", "s", "a longer one", "me", "so", "scored", "the"]
+    together = list(query.embed_each(model, [model.encode_fitting(text) for text in texts], pool))
+    for text, vector in zip(texts, together, strict=True):
+        assert vector == pytest.approx(embed(model, text, pool), abs=1e-6)
 
 
 def test_a_prompt_is_continued_the_same_way_alone_and_with_others(model):

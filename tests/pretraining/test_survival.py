@@ -19,7 +19,7 @@ from foretell.session.session import Session
 from foretell.training.loop import train
 
 KILLED = -signal.SIGKILL
-FAILURES = ["killed", "full disk", pytest.param("broken disk", marks=pytest.mark.long)]
+FAILURES = ["killed", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("full disk", "broken disk"))]
 
 
 @pytest.fixture(scope="module")

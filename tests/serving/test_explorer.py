@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import foretell
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
+from foretell.insight.page.write_page import live_files
 from tests.serving.conftest import settled
 
 TEXT = "some words"
@@ -44,7 +46,10 @@ def test_the_page_and_its_files_have_a_strict_policy(server):
         assert answer.status_code == 200
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self';") and "unsafe" not in policy
-    assert "<script>" not in server.client.get("/").text
+    document = server.client.get("/").text
+    assert "<script>" not in document
+    scripts = re.findall('<link rel="modulepreload" href="page/(.+?)">', document)
+    assert len(scripts) > 30 and set(scripts) == {name for name in live_files() if name.endswith(".js")}
 
 
 @pytest.mark.parametrize("path", ["/page/nothing.js", "/page/../write_page.py", "/page/%2e%2e/write_page.py", "/page/"])

@@ -552,7 +552,7 @@ def test_models_with_other_outcomes_are_not_compared(open_live, other, words):
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["follows", "close", "answers"])
+@pytest.mark.parametrize("name", ["follows", "answers", pytest.param("close", marks=pytest.mark.long)])
 def test_the_prediction_follows_both_texts(open_live, folders, name):
     others = SEVERAL[name]
     page, complaints = opened(open_live, name, others=json.dumps(others))
@@ -654,7 +654,7 @@ def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_prob
     assert complaints == []
 
 
-@pytest.mark.parametrize("name", ["labels", "stars", "close", "tags"])
+@pytest.mark.parametrize("name", ["labels", "tags", *LONG])
 def test_words_sums_and_differences_open(open_live, name):
     page, complaints = opened(open_live, name, others=json.dumps(SEVERAL.get(name, [])))
     sum_of_parts, last = ("#outcome-sums .total >> nth=0", "#outcome-sums tr:last-child")

@@ -140,7 +140,7 @@ def test_sigterm_lets_streams_finish(start_server, toy_model):
         assert sum(bool(row["finish_reason"]) for chunk in chunks for row in chunk["choices"]) == 8
 
 
-@pytest.mark.parametrize("grace", ["0", "30"])
+@pytest.mark.parametrize("grace", ["0", pytest.param("30", marks=pytest.mark.long)])
 def test_a_hurried_stop_ends_streams_with_an_error(start_server, toy_model, grace):
     server = start_server(str(toy_model), "--memory", "0.05", "--grace", grace)
     lines = []

@@ -19,6 +19,8 @@ import pytest
 
 from tests.serving.conftest import LONG, Served
 
+listen = pytest.importorskip("foretell.serving.run").listen
+
 PATTERN = "(😀é|a🙂b|ß\\n|ab){3,12}"  # characters of one to four bytes, which are tokens here
 
 WATCH = """
@@ -212,6 +214,23 @@ def test_stop_strings_cut_a_text_at_every_position(loaded):
             [row] = ask_both(loaded, {**body, "stop": stop})
             assert row["text"] == text[: text.index(stop)]
             assert row["finish_reason"] == "stop"
+
+
+def test_small_answers_do_not_wait_for_acknowledgements(run_async):
+    async def option() -> int:
+        connected = asyncio.get_running_loop().create_future()
+
+        async def accept(_, writer: asyncio.StreamWriter) -> None:
+            connected.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.start_server(accept, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await connected
+
+    assert run_async(option())
 
 
 def test_joined_streams_are_the_plain_answers(loaded):

@@ -243,7 +243,7 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
     }
 
 
-TASKS = ["text", "domain", "translation", "forecast", "head", "chat", "line"]
+TASKS = ["text", "translation", "forecast", "head", "chat", "line", pytest.param("domain", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module", params=TASKS)

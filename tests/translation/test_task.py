@@ -237,7 +237,7 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
     assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny")])
+@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), pytest.param(0.02, "tiny", marks=pytest.mark.long)])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, session, tmp_path, monkeypatch):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
     training = TranslationTraining(PairRequest(out=tmp_path, minutes=1.0))

@@ -87,13 +87,15 @@ def embed(
     """
     texts = read_texts(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, texts=[*texts.values()])
-    from foretell.inference.query import embed as embed_text
+    from foretell.inference.query import embed_each
 
+    encoded = []
     for number, line in texts.items():
         try:
-            vector = embed_text(loaded, line, pool)
+            encoded.append(loaded.encode_fitting(line))
         except ForetellError as error:
             raise error.at(f"line {number}") if len(texts) > 1 else error from None
+    for line, vector in zip(texts.values(), embed_each(loaded, encoded, pool), strict=True):
         shown = " ".join(f"{value:.6g}" for value in vector)
         print_json({"text": line, "embedding": vector}) if json else print(shown)
 

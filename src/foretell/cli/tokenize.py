@@ -41,12 +41,14 @@ def tokenize(
     if json:
         print_json({"ids": ids, "pieces": tokenizer.pieces(ids)})
         return
-    console = results()
-    for position, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
-        console.print(f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}")
     size = len(text.encode())
     start = " after the start token" if tokenizer.start_ids else ""
-    console.print(f"{len(own)} tokens for {size} bytes{start}, {size / max(1, len(own)):.2f} bytes each")
+    total = f"{len(own)} tokens for {size} bytes{start}, {size / max(1, len(own)):.2f} bytes each"
+    rows = (
+        f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}"
+        for position, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True))
+    )
+    results().print("\n".join([*rows, total]))  # at once: a call of rich takes longer than a row
 
 
 def train_tokenizer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from foretell.data.batch import pad
 from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
 from foretell.data.sources import DocumentReader
 from foretell.device import check_name
@@ -34,6 +35,8 @@ from foretell.typesetting.html import Shown, ShownList
 
 MOST_ROWS = 40  # of a score in a notebook
 Pooling = Literal["last", "mean"]
+SORTED_AT_ONCE = 1024  # texts to embed, in the order of their lengths
+TOKENS_AT_ONCE = 2**11  # that are embedded in one pass
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "last": lambda hidden: hidden[-1],  # the only position that has seen the whole text
     "mean": lambda hidden: hidden.mean(0),
@@ -179,13 +182,27 @@ def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
     return torch.cat(logprobs)[:-1]
 
 
-@torch.inference_mode()
 def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float]:
     """The vector (D,) of a text: the stream after the last norm, (T, D), at the last token or averaged over all."""
     check_model(model)
     check_name("pool", pool, tuple(POOLINGS))
-    ids = torch.tensor([model.encode_fitting(text)], device=model.device)
-    return POOLINGS[pool](model.decoder.hidden(ids)[0].float()).tolist()
+    return next(embed_each(model, [model.encode_fitting(text)], pool))
+
+
+@torch.inference_mode()
+def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) -> Iterator[list[float]]:
+    """`embed` of the ids of each text, in order. Texts of about the same length are read together."""
+    for first in range(0, len(texts), SORTED_AT_ONCE):
+        group = texts[first : first + SORTED_AT_ONCE]
+        order = sorted(range(len(group)), key=lambda index: len(group[index]))
+        vectors: dict[int, list[float]] = {}
+        rows = max(1, TOKENS_AT_ONCE // len(group[order[-1]]))
+        for some in (order[start : start + rows] for start in range(0, len(order), rows)):
+            ids, lengths = pad([group[index] for index in some])  # no token sees the padding after it
+            hidden = model.decoder.hidden(torch.from_numpy(ids).clamp(min=0).to(model.device)).float()  # (B, T, D)
+            pairs = zip(some, hidden, lengths, strict=True)
+            vectors |= {index: POOLINGS[pool](row[:length]).tolist() for index, row, length in pairs}
+        yield from (vectors[index] for index in range(len(group)))
 
 
 def evaluate(

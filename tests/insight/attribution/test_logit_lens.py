@@ -134,13 +134,17 @@ def test_the_compiled_sums_are_those_of_softmax(V: int) -> None:
         np.testing.assert_allclose(sums, exact, rtol=1e-5, atol=1e-30)
 
 
-def test_a_lens_of_many_logits_waits_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, ready = torch.device("cpu"), list[bool]()
-    monkeypatch.setattr(warming, "are_compiled", lambda names: ready[-1] and names == (warming.SOFTMAX,))
-    for is_ready, num_logits, chosen in (
-        (False, COMPILED_FROM, plain_softmax_sums),
-        (True, COMPILED_FROM, softmax_sums),
-        (True, COMPILED_FROM - 1, plain_softmax_sums),
-    ):
-        ready.append(is_ready)
-        assert fastest_softmax_sums(num_logits, cpu) is chosen
+@pytest.mark.parametrize(
+    ("is_ready", "num_logits", "dtype", "chosen"),
+    [
+        (True, COMPILED_FROM, torch.bfloat16, softmax_sums),
+        (False, COMPILED_FROM, torch.float32, plain_softmax_sums),
+        (True, COMPILED_FROM - 1, torch.float32, plain_softmax_sums),
+        (True, COMPILED_FROM, torch.float64, plain_softmax_sums),
+    ],
+)
+def test_a_lens_of_many_logits_waits_for_no_kernel(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, is_ready, num_logits, dtype, chosen
+) -> None:
+    monkeypatch.setattr(warming, "are_compiled", lambda names: is_ready and names == (warming.SOFTMAX,))
+    assert fastest_softmax_sums(num_logits, make_model("gpt2", dtype).decoder) is chosen

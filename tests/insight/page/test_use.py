@@ -130,7 +130,7 @@ def test_a_link_to_what_the_pass_does_not_have_says_so(page_file, open_page):
     opened.page.locator("#trouble").wait_for(state="hidden")
 
 
-@pytest.mark.parametrize("link", ["#lens-section", "#token=3&stream-section="])
+@pytest.mark.parametrize("link", [pytest.param("#lens-section", marks=pytest.mark.long), "#token=3&stream-section="])
 def test_a_link_to_a_section_shows_it_after_a_reload_too(page_file, open_page, link):
     opened, section = open_page.file(page_file, link), link.strip("=").rpartition("#")[2].rpartition("&")[2]
     for _ in range(2):

@@ -65,7 +65,7 @@ def read_lens(
     ids = torch.tensor([-1] * len(stream) if targets is None else targets, device=stream.device)
     rows, reduced = (max(1, count // decoder.config.vocab_size) for count in (LOGITS_AT_ONCE, REDUCED_AT_ONCE))
     parts, product = [], head_product(decoder, min(rows, len(stream)))
-    sums_of = fastest_softmax_sums(len(stream) * vocab_size, stream.device)
+    sums_of = fastest_softmax_sums(len(stream) * vocab_size, decoder)
     for some, own in zip(stream.split(rows), ids.split(rows), strict=True):
         logits = product(decoder.trunk.norm(some))[:, :vocab_size]
         precise = torch.promote_types(logits.dtype, torch.float32)
@@ -119,9 +119,10 @@ def plain_softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> tuple
     return odds.sum(-1), torch.linalg.vecdot(odds, below), above
 
 
-def fastest_softmax_sums(num_logits: int, device: torch.device) -> SoftmaxSums:
-    """The compiled kernel once it is compiled, where there are many logits on a CPU; else torch's operations."""
-    if num_logits < COMPILED_FROM or device.type != "cpu" or not has_numba():
+def fastest_softmax_sums(num_logits: int, decoder: Decoder) -> SoftmaxSums:
+    """The kernel in float32 once it is compiled, where there are many logits on a CPU; else torch's operations."""
+    is_suited = num_logits >= COMPILED_FROM and decoder.device.type == "cpu" and decoder.dtype != torch.float64
+    if not is_suited or not has_numba():
         return plain_softmax_sums
     warming = importlib.import_module(WARMING)
     is_ready = warming.are_compiled((warming.SOFTMAX,))

@@ -159,20 +159,18 @@ start();
     return document(printable(name), head, data)
 
 
-def live_document() -> str:
-    """The document of the live page: its style and scripts are files next to it."""
-    head = """<link rel="icon" href="data:,">
-<link rel="stylesheet" href="page/style.css">"""
-    return document("explorer", head, '<script type="module" src="page/live/live.js"></script>')
-
-
 def live_files() -> dict[str, str]:
-    """The document of the live page, and its style and scripts by their path under `page/`."""
+    """The document of the live page, and its style and scripts by their path under `page/`.
+
+    The document names all scripts, since a browser would ask for each only when it has read another one's imports.
+    """
     folders = {"": FOLDER, LIVE: FOLDER.joinpath(LIVE)}
-    names = [
-        f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir() if file.is_file()
-    ]
-    return {**{name: read(name) for name in names if name.endswith((".js", ".css"))}, "page.html": live_document()}
+    names = [f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir()]
+    contents = {name: read(name) for name in names if name.endswith((".js", ".css"))}
+    scripts = [f'<link rel="modulepreload" href="page/{name}">' for name in contents if name.endswith(".js")]
+    links = ['<link rel="icon" href="data:,">', '<link rel="stylesheet" href="page/style.css">', *scripts]
+    start = '<script type="module" src="page/live/live.js"></script>'
+    return {**contents, "page.html": document("explorer", "\n".join(links), start)}
 
 
 def document(heading: str, head: str, data: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foretell.model.kernels import vectors as v
@@ -20,6 +21,7 @@ def softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> Tensor:
 
     largest and target (n, 1). The sums are (3, n).
     """
+    assert logits.dtype == torch.float32 and logits.stride(1) == 1
     (n, V), sums = logits.shape, logits.new_empty(3, len(logits))
     largest, target = largest.contiguous(), target.contiguous()
     addresses = (tensor.data_ptr() for tensor in (largest, target, sums))
