@@ -77,7 +77,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "convert",
         3,
-        367,
+        355,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM",
     ),
@@ -96,7 +96,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1538,
+        1537,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP",
@@ -115,21 +115,21 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         6,
-        704,
+        695,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early",
     ),
     (
         "inference",
         3,
-        568,
+        563,
         "evaluate from Python, also of rows; receipts of answers and their verification; arguments of another type; "
         "texts of a file are embedded together",
     ),
     (
         "insight",
         22,
-        3395,
+        3347,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -143,7 +143,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         6,
-        1014,
+        940,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys; "
         "compiled blocks with parallel parts; sums of softmax in one pass",
@@ -166,7 +166,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        853,
+        830,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "

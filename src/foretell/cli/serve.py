@@ -52,12 +52,12 @@ def serve(
     check_names([name for name, _ in named])
     share_one_arena()  # before threads start
     try:
-        from foretell.serving.run import listen, run
+        from foretell.serving.run import Run, listen, make_app
     except ModuleNotFoundError as error:
         raise UsageError(f"a server needs {error.name}: pip install 'foretell[serve]'") from None
-    from foretell.serving.access import LOOPBACK, AccessRules
+    from foretell.serving.access import LOOPBACK
     from foretell.serving.models import ModelSettings, ServedModels
-    from foretell.serving.server import Limits, Server
+    from foretell.serving.server import Server
 
     if host not in LOOPBACK and not keys and not no_key:
         raise UsageError(f"{host} can be reached from other machines; give --key-file FILE, set {KEY}, or say --no-key")
@@ -68,7 +68,7 @@ def serve(
         opened = [open_served(name, model, options, settings) for name, model in named]
         tasks = [task for _, tasks in opened for task in tasks]
         served = ServedModels([model for model, _ in opened if model], tasks, dict(named))
-        server = Server(served, Limits(max_requests, strict_fields))
+        server = Server(served, max_requests, strict_fields)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         note(f"serving {', '.join(served.names)} at {address}/v1, to explore at {address}; Ctrl-C ends")
 
@@ -77,7 +77,7 @@ def serve(
             if open_page:
                 webbrowser.open(address)
 
-        run(server, listener, AccessRules(keys, (host in LOOPBACK)), grace, started)
+        Run(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
 
 
 def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None:

@@ -188,12 +188,13 @@ QWEN3 = Family(
     shared={**LLAMA_SHARED, "qk_norm": True},
 )
 
+PARTLY_ROTATED: dict[str, Any] = {"prefix": "model.", "buffers": LLAMA_LIKE["buffers"], "splits_width": True}
 ROTATED_FIRST = (PermuteRotated(),)
 DROPOUT_FIELDS = {"embd_pdrop": Field(("dropout.embedding",), 0.0), "resid_pdrop": Field(("dropout.residual",), 0.0)}
 PHI3 = Family(
     name="phi3",
     architecture="Phi3ForCausalLM",
-    prefix="model.",
+    **PARTLY_ROTATED,
     rows=(
         *(row for row in LLAMA_ROWS if not row.theirs.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))),
         Row(
@@ -212,9 +213,7 @@ PHI3 = Family(
     shared=LLAMA_SHARED,
     fixed={"layer_types": (None,)},
     harmless=names("original_max_position_embeddings"),
-    buffers=LLAMA_LIKE["buffers"],
     rope=Rope(share=SHARE, scalings=("default",)),
-    splits_width=True,
 )
 PARTLY_ROTATED_SHARED = {"position": "rotary", "norm": "layernorm", "norm_placement": "pre"}
 LAYER_NORM_FIELDS = {
@@ -224,7 +223,7 @@ LAYER_NORM_FIELDS = {
 PHI = Family(
     name="phi",
     architecture="PhiForCausalLM",
-    prefix="model.",
+    **PARTLY_ROTATED,
     rows=(
         Row("model.embed_tokens", ("embed.token",)),
         Row("model.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
@@ -249,14 +248,12 @@ PHI = Family(
         "bias": dict.fromkeys(("attention", "attention_output", "feedforward", "norm", "head"), True),
     },
     fixed={"qk_layernorm": (False, None)},
-    buffers=LLAMA_LIKE["buffers"],
     rope=Rope(share=SHARE, default_share=0.5),
-    splits_width=True,
 )
 STABLELM = Family(
     name="stablelm",
     architecture="StableLmForCausalLM",
-    prefix="model.",
+    **PARTLY_ROTATED,
     rows=tuple(
         replace(row, transforms=ROTATED_FIRST) if row.theirs.endswith(("q_proj", "k_proj")) else row
         for row in LLAMA_ROWS
@@ -274,9 +271,7 @@ STABLELM = Family(
         "bias": {"attention_output": False, "feedforward": False, "norm": True},
     },
     fixed={"qk_layernorm": (False, None)},
-    buffers=LLAMA_LIKE["buffers"],
     rope=Rope(share=SHARE, default_share=0.25),
-    splits_width=True,
 )
 GPT_NEOX = Family(
     name="gpt_neox",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from foretell.config import ModelConfig
 from foretell.errors import ConfigError
@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 REQUIRED = ...  # the default of a field that must be present
 
 
-class Transform(Protocol):
-    """A declared difference between two weight formats."""
+class Transform:
+    """Base class of declared differences between two weight formats."""
 
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]: ...
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return list(shapes)
 
-    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]: ...
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
+        raise NotImplementedError
 
     def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
         """Convert from their format to ours; `shapes` are the shapes of the result."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Transform):
     """Several of our matrices are one of theirs, concatenated along the outputs: GPT-2's fused query, key and value."""
 
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
@@ -50,11 +52,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class SplitHeads:
+class SplitHeads(Split):
     """One matrix has query, key and value of the first head, then of the next: GPT-NeoX (Black et al. 2022)."""
-
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return Split().their_shapes(shapes)
 
     def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         import torch
@@ -68,7 +67,7 @@ class SplitHeads:
 
 
 @dataclass(frozen=True)
-class Transpose:
+class Transpose(Transform):
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
 
     def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
@@ -82,11 +81,8 @@ class Transpose:
 
 
 @dataclass(frozen=True)
-class Permute:
+class Permute(Transform):
     """They rotate pairs (2i, 2i+1) of each head, we rotate (i, i + E/2): the format of Llama's original release."""
-
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return list(shapes)
 
     def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         return [self._regrouped(tensor, (-1, 2, config.head_width // 2)) for tensor in tensors]
@@ -100,15 +96,12 @@ class Permute:
 
 
 @dataclass(frozen=True)
-class PermuteRotated:
+class PermuteRotated(Transform):
     """They rotate pairs (i, i + R/2) of the first R elements of each head, we rotate (i, i + E/2) for i below R/2.
 
     The order of a head's elements does not matter as long as query and key have the same. A third tensor, of the value,
     is unchanged.
     """
-
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return list(shapes)
 
     def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         R, rest = config.rotary_width // 2, (config.head_width - config.rotary_width) // 2

@@ -29,10 +29,9 @@ from foretell.finetuning.kind import Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution
-from foretell.insight.attribution.shapley import Masks, Numbers
+from foretell.insight.attribution.shapley import Masks, Numbers, WordEffects
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
-    WordEffects,
     WordRow,
     joined_to_fit,
     largest_in_order,

@@ -20,8 +20,8 @@ import torch
 from foretell.errors import UsageError
 from foretell.forecasting.forecaster import Forecaster, Prompt
 from foretell.forecasting.series import Series
-from foretell.insight.attribution.shapley import Masks
-from foretell.insight.attribution.word_effects import PASSES, WordEffects, word_effects
+from foretell.insight.attribution.shapley import Masks, WordEffects
+from foretell.insight.attribution.word_effects import PASSES, word_effects
 from foretell.language_model import LanguageModel
 from foretell.text import id_tokenizer
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, signed

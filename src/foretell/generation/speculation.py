@@ -8,7 +8,6 @@ instead of a rejection rule).
 from __future__ import annotations
 
 from array import array
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,19 +21,25 @@ from foretell.model.kernels.fast_decoder import with_fast_kernels
 LONGEST_MATCH = 3  # tokens
 
 
-class Proposer(Protocol):
-    """Guesses the next tokens of sequences."""
+class Proposer:
+    """Base class of guesses of the next tokens of sequences, at most `num_tokens` at once."""
+
+    num_tokens: int
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
         """At most rooms[b] next ids of each sequence; an empty list without a guess."""
-        ...
+        pairs = zip(sequences, rooms, strict=True)
+        return [self.guess(sequence, min(room, self.num_tokens)) for sequence, room in pairs]
+
+    def guess(self, sequence: Sequence, room: int) -> list[int]:
+        """At most `room` next ids of a sequence."""
+        raise NotImplementedError
 
     def release(self, sequence: Sequence) -> None:
         """Free the state of a sequence that has ended."""
-        ...
 
 
-class PromptLookup:
+class PromptLookup(Proposer):
     """The tokens that followed the last tokens when they occurred before (Saxena 2023, prompt lookup decoding).
 
     Good for texts that repeat themselves or their prompt: code, summaries, corrections.
@@ -43,17 +48,9 @@ class PromptLookup:
     def __init__(self, num_tokens: int = 8):
         self.num_tokens = num_tokens
 
-    def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
+    def guess(self, sequence: Sequence, room: int) -> list[int]:
         """The continuation of the latest earlier occurrence of the longest possible ending."""
-        return [
-            self._continuation(sequence.visible, min(room, self.num_tokens))
-            for sequence, room in zip(sequences, rooms, strict=True)
-        ]
-
-    def release(self, sequence: Sequence) -> None:
-        """There is no state."""
-
-    def _continuation(self, ids: list[int], room: int) -> list[int]:
+        ids = sequence.visible
         for length in range(min(LONGEST_MATCH, len(ids) - 1), 0, -1):
             start = last_occurrence(ids[:-1], ids[-length:])
             if start is not None:
@@ -70,7 +67,7 @@ def last_occurrence(ids: list[int], pattern: list[int]) -> int | None:
     return offset // 8 if offset >= 0 else None
 
 
-class DraftModel:
+class DraftModel(Proposer):
     """A smaller model with the same vocabulary, which guesses with the sampler and the draws of each sequence.
 
     It reads one sequence at a time, so it is faster than no guesses only for one or a few sequences.
@@ -81,17 +78,11 @@ class DraftModel:
         self.decoder = with_fast_kernels(decoder)
         self._read: WeakKeyDictionary[Sequence, tuple[KVCache, list[int]]] = WeakKeyDictionary()
 
-    def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
-        return [
-            self._continue(sequence, min(room, self.num_tokens))
-            for sequence, room in zip(sequences, rooms, strict=True)
-        ]
-
     def release(self, sequence: Sequence) -> None:
         self._read.pop(sequence, None)
 
     @torch.inference_mode()
-    def _continue(self, sequence: Sequence, room: int) -> list[int]:
+    def guess(self, sequence: Sequence, room: int) -> list[int]:
         limit = self.decoder.config.context_length
         room = min(room, limit - sequence.num_visible)
         if room < 1:

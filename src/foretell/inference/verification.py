@@ -16,6 +16,7 @@ from foretell.generation.filters import Prefix, Prefixes
 from foretell.generation.logit_digests import logits_digest, merkle_root
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Rules, Sequence
+from foretell.generation.speculation import Proposer
 from foretell.inference.answer_receipt import AnswerReceipt, identity_of, json_digest, this_machine
 from foretell.inference.continuation import Continuation
 from foretell.language_model import LanguageModel
@@ -23,7 +24,6 @@ from foretell.text import StopStrings
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted
 from foretell.typesetting.html import Shown
 
-TOKENS_AT_ONCE = 256  # of the answer, in one pass
 # Logits of two machines may differ by this. Measured with and without numba: 8e-6 in float32, 0.06 in bfloat16
 TOLERANCES = {"float32": 1e-3, "float64": 1e-3}
 TOLERANCE = 0.25  # of shorter formats
@@ -166,8 +166,10 @@ def impossible(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
     return findings
 
 
-class Replay:
+class Replay(Proposer):
     """Computes an answer again: a chooser of its tokens, and a proposer that lets several be read in one pass."""
+
+    num_tokens = 256  # of the answer, in one pass
 
     def __init__(self, model: LanguageModel, receipt: AnswerReceipt, positions: set[int], are_bits_comparable: bool):
         self.model, self.receipt, self.positions = model, receipt, positions
@@ -253,14 +255,7 @@ class Replay:
 
     # ------------------------------------------------------------------ as a proposer
 
-    def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
+    def guess(self, sequence: Sequence, room: int) -> list[int]:
         """The next tokens of the receipt, except the last, which is chosen."""
-        guesses = []
-        for sequence, room in zip(sequences, rooms, strict=True):
-            count = len(sequence.generated)
-            end = min(count + min(room, TOKENS_AT_ONCE), len(self.receipt.tokens) - 1)
-            guesses.append(list(self.receipt.tokens[count:end]))
-        return guesses
-
-    def release(self, sequence: Sequence) -> None:
-        """There is no state."""
+        count = len(sequence.generated)
+        return list(self.receipt.tokens[count : min(count + room, len(self.receipt.tokens) - 1)])

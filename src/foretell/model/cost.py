@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from foretell.config import ModelConfig
-from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.structure import model_structure
 from foretell.weight_shapes import count_parameters
@@ -15,17 +12,12 @@ def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:
     """Bytes that a forward pass keeps for the backward pass, per token of a full context, at least.
 
     matmul_bytes: of an element in the precision of matrix products. `model/structure.py` counts the tensors that the
-    modules declare, 0.5 to 1 of the bytes of a real pass (tests/model/test_structure.py).
+    modules declare, 0.5 to 1 of the bytes of a real pass (tests/model/test_structure.py). The bytes grow by the same
+    amount with every layer, so decoders of one and two layers without weights are counted.
     """
-    return extrapolated(
-        config, lambda decoder: model_structure(decoder).saved_bytes_per_token(config.context_length, matmul_bytes)
-    )
-
-
-def extrapolated(config: ModelConfig, count: Callable[[Decoder], int]) -> int:
-    """A count that grows by the same amount with every layer, from decoders of one and two layers without weights."""
-    shallow = [count(empty_decoder(config.replaced(num_layers=layers, window=None))) for layers in (1, 2)]
-    return shallow[0] + (config.num_layers - 1) * (shallow[1] - shallow[0])
+    shallow = [empty_decoder(config.replaced(num_layers=layers, window=None)) for layers in (1, 2)]
+    counts = [model_structure(each).saved_bytes_per_token(config.context_length, matmul_bytes) for each in shallow]
+    return counts[0] + (config.num_layers - 1) * (counts[1] - counts[0])
 
 
 def training_flops_per_token(config: ModelConfig) -> int:

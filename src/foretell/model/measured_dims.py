@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from torch.func import functional_call
 
 from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
+from foretell.model.surgery import copy_with_own_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -63,24 +61,9 @@ def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[i
         return hook
 
     state = {path: tensor.to("meta") for path, tensor in (*decoder.named_parameters(), *decoder.named_buffers())}
-    with without_hooks(decoder), torch.no_grad():
-        for path, module in decoder.named_modules():
-            module.register_forward_hook(remember(path))
-        functional_call(decoder, state, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
+    copied = copy_with_own_hooks(decoder)  # not the hooks of a trace
+    for path, module in copied.named_modules():
+        module.register_forward_hook(remember(path))
+    with torch.no_grad():
+        functional_call(copied, state, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
     return shapes
-
-
-@contextmanager
-def without_hooks(model: nn.Module) -> Generator[None]:
-    """Suspend all forward hooks of a model (a trace's, for example) inside the block, and drop those added in it.
-
-    torch has no public way to do this.
-    """
-    hooks = [(module, module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
-    try:
-        for module, _, _ in hooks:
-            module._forward_pre_hooks, module._forward_hooks = OrderedDict(), OrderedDict()
-        yield
-    finally:
-        for module, before, after in hooks:
-            module._forward_pre_hooks, module._forward_hooks = before, after

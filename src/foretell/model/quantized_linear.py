@@ -8,7 +8,7 @@ changes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, get_args
 
@@ -41,6 +41,7 @@ class QuantizedMatrix(nn.Module):
     """A matrix (O, I) stored as integers with scales. Subclasses define the scheme."""
 
     scheme: ClassVar[Scheme]
+    quantize: ClassVar[Callable[[Tensor, int], dict[str, Tensor]]]  # a matrix (O, I) in groups, rounded to the nearest
     integers: Tensor
     scales: Tensor  # (O, I/group)
 
@@ -52,17 +53,10 @@ class QuantizedMatrix(nn.Module):
     @classmethod
     def buffers_of(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
         """The buffers of a matrix; on the meta device empty ones, where rounding GPT-2 to int4 takes five seconds."""
-        return (cls.empty if weight.is_meta else cls.quantize)(weight, group)
-
-    @classmethod
-    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """Weights rounded to the nearest."""
-        raise NotImplementedError
-
-    @classmethod
-    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The shapes and types of `quantize`."""
-        raise NotImplementedError
+        if not weight.is_meta:
+            return cls.quantize(weight, group)
+        row = cls.quantize(weight.new_zeros(1, weight.shape[1], device="cpu"), group)
+        return {name: weight.new_empty(len(weight), part.shape[1], dtype=part.dtype) for name, part in row.items()}
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows (..., I), rounded once to a dtype."""
@@ -104,18 +98,7 @@ class Int8Matrix(QuantizedMatrix):
     """Integers from -127 to 127, (O, I)."""
 
     scheme = "int8"
-
-    @classmethod
-    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        return quantize_int8(weight, group)
-
-    @classmethod
-    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        outputs, inputs = weight.shape
-        return {
-            "integers": weight.new_empty(outputs, inputs, dtype=torch.int8),
-            "scales": weight.new_empty(outputs, inputs // group),
-        }
+    quantize = staticmethod(quantize_int8)
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         exact = dtype if dtype == SCALE_DTYPE else torch.float32
@@ -133,21 +116,8 @@ class Int4Matrix(QuantizedMatrix):
     """Integers from 0 to 15, two in a byte, (O, I/2), and the minimum of each group."""
 
     scheme = "int4"
+    quantize = staticmethod(quantize_int4)
     minima: Tensor  # (O, I/group)
-
-    @classmethod
-    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        return quantize_int4(weight, group)
-
-    @classmethod
-    def empty(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        outputs, inputs = weight.shape
-        scales, minima = (weight.new_empty(outputs, inputs // group) for _ in range(2))
-        return {
-            "integers": weight.new_empty(outputs, inputs // 2, dtype=torch.uint8),
-            "scales": scales,
-            "minima": minima,
-        }
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         return dequantize_int4(self.integers[index], self.scales[index], self.minima[index]).to(dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
@@ -28,19 +27,14 @@ SAFE_HEADERS = (
 )
 
 
-@dataclass(frozen=True)
-class AccessRules:
-    """keys: any of them opens all routes; none: no key is asked for. is_local: bound to this machine alone."""
-
-    keys: Sequence[bytes] = ()
-    is_local: bool = True
-
-
 class Access:
-    """ASGI middleware. A refusal is an answer in OpenAI's shape; so is every error of the routes."""
+    """ASGI middleware. A refusal is an answer in OpenAI's shape; so is every error of the routes.
 
-    def __init__(self, app: Router, server: Server, rules: AccessRules):
-        self.app, self.server, self.rules = app, server, rules
+    keys: any of them opens all routes; none: no key is asked for. is_local: bound to this machine alone.
+    """
+
+    def __init__(self, app: Router, server: Server, keys: Sequence[bytes], is_local: bool):
+        self.app, self.server, self.keys, self.is_local = app, server, keys, is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,19 +93,19 @@ class Access:
     def _check_host(self, headers: Headers) -> None:
         """No page of another site may reach a local server: not by a name that it points here, not by a script."""
         host = headers.get("host", "")
-        if self.rules.is_local and split_address(f"//{host}").hostname not in LOOPBACK:
+        if self.is_local and split_address(f"//{host}").hostname not in LOOPBACK:
             raise ApiError(400, "the Host header must be localhost, 127.0.0.1 or [::1]")
         origins = headers.getlist("origin")
         if any(split_address(origin).netloc != host for origin in origins):
             raise ApiError(403, "requests from pages of other sites are refused")
 
     def _check_key(self, headers: Headers) -> str:
-        if not self.rules.keys:
+        if not self.keys:
             return ""
         given = headers.getlist("authorization")
         scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
         offered = key.encode("utf-8", "surrogateescape")
-        matches = [hmac.compare_digest(offered, known) for known in self.rules.keys]
+        matches = [hmac.compare_digest(offered, known) for known in self.keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401, "the key is missing or wrong; send it as Authorization: Bearer KEY", code="invalid_api_key"

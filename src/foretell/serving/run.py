@@ -1,4 +1,4 @@
-"""`run`: a server until SIGTERM or Ctrl-C: bind, warm up, answer, drain."""
+"""`Run`: a server until SIGTERM or Ctrl-C: bind, warm up, answer, drain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import logging
 import queue
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from logging.handlers import QueueHandler
+from collections.abc import Callable, Iterator, Sequence
+from logging.handlers import QueueHandler, QueueListener
 
 import uvicorn
 from starlette.routing import Route, Router
@@ -21,7 +20,7 @@ from starlette.types import ASGIApp
 
 from foretell.errors import OutputError
 from foretell.model.kernels.fast_decoder import is_compiling
-from foretell.serving.access import Access, AccessRules
+from foretell.serving.access import Access
 from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
 from foretell.serving.explorer import Explorer, PageFile
@@ -47,7 +46,7 @@ LAG_SECONDS = 0.25  # how often the event loop's delay is measured
 logger = logging.getLogger(__name__)
 
 
-def make_app(server: Server, rules: AccessRules) -> ASGIApp:
+def make_app(server: Server, keys: Sequence[bytes], is_local: bool) -> ASGIApp:
     tasks: dict[str, ASGIApp] = {path: TaskEndpoint(server, path) for path in TASK_REQUESTS}
     status = Status(server)
     asked = {
@@ -79,7 +78,7 @@ def make_app(server: Server, rules: AccessRules) -> ASGIApp:
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in asked.items()]
     routes += [Route(path, function, methods=["GET"]) for path, function in read.items()]
     routes += [Route(f"/v1{path}", asked[path], methods=["POST"]) for path in ("/tokenize", "/detokenize")]
-    return Access(Router(routes, redirect_slashes=False), server, rules)
+    return Access(Router(routes, redirect_slashes=False), server, keys, is_local)
 
 
 class QuietServer(uvicorn.Server):
@@ -108,12 +107,6 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(server: Server, listener: socket.socket, rules: AccessRules, grace: float, started: Callable[[], None]) -> None:
-    """Answer requests until a signal ends the server; `started` is called when it is ready."""
-    with logged_apart():
-        asyncio.run(Run(server, listener, rules, grace, started).run())
-
-
 class DroppingHandler(QueueHandler):
     """Puts records into a queue, and drops those that do not fit."""
 
@@ -127,7 +120,7 @@ def logged_apart() -> Iterator[None]:
     """Write the log in a thread: a full pipe or a slow disk must not stop the event loop."""
     log, handlers = logging.getLogger("foretell"), logging.getLogger("foretell").handlers
     records: queue.Queue[logging.LogRecord] = queue.Queue(LOG_RECORDS)
-    threading.Thread(target=write_records, args=(records, handlers), name="log", daemon=True).start()
+    QueueListener(records, *handlers).start()  # stop() would wait for a full pipe; its thread is a daemon
     log.handlers = [DroppingHandler(records)]
     try:
         yield
@@ -135,23 +128,15 @@ def logged_apart() -> Iterator[None]:
         log.handlers = handlers
 
 
-# Not a QueueListener, whose end would wait for a full pipe
-def write_records(records: queue.Queue[logging.LogRecord], handlers: list[logging.Handler]) -> None:
-    while True:
-        record = records.get()
-        for handler in handlers:
-            handler.handle(record)
-
-
 class Run:
-    """One life of a server."""
+    """One life of a server: it answers requests until a signal ends it; `started` is called when it is ready."""
 
     def __init__(
-        self, server: Server, listener: socket.socket, rules: AccessRules, grace: float, started: Callable[[], None]
+        self, server: Server, app: ASGIApp, listener: socket.socket, grace: float, started: Callable[[], None]
     ):
         self.server, self.listener, self.grace, self.started = server, listener, grace, started
         config = uvicorn.Config(
-            make_app(server, rules),
+            app,
             http=refusing_connection(server.is_full),
             loop="asyncio",
             ws="none",
@@ -168,7 +153,11 @@ class Run:
         self.stopping = asyncio.Event()
         self.hurry = asyncio.Event()
 
-    async def run(self) -> None:
+    def run(self) -> None:
+        with logged_apart():
+            asyncio.run(self._run())
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple
 
 from starlette.requests import Request as HttpRequest
@@ -32,19 +31,14 @@ MOST_BYTES_READ = 256 * 2**20  # of bodies that are read at the same time
 INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the event loop, in about a millisecond
 
 
-@dataclass(frozen=True)
-class Limits:
-    """requests: that are read or wait at once; further ones get status 429. strict_fields: refuse unknown fields."""
-
-    requests: int = 256
-    strict_fields: bool = False
-
-
 class Server:
-    """The models, their thread, workers, and the count of requests."""
+    """The models, their thread, workers, and the count of requests.
 
-    def __init__(self, models: ServedModels, limits: Limits):
-        self.models, self.limits = models, limits
+    max_requests: that are read or wait at once; further ones get status 429. strict_fields: refuse unknown fields.
+    """
+
+    def __init__(self, models: ServedModels, max_requests: int, strict_fields: bool):
+        self.models, self.max_requests, self.strict_fields = models, max_requests, strict_fields
         self.engine = EngineThread(served.scheduler for served in models)
         self.num_requests, self.num_bytes_read, self.loop_lag = 0, 0, 0.0
         self.is_ready = self.is_draining = False
@@ -61,7 +55,7 @@ class Server:
             self.num_requests -= 1
 
     def is_full(self) -> bool:
-        return self.num_requests >= self.limits.requests
+        return self.num_requests >= self.max_requests
 
     def _check_room(self) -> None:
         if self.is_full():
@@ -98,7 +92,7 @@ class Server:
         unknown = request.unknown_fields()
         if not unknown:
             return {}
-        if self.limits.strict_fields:
+        if self.strict_fields:
             raise ApiError(400, f"unknown field {unknown[0][:80]!r}", unknown[0][:80], "unknown_field")
         names = ", ".join(name[:80] if name[:80].isidentifier() and name.isascii() else "?" for name in unknown[:10])
         return {"x-foretell-ignored": names}  # identifiers alone: a name must not write headers

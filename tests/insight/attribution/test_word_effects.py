@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.shapley import Masks, Numbers
+from foretell.insight.attribution.shapley import Masks, Numbers, WordEffects
 from foretell.insight.attribution.word_effects import (
-    WordEffects,
     WordRow,
     joined_to_fit,
     largest_in_order,

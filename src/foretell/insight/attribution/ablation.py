@@ -136,9 +136,7 @@ class Ablation(Shown):
         return DocumentSection(f"{token} without a part of the model", parts)
 
     def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        del values["where"]
-        return values
+        return {name: value for name, value in asdict(self).items() if name != "where"}
 
 
 @torch.inference_mode()

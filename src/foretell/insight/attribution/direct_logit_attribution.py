@@ -80,9 +80,7 @@ class DirectLogitAttribution(Shown):
         return DocumentSection(title, [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
 
     def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        del values["where"]
-        return values
+        return {name: value for name, value in asdict(self).items() if name != "where"}
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ of such a pair is exact for a sum of effects of single players and of two player
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import comb
 from typing import Any
 
@@ -26,32 +26,37 @@ from foretell.randomness import permutation, stream_key
 
 Numbers = NDArray[np.float64]
 Masks = NDArray[np.bool_]  # (N, P): for each of N subsets, which of the P players are in it
-ValueFunction = Callable[[Masks], NDArray[np.floating[Any]]]  # (N,), or (N, ...) for several numbers at once
+ValueFunction = Callable[[Masks], NDArray[np.floating[Any]]]  # (N,)
 
 FEWEST_PAIRS = 2  # a standard error needs two
 
 
-@dataclass(frozen=True, eq=False)
-class ShapleyValues:
-    """values: (P, ...), which add up to `full` - `empty` (...). standard_errors: (P, ...), zero if `exact`.
+@dataclass(frozen=True)
+class WordEffects:
+    """The effects of words, or of other players, and their standard errors, (P,).
 
-    evaluations: the number of subsets that the value function got. permutations: sampled orders, 0 if `exact`.
+    left out: full - the number without the word; passes has one for each word, and permutations is None. Shapley: they
+    add up to full - empty; permutations is 0 if all subsets of the words were evaluated, and errors are then zero.
     """
 
-    values: Numbers
-    standard_errors: Numbers
-    full: Numbers
-    empty: Numbers
-    evaluations: int
-    permutations: int
+    values: list[float]
+    errors: list[float]
+    full: float
+    empty: float | None
+    passes: int
+    permutations: int | None
 
     @property
-    def exact(self) -> bool:
-        """True if all subsets were evaluated."""
-        return self.permutations == 0
+    def method(self) -> str:
+        return "left out" if self.permutations is None else "Shapley"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the effects of single words."""
+        summary = {name: value for name, value in asdict(self).items() if name not in ("values", "errors")}
+        return {"method": self.method, **summary}
 
 
-def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0, unit: str = "part") -> ShapleyValues:
+def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0, unit: str = "part") -> WordEffects:
     """The Shapley values of `players` players from at most `budget` evaluations of subsets.
 
     Exact if the budget allows all 2**players subsets. `value` is called once with all subsets, and splits them as its
@@ -79,19 +84,19 @@ def most_players(budget: int, pairs: int = FEWEST_PAIRS) -> int:
     return max(budget.bit_length() - 1, 1 + (budget - 2) // (2 * pairs))
 
 
-def enumerated(value: ValueFunction, players: int) -> ShapleyValues:
+def enumerated(value: ValueFunction, players: int) -> WordEffects:
     """Exact values: the mean over all sizes, and over all subsets of each size, of what a player adds."""
     masks = (np.arange(2**players)[:, None] >> np.arange(players) & 1).astype(bool)  # (2**P, P)
-    numbers = np.asarray(value(masks), np.float64)  # (2**P, ...)
+    numbers = np.asarray(value(masks), np.float64)  # (2**P,)
     sizes = masks.sum(1)
     # The number of subsets of s of the other players is comb(P - 1, s); 1 / (P comb(P - 1, s)) is s! (P - s - 1)! / P!
     share = np.array([1 / (players * comb(players - 1, size)) for size in range(players)])
     weights = np.where(masks, share[sizes[:, None] - 1], -share[np.minimum(sizes, players - 1)][:, None])  # (2**P, P)
-    values = np.tensordot(weights.T, numbers, 1)  # (P, ...)
-    return ShapleyValues(values, np.zeros_like(values), numbers[-1], numbers[0], len(masks), 0)
+    values = np.tensordot(weights.T, numbers, 1)  # (P,)
+    return WordEffects(values.tolist(), [0.0] * players, float(numbers[-1]), float(numbers[0]), len(masks), 0)
 
 
-def sampled(value: ValueFunction, players: int, pairs: int, seed: int) -> ShapleyValues:
+def sampled(value: ValueFunction, players: int, pairs: int, seed: int) -> WordEffects:
     """Values from `pairs` random orders and their reverses, with the standard errors of the means over the pairs."""
     keys = (stream_key("shapley", seed, pair) for pair in range(pairs))
     forward = np.stack([permutation(key, players).numpy() for key in keys])  # (M, P)
@@ -100,10 +105,8 @@ def sampled(value: ValueFunction, players: int, pairs: int, seed: int) -> Shaple
     prefixes = ranks[:, None, :] < np.arange(1, players)[:, None]  # (2M, P-1, P): the first 1 to P-1 players
     masks = np.concatenate([[[False] * players, [True] * players], prefixes.reshape(-1, players)])
     numbers = np.asarray(value(masks), np.float64)
-    empty, full, rest = numbers[0], numbers[1], numbers[2:].reshape(len(orders), players - 1, *numbers.shape[1:])
-    first, last = (np.broadcast_to(end, (len(orders), 1, *end.shape)) for end in (empty, full))
-    added = np.diff(np.concatenate([first, rest, last], axis=1), axis=1)  # (2M, P, ...), in the order of each row
-    added = added[np.arange(len(orders))[:, None], ranks]  # by player
-    means = added.reshape(pairs, 2, *added.shape[1:]).mean(1)  # (M, P, ...)
+    empty, full, rest = numbers[0], numbers[1], numbers[2:].reshape(len(orders), players - 1)
+    added = np.diff(rest, axis=1, prepend=empty, append=full)  # (2M, P), in the order of each row
+    means = np.take_along_axis(added, ranks, 1).reshape(pairs, 2, players).mean(1)  # (M, P), by player
     errors = means.std(0, ddof=1) / np.sqrt(pairs)
-    return ShapleyValues(means.mean(0), errors, full, empty, len(masks), 2 * pairs)
+    return WordEffects(means.mean(0).tolist(), errors.tolist(), float(full), float(empty), len(masks), 2 * pairs)

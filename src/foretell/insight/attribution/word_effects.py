@@ -7,44 +7,18 @@ can make another one redundant or necessary. Shapley values (shapley.py) add up.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.shapley import ValueFunction, most_players, shapley_values
+from foretell.insight.attribution.shapley import ValueFunction, WordEffects, most_players, shapley_values
 from foretell.text.words import Word, spans_of
 from foretell.typesetting.document import Paragraph, Part, Table, bar, quoted, signed
 
 PASSES = 1000  # for Shapley values; a text of 36 words, 66 tokens, takes about two seconds with primer's size
 FEWEST_PAIRS = 8  # of random orders, for standard errors with some meaning; longer texts are divided into spans
 SHOWN = 64
-
-
-@dataclass(frozen=True)
-class WordEffects:
-    """The effects of words and their standard errors, (P,).
-
-    left out: full - the number without the word; passes has one for each word, and permutations is None. Shapley: they
-    add up to full - empty; permutations is 0 if all subsets of the words were evaluated, and errors are then zero.
-    """
-
-    values: list[float]
-    errors: list[float]
-    full: float
-    empty: float | None
-    passes: int
-    permutations: int | None
-
-    @property
-    def method(self) -> str:
-        return "left out" if self.permutations is None else "Shapley"
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the effects of single words."""
-        summary = {name: value for name, value in asdict(self).items() if name not in ("values", "errors")}
-        return {"method": self.method, **summary}
 
 
 def word_effects(
@@ -58,10 +32,7 @@ def word_effects(
         masks = np.concatenate([np.ones((1, count), bool), ~np.eye(count, dtype=bool)])
         full, *without = np.asarray(value(masks), np.float64).tolist()
         return WordEffects([full - each for each in without], [0.0] * count, full, None, len(masks), None)
-    shapley = shapley_values(value, count, passes, seed, unit)
-    values, errors = shapley.values.tolist(), shapley.standard_errors.tolist()
-    ends = float(shapley.full), float(shapley.empty)
-    return WordEffects(values, errors, *ends, shapley.evaluations, shapley.permutations)
+    return shapley_values(value, count, passes, seed, unit)
 
 
 def joined_to_fit(texts: Sequence[list[Word]], used: Collection[int], passes: int | None) -> list[list[Word]]:

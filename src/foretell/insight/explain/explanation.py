@@ -151,19 +151,19 @@ def explain_value(
     parsed = parse_address(address)
     if is_contribution(parsed.name):
         number = explain_contribution(model, text, outcomes, parsed)
-        return implied_explanation(parsed.name, number, model.dtype if WHOLE in parsed.name else torch.float64)
+        return make_explanation(parsed.name, number, model.dtype if WHOLE in parsed.name else torch.float64)
     if is_of_sampling(parsed.name):
         number = explain_sampling(record(model, text, []), parsed, levels)
-        return implied_explanation(parsed.name, number, torch.float64)
+        return make_explanation(parsed.name, number, torch.float64)
     if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
         number = explain_outcome(record(model, text, []), outcomes, parsed)
-        return implied_explanation(parsed.name, number, model.dtype)
+        return make_explanation(parsed.name, number, model.dtype, parsed.name not in (TASK_HEAD, TASK_WEIGHT))
     if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
         return explain_parameter(record(model, text, []), parsed)
     if is_of_neuron(structure, parsed.name):
         number = explain_neuron(model, text, parsed)
         is_norm = parsed.name.endswith(".vector_norm")
-        return implied_explanation(parsed.name, number, torch.float32 if is_norm else torch.float64)
+        return make_explanation(parsed.name, number, torch.float32 if is_norm else torch.float64)
     if (point := point_of(structure, parsed.name)) is not None:
         return explain_in_lens(model, text, parsed, point)
     values = {**implied_values(structure), **structure.values}
@@ -235,26 +235,16 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     scalar = TracedScalar(value, index)
     working = explain_scalar(recording, scalar)
     stored, dtype = stored_number(recording, scalar) or (working.value, torch.float64)
-    limits = torch.finfo(dtype)
-    return Explanation(
-        name=name,
-        index=index,
-        meaning=tuple(recording.meanings(name, index)),
-        steps=tuple(working.steps),
-        stored=stored,
-        dtype=dtype_name(dtype),
-        derived=value.is_derived,
-        recomputed=working.value,
-        # subnormal numbers have fewer digits, and many processors flush them to zero
-        rounding=ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0),
-    )
+    number = ImpliedNumber(index, tuple(recording.meanings(name, index)), stored, working)
+    return make_explanation(name, number, dtype, value.is_derived)
 
 
-def implied_explanation(name: str, number: ImpliedNumber, dtype: torch.dtype) -> Explanation:
-    """The explanation of a number of a task's head, or of a contribution."""
+def make_explanation(name: str, number: ImpliedNumber, dtype: torch.dtype, derived: bool = True) -> Explanation:
+    """The explanation of a number that is stored in a dtype, with the bound of its rounding."""
     index, meaning, stored, working = number
-    rounding = ROUNDING * torch.finfo(dtype).eps * working.scale
-    derived, steps = name not in (TASK_HEAD, TASK_WEIGHT), tuple(working.steps)
+    limits, steps = torch.finfo(dtype), tuple(working.steps)
+    # subnormal numbers have fewer digits, and many processors flush them to zero
+    rounding = ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0)
     return Explanation(name, index, meaning, steps, stored, dtype_name(dtype), derived, working.value, rounding)
 
 

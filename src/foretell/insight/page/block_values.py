@@ -11,8 +11,6 @@ from typing import Any
 
 from torch import nn
 
-from foretell.errors import UsageError
-from foretell.insight.attribution.stream_terms import StreamDecomposition, Term
 from foretell.insight.recording import UPDATES, stream_path, updates_of
 from foretell.model.decoder import Decoder
 from foretell.model.description import UNDECLARED
@@ -229,11 +227,3 @@ def neurons_of(decoder: Decoder, structure: Structure, layer: int) -> Neurons | 
         if reads_neurons and isinstance(down, nn.Linear | QuantizedLinear):
             return Neurons(values, output.reads, down, update.reads[1])
     return None
-
-
-def find_head_input(decoder: Decoder, structure: Structure) -> Term | None:
-    """The terms of the stream that the head reads; None for a model with modules that declare no terms."""
-    try:
-        return StreamDecomposition(decoder, structure).stream(*structure["head"].reads)
-    except UsageError:  # such a model has a page without contributions
-        return None

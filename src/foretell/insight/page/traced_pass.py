@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import OutputError, TokenizerError
+from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
-from foretell.insight.attribution.stream_terms import Term, head_weights
+from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights
 from foretell.insight.page.block_values import (
     BlockPart,
     BlockValue,
     Neurons,
     block_parts,
-    find_head_input,
     neurons_of,
     same_numbers,
 )
@@ -163,7 +162,10 @@ class PageModel:
     @cached_property
     def head_input(self) -> Term | None:
         """The terms of the stream that the head reads; None if a module does not declare its terms."""
-        return find_head_input(self.model.decoder, self.structure)
+        try:
+            return StreamDecomposition(self.model.decoder, self.structure).stream(*self.structure["head"].reads)
+        except UsageError:  # such a model has a page without contributions
+            return None
 
     @property
     def head_stream(self) -> Term:

@@ -7,14 +7,13 @@ block has the same operations in the same order as its modules; between these pl
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend, store_token
-from foretell.model.kernels.compiling import compiled, compiled_callback, inlined, merged
+from foretell.model.kernels.compiling import compiled, inlined, merged
 from foretell.model.kernels.matmul import multiply_part, read_rows
 from foretell.model.kernels.packing import MATRIX, padded_inputs, padded_outputs, prepare
 from foretell.model.kernels.threads import CALL, claim, finish, num_tasks, wait
@@ -98,11 +97,6 @@ class Scratch(NamedTuple):
     inner: int
     hidden: int
     prepared: int
-
-
-@cache
-def block_program() -> Any:
-    return compiled_callback(compute_blocks, 1)
 
 
 def compute_blocks(address):

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,7 @@ def start_threads() -> None:
 
 start_threads()
 CACHE = str(cache_folder())
+Program = Callable[[int], None]  # of the address of its arguments
 
 
 # Functions that are linked into their callers compile in half the time without wrappers for Python and cached files
@@ -196,6 +198,12 @@ def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
     signature = types.void(*[types.int64] * arguments)
     with cache_in_folder(), ended_by_sigterm():
         return cfunc(signature, cache=True, error_model="numpy")(function)
+
+
+@cache
+def compiled_program(program: Program) -> Any:
+    """Compile a program for `run_on_threads`, once per process."""
+    return compiled_callback(program, arguments=1)
 
 
 @contextmanager

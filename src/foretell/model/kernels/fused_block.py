@@ -23,7 +23,7 @@ from torch.nn.modules import module as all_modules
 from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
-from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, block_program
+from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, compute_blocks
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import (
     FAST,
@@ -139,7 +139,7 @@ class FusedWeights:
         sizes = (x.numel() * x.element_size(), len(blocks), records.ctypes.data)
         call = np.array((0, 0, 0, step.address, x.data_ptr(), out.data_ptr(), *sizes), BLOCKS)
         scratch = step.rows * max(block.per_row for block in blocks) + LINE
-        run_on_threads(block_program(), call, PHASES * len(blocks), scratch, self.is_padded)
+        run_on_threads(compute_blocks, call, PHASES * len(blocks), scratch, self.is_padded)
         outputs = out.unbind()
         step.outputs = dict(zip(blocks[1:], pairwise(outputs), strict=True))
         return outputs[0]

@@ -75,7 +75,7 @@ class Matmul:
             rows, places = padded_rows(count), (x.data_ptr() + first * x_row, out.data_ptr() + first * out_row)
             call = (0, 0, 0, self.address, *places, count, rows, x.dtype == torch.bfloat16)
             scratch = rows * scratch_per_row(matrix) + LINE
-            run_on_threads(linear_program(), np.array(call, LINEAR), 2, scratch, self.is_padded)
+            run_on_threads(compute_linear, np.array(call, LINEAR), 2, scratch, self.is_padded)
         return out
 
 
@@ -170,13 +170,7 @@ matrix_at, linear_call_at = v.record_at(MATRIX), v.record_at(LINEAR)
 call_kernel = v.callback(KERNEL_ARGUMENTS)
 
 
-@cache
-def linear_program() -> Any:
-    """The compiled program of one linear layer."""
-    return compiled_callback(linear, 1)
-
-
-def linear(address):
+def compute_linear(address):
     """x W' + b, from rows at an address to rows at an address."""
     call = linear_call_at(address)
     threads, counters, M, rows, is_narrow = call.threads, call.counters, call.M, call.rows, call.is_narrow != 0

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from foretell.model.kernels import vectors as v
-from foretell.model.kernels.compiling import compiled_callback, inlined
+from foretell.model.kernels.compiling import inlined
 from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import exponential
 
@@ -29,13 +26,8 @@ def softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> Tensor:
     largest, target = largest.contiguous(), target.contiguous()
     addresses = (tensor.data_ptr() for tensor in (largest, target, sums))
     call = (0, 0, 0, logits.data_ptr(), logits.stride(0), n, V, *addresses)
-    run_on_threads(softmax_program(), np.array(call, ROWS), 1, 0, False)
+    run_on_threads(sum_rows, np.array(call, ROWS), 1, 0, False)
     return sums
-
-
-@cache
-def softmax_program() -> Any:
-    return compiled_callback(sum_rows, 1)
 
 
 # --- compiled code ---------------------------------------------------------------------------------------------------

@@ -7,9 +7,6 @@ processor, and agreed on one of AMD, for which MKL has one path.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,7 +16,6 @@ from foretell.activations import SameActivation, activation_name
 from foretell.model.attention import SDPAttention
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend
-from foretell.model.kernels.compiling import compiled_callback
 from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS, activate
 from foretell.model.mask import Mask
@@ -63,7 +59,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, counts: Tensor) -> Tensor:
     out, counts = torch.empty_like(queries), counts.contiguous()  # (T, H, E)
     addresses = (tensor.data_ptr() for tensor in (queries, out, keys, values, table, counts))
     call = (0, 0, 0, *addresses, T, H, G, E, keys[0].numel(), query.dtype == torch.bfloat16)
-    run_on_threads(attention_program(), np.array(call, ATTENTION), 1, 0, False, H * T * S * E < SMALL)
+    run_on_threads(attend_all, np.array(call, ATTENTION), 1, 0, False, H * T * S * E < SMALL)
     return out.transpose(0, 1).to(query.dtype)
 
 
@@ -92,21 +88,11 @@ def activated(x: Tensor, name: str) -> Tensor:
     numbers = F.pad(x.flatten(), (0, missing)) if missing else x.contiguous()
     out = torch.empty_like(numbers)
     call = (0, 0, 0, numbers.data_ptr(), out.data_ptr(), out.numel(), ACTIVATIONS[name], x.dtype == torch.bfloat16)
-    run_on_threads(activation_program(), np.array(call, ACTIVATION), 1, 0, False, x.numel() <= AT_ONCE)
+    run_on_threads(activate_all, np.array(call, ACTIVATION), 1, 0, False, x.numel() <= AT_ONCE)
     return out[: x.numel()].view_as(x) if missing else out
 
 
 # --- compiled code ---------------------------------------------------------------------------------------------------
-
-
-@cache
-def attention_program() -> Any:
-    return compiled_callback(attend_all, 1)
-
-
-@cache
-def activation_program() -> Any:
-    return compiled_callback(activate_all, 1)
 
 
 def attend_all(address):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,14 @@ from llvmlite import ir
 from numba import prange, set_num_threads
 
 from foretell.model.kernels import vectors as v
-from foretell.model.kernels.compiling import FEATURES, MAX_THREADS, compiled_parallel, inlined
+from foretell.model.kernels.compiling import (
+    FEATURES,
+    MAX_THREADS,
+    Program,
+    compiled_parallel,
+    compiled_program,
+    inlined,
+)
 
 KEPT = 2**24  # float32 numbers, 64 MiB: scratch memory of more is freed when a call needs much less
 LINE = 16  # float32 numbers of a cache line
@@ -57,24 +63,25 @@ SCRATCH = ThreadScratch()
 
 
 def run_on_threads(
-    program: Any, arguments: np.ndarray, phases: int, scratch: int, is_padded: bool, is_small: bool = False
+    program: Program, arguments: np.ndarray, phases: int, scratch: int, is_padded: bool, is_small: bool = False
 ) -> None:
-    """Run a compiled program on torch's number of threads, at most numba's; on one thread if it is small.
+    """Run a program on torch's number of threads, at most numba's; on one thread if it is small.
 
     arguments: a record that begins with the fields of CALL; the program gets its address. scratch: float32 numbers.
     is_padded: the program reads numbers that it does not write, which must be 0. Writing zeros into all scratch memory
     took 0.2 ms per call with 16 rows.
     """
+    callback = compiled_program(program)
     threads = 1 if is_small else min(torch.get_num_threads(), MAX_THREADS)
     counters = COUNTERS * phases * 2  # two float32 per counter
     memory = SCRATCH.take(counters + scratch, counters + scratch if is_padded else counters)
     arguments["threads"], arguments["counters"], arguments["scratch"] = threads, memory, memory + counters * 4
     if threads == 1:
-        program.ctypes(arguments.ctypes.data)
+        callback.ctypes(arguments.ctypes.data)
         return
     with RUNNING:
         SCRATCH.use(threads)
-        start(program.address, arguments.ctypes.data, threads)
+        start(callback.address, arguments.ctypes.data, threads)
 
 
 call_program = v.callback(1)

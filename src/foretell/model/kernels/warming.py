@@ -23,12 +23,12 @@ from torch import nn
 
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
-from foretell.model.kernels.block_program import block_program
+from foretell.model.kernels.block_program import compute_blocks
 from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
-from foretell.model.kernels.matmul import Unit, compiled_kernel, fastest_unit, linear_program, units_with
-from foretell.model.kernels.softmax_sums import softmax_program
-from foretell.model.kernels.strict_layers import activation_program, attention_program
+from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
+from foretell.model.kernels.softmax_sums import sum_rows
+from foretell.model.kernels.strict_layers import activate_all, attend_all
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
@@ -82,12 +82,12 @@ def compile_kernel(name: str) -> None:
 
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
-    LAYERS: linear_program,
-    BLOCKS: block_program,
+    LAYERS: partial(compiling.compiled_program, compute_linear),
+    BLOCKS: partial(compiling.compiled_program, compute_blocks),
     THREADS: partial(compiling.compile_now, threads.start, 3),
-    ACTIVATIONS: activation_program,
-    STRICT: attention_program,
-    SOFTMAX: softmax_program,
+    ACTIVATIONS: partial(compiling.compiled_program, activate_all),
+    STRICT: partial(compiling.compiled_program, attend_all),
+    SOFTMAX: partial(compiling.compiled_program, sum_rows),
 }
 
 
