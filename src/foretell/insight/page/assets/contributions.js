@@ -126,7 +126,7 @@ function headTable(data, choice, prefix, module, valueOf, largest) {
   };
   const choose = (layer, head) => {
     choice.set({ layer, head });
-    byId(id).querySelector(".chosen button").focus();
+    byId(id)?.querySelector(".chosen button").focus(); // none where a new pass is shown that has no contributions yet
   };
   const table = make("table", { class: "weights", id }, make("caption", { class: "sr" }, `Contributions of heads, ${module}`),
     tableHead(make("td", {}), ...Array.from({ length: heads }, (_, head) => heading(String(head)))),
