@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from foretell.config.model import ModelConfig
+from foretell.config.model import ModelConfig, Size
 from foretell.config.section import FOLLOWS, Section, raise_first, with_own_names
 from foretell.errors import ConfigError
 from foretell.files import JSON_LIMIT, read_bytes
@@ -22,8 +22,8 @@ class TokenizerConfig(Section):
     """The tokenizer to make from the training text."""
 
     kind: Literal["characters", "words", "bytes", "bpe"] = Field("bpe", description="what a token is")
-    vocab_size: int | None = Field(
-        None, gt=0, le=2**24, description="number of entries, for bpe and words; none: chosen from the amount of text"
+    vocab_size: Size | None = Field(
+        None, description="number of entries, for bpe and words; none: chosen from the amount of text"
     )
     split: Literal["gpt2", "qwen2"] | None = Field(
         None, description="how bpe cuts text into words before merging; none: qwen2"

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from foretell.config import Section, make_section
+from foretell.config import Section, Size, make_section
 from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
 
@@ -33,7 +33,7 @@ LEAST_GAIN = 0.02  # of the error: with less, a forecast stays the model's alone
 class Combination(Section):
     """The share of a forecast that repeats the last `season` values."""
 
-    season: int = Field(gt=0, le=2**24)
+    season: Size
     share: float = Field(gt=0, le=1)
     error: float  # on held-out values, in standard deviations of the values before them
     model_error: float  # there, of the model alone

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from foretell.config import Section, make_section
+from foretell.config import Section, Size, make_section
 from foretell.files import write_json
 from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
@@ -229,5 +229,5 @@ class SavedCodecConfig(CodecConfig):
     """The entry of the codec in config.json."""
 
     horizon: int | None = Field(gt=0)
-    season: int | None = Field(1, gt=0, le=2**24)
+    season: Size | None = 1
     format: SeriesFormat = DETECT
