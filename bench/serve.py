@@ -12,12 +12,14 @@ which all clients have the first 240. The scheduler alone reads prompts in the s
 one ends. cpu: processor time of the server per token, which other programs on the machine change little. fair: the
 shortest time of a request over the longest. watch: 4 of 16 clients also ask for the output of one block, in ratio to
 none asking. The clients run in this process and share the processor with the programs; client is their processor time
-per token.
+per token. Each request has its own connection; kept: the time of an answer of one token on a connection that one client
+keeps, as clients of OpenAI do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import random
 import re
@@ -51,6 +53,7 @@ from foretell.serving.models import STEP_SECONDS
 
 DTYPE = "bfloat16"
 NEW_TOKENS = 120  # with the longest prompt, they fit the context
+KEPT, SHORT = 30, 32  # answers on a kept connection, and tokens of their prompts
 WATCHED = {"look": {"values": ["trunk.blocks.6"], "tokens": "new"}}
 STARTING_SECONDS = 300
 DATA = b"data: {"  # begins an event of a stream
@@ -231,7 +234,7 @@ def convert(model: Path, target: Path, kind: str, dtype: str) -> Path:
 
 def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None]) -> dict[str, Any]:
     """The times of every load and program, and of the scheduler alone."""
-    results: dict[str, Any] = {"loads": [], "watch": None}
+    results: dict[str, Any] = {"loads": [], "watch": None, "kept": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model = save_model(Path(folder))
         programs = start_programs(model, peers, stack)
@@ -248,8 +251,25 @@ def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None]) -> di
                 found["scheduler"].append(alone(scheduler, load, load.prompts(words, draw)))
             measured = {name: values[num_unmeasured:] for name, values in found.items()}
             results["loads"].append({"load": vars(load), **measured})
+        results["kept"] = {name: measure_kept(program, words, draw) for name, program in programs.items()}
         results["watch"] = measure_watching(programs["foretell"], words, rounds, draw)
     return results
+
+
+def measure_kept(program: Program, words: list[int], draw: random.Random) -> list[float]:
+    """Seconds of answers of one token, one after the other on the same connection."""
+    connection, seconds = http.client.HTTPConnection("127.0.0.1", program.port), []
+    for _ in range(KEPT + 1):
+        ids = draw.choices(words, k=SHORT)
+        body = {"prompt": program.decode(ids) if program.decode else ids, "max_tokens": 1, **program.fields}
+        started = time.perf_counter()
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200
+        seconds.append(time.perf_counter() - started)
+    connection.close()
+    return seconds[1:]
 
 
 def measure_watching(program: Program, words: list[int], rounds: int, draw: random.Random) -> list[float]:
@@ -283,7 +303,8 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
             }
             row["of_scheduler"] = row["tokens_per_second"] / alone_rate
             rows.append({**row, "cpu_of_scheduler": row["cpu_ms"] / 1e3 / alone_cpu})
-    return {"loads": rows, "watch": vars(Spread.of(results["watch"]))}
+    kept = {name: 1e3 * float(np.median(seconds)) for name, seconds in results["kept"].items()}
+    return {"loads": rows, "watch": vars(Spread.of(results["watch"])), "kept_ms": kept}
 
 
 def main() -> None:
@@ -313,6 +334,8 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
             numbers = (f"{row[name]:,.{digits}f}" for name in names.values())
             table.add_row(*(str(row[name]) for name in place), row["program"], *numbers)
         console.print(table)
+    kept = ", ".join(f"{name} {milliseconds:.1f}" for name, milliseconds in report["kept_ms"].items())
+    console.print(f"one token after {SHORT} on a kept connection, ms: {kept}")
     watch = report["watch"]
     console.print(f"4 of 16 clients looking inside: {watch['median']:.2f} of the tokens/s without")
 
