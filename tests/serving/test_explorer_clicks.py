@@ -83,7 +83,8 @@ def test_clicks_on_the_live_page_execute_nothing(open_live):
         section.scroll_into_view_if_needed()
         settled(page)
     use_all(page, settled)
-    assert [line for line in complaints if "400" not in line] == []
+    expected = ("400", "too frequent calls to print()")  # refused requests, and Chromium's word about many clicks
+    assert [line for line in complaints if not any(words in line for words in expected)] == []
 
 
 def test_clicks_on_the_page_in_a_file_execute_nothing(folder, browser, tmp_path):
