@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.allocator import KEEPING, RETURNING, SERVING, freed_memory_kept, share_one_arena
+from foretell.allocator import KEEPING, ONE_ARENA, RETURNING, freed_memory_kept, share_one_arena
 
 
 class Allocator:
@@ -53,4 +53,4 @@ def test_an_allocator_that_the_user_chose_or_another_one_stays_as_it_is(
 
 def test_threads_of_a_server_share_one_arena(allocator: Allocator) -> None:
     share_one_arena()
-    assert allocator.options == list(SERVING.items())
+    assert allocator.options == list(ONE_ARENA.items())

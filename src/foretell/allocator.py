@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 KEEPING = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}
 RETURNING = {-3: 2**25, -1: 2**26, -2: 2**17}
-SERVING = {-8: 1, -3: 2**26, -1: 2**27}  # one heap, which keeps blocks of up to 64 MiB
+ONE_ARENA = {-8: 1}
 
 
 @contextmanager
@@ -40,10 +40,9 @@ def share_one_arena() -> None:
     """Let all threads that start from now on allocate from one heap, for a process that runs for weeks.
 
     By default each has a heap that the others cannot use, in which holes remain: docs/serving.md has the measurements.
-    The heap keeps freed blocks of the size of a lens's logits: new pages for each took an eighth of the lens's time.
     """
     if library := adjustable_library():
-        set_options(library, SERVING)
+        set_options(library, ONE_ARENA)
 
 
 def adjustable_library() -> ctypes.CDLL | None:

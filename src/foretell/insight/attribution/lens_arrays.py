@@ -14,7 +14,9 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.kernels.dispatch import ALIGNMENT
 from foretell.model.kernels.fast_decoder import WARMING, has_numba
 
-LOGITS_AT_ONCE = 2**24  # of a product with the head, 64 MiB in float32: 333 rows of GPT-2's vocabulary
+# Logits of a product with the head, 32 MiB in float32: 166 rows of GPT-2's vocabulary. The pages of a larger block are
+# new in each call, which takes as long as more rows save
+LOGITS_AT_ONCE = 2**23
 COLUMNS_AT_ONCE = 2**11  # tokens of a product with the head: more take up to a seventh longer with two threads
 REDUCED_AT_ONCE = 2**20  # logits, 4 MiB in float32: four passes over more take three times as long, outside the cache
 STRIDED_FROM = 2**13  # logits per row from which the top ones are looked for among the largest of each column
@@ -63,8 +65,9 @@ def read_lens(
     Nearly all of the time is the head's product; its logits are reduced while they are in the cache.
     """
     ids = torch.tensor([-1] * len(stream) if targets is None else targets, device=stream.device)
-    rows, reduced = (max(1, count // decoder.config.vocab_size) for count in (LOGITS_AT_ONCE, REDUCED_AT_ONCE))
-    parts, product = [], head_product(decoder, min(rows, len(stream)))
+    V = decoder.config.vocab_size
+    rows = -(-len(stream) // -(-len(stream) * V // LOGITS_AT_ONCE))  # of equal parts
+    parts, product, reduced = [], head_product(decoder, rows), max(1, REDUCED_AT_ONCE // V)
     sums_of = fastest_softmax_sums(len(stream) * vocab_size, decoder)
     for some, own in zip(stream.split(rows), ids.split(rows), strict=True):
         logits = product(decoder.trunk.norm(some))[:, :vocab_size]
