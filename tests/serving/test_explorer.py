@@ -204,6 +204,25 @@ def test_a_link_opens_the_same_state(open_live):
         assert opened.locator("#token-select").input_value() == "3"
 
 
+def test_the_url_has_the_key_that_is_shown_when_the_weights_of_a_layer_arrive(open_live):
+    page, _ = open_live(f"#text={TEXT}")
+    page.locator("#attention-section").scroll_into_view_if_needed()
+    settled(page)
+    page.locator("#layer-select").select_option("1")
+    settled(page)
+    shown = page.evaluate("import('/page/main.js').then(({ shown }) => String(shown.choice.key))")
+    assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('key')") == shown != "0"
+
+
+def test_an_emptied_text_is_empty_after_a_reload(open_live):
+    page, _ = open_live(f"#text={TEXT}")
+    page.locator("#text").fill("")
+    page.wait_for_selector("#trouble:not([hidden])")
+    page.reload()
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert page.locator("#text").input_value() == ""
+
+
 def test_back_returns_to_the_text_before_an_edit(open_live):
     page, complaints = open_live(f"#text={TEXT}")
     page.evaluate("Object.defineProperty(performance, 'now', { value: () => window.time ?? 0 })")

@@ -382,6 +382,17 @@ def test_a_second_text_is_kept_in_the_link_and_asks_for_no_pass(open_panels):
     assert asked == []
 
 
+def test_a_map_of_another_second_text_is_stale(open_panels):
+    page, _ = open_panels(link(second=OTHER))
+    click(page, "Compute the map")
+    is_stale = "document.querySelector('#patch-map').ariaBusy"
+    assert page.evaluate(is_stale) is None
+    for second, expected in (("A bird", "true"), (OTHER, None)):
+        page.locator("#second").fill(second)
+        page.locator("#second").blur()
+        assert page.evaluate(is_stale) == expected
+
+
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ export function makeChoice(data) {
   const listeners = [];
   const limits = { token: data.last, key: data.last, sourceToken: data.memory ? data.memory.tokens.length - 1 : 0, layer: data.shape.layers - 1, head: data.shape.heads - 1 };
   const choice = { token: data.last, key: 0, sourceToken: 0, layer: 0, head: 0, under: null };
-  const isGiven = { key: false, sourceToken: false }; // else it has the largest weight
+  const isGiven = choice.isGiven = { key: false, sourceToken: false }; // else it has the largest weight
   const largest = { key: strongest, sourceToken: strongestSource };
   const chooseLargest = () => {
     for (const [name, find] of Object.entries(largest)) if (!isGiven[name]) choice[name] = find(data, choice.layer, choice.head, choice.token);
@@ -63,9 +63,16 @@ const NAMES = ["token", "key", "layer", "head", "sourceToken"];
 
 export function followUrl(data, choice) {
   readChoice(data, choice);
+  const names = NAMES.filter((name) => data.memory || name !== "sourceToken");
   choice.listen((changed) => {
-    if (!changed.has("data") && NAMES.some((name) => changed.has(name))) write(choice, NAMES.filter((name) => data.memory || name !== "sourceToken"));
+    if (changed.has("data") ? isBehind(choice) : names.some((name) => changed.has(name))) write(choice, names);
   });
+}
+
+// The URL has a key that was written before the weights arrived, by which the key is chosen.
+function isBehind(choice) {
+  const given = new URLSearchParams(location.hash.slice(1));
+  return Object.entries(choice.isGiven).some(([name, isGiven]) => !isGiven && given.has(name) && given.get(name) !== String(choice[name]));
 }
 
 // What the URL lacks is as in a page that opens, of which a file may have a choice.

@@ -6,7 +6,7 @@ import { addressOf, four, named, opens, opensDifference, quoted, short } from ".
 import { shown } from "../main.js";
 import { addFoldedPanel, signed } from "./panels.js";
 import { ask } from "./server.js";
-import { addChange, busy, fetchSections, passFields, session } from "./session.js";
+import { addChange, busy, fetchSections, passFields, session, setStale } from "./session.js";
 
 const MOST_POSITIONS = 16; // of a map, unless the reader asks for more
 
@@ -16,7 +16,7 @@ const map = { key: "", problem: "", rows: [], positions: [], other: [], second: 
 const keyOf = ({ model, text, others, answer, appended }) => JSON.stringify([model, text, others, answer, appended]);
 
 export function makePatchMap() {
-  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => session.note({ second: second.value }) });
+  const second = make("textarea", { id: "second", rows: 2, spellcheck: "false", dir: "auto", onchange: () => { session.note({ second: second.value }); draw(); } });
   const number = (id, label) => [make("label", { for: id }, label), make("input", { type: "number", id, min: 0, step: 1 })];
   const panel = addFoldedPanel("patch", "Patch from a second text",
     hint("Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
@@ -83,6 +83,7 @@ async function compute() {
 
 function draw() {
   const { rows, positions, other, data, second, problem } = map;
+  setStale("patch", map.key && byId("second").value !== map.second);
   if (!map.key) return fill(byId("patch-map"), ...(problem ? [make("p", { class: "summary", role: "status" }, problem)] : []));
   const largest = Math.max(1e-9, ...rows.flatMap((row) => row.positions.map((cell) => Math.abs(cell.logprob_difference))));
   const cells = [];

@@ -146,7 +146,7 @@ function showParts(data) {
   document.documentElement.dataset.ready = "true";
 }
 
-const AWAITED = new Set(["changes", "compare"]); // their results come later
+const AWAITED = new Set(["changes", "compare", "patch"]); // their results come later, or are of another text
 
 function mount(id) {
   if (!shown.choice || mounted.has(id)) return;
@@ -284,7 +284,7 @@ function writeUrl(isNewEntry) {
   const values = new URLSearchParams(location.hash.slice(1));
   for (const [name, value] of Object.entries(session.state)) {
     const text = ENCODED.has(name) ? (value.length ? JSON.stringify(value) : "") : value;
-    if (text) values.set(name, text);
+    if (text || (name === "text" && !session.state.source)) values.set(name, text); // an empty text is not the first one
     else values.delete(name);
   }
   history[isNewEntry ? "pushState" : "replaceState"](null, "", `#${values}`);
