@@ -57,12 +57,12 @@ def test_encode_long_equals_encode_for_several_pieces(
 def test_long_texts_of_a_batch_are_encoded_in_pieces(trained: dict[str, Tokenizer], monkeypatch) -> None:
     lengths: list[int] = []
 
-    def groups(texts: Iterable[str]) -> Iterator[list[str]]:
+    def groups(texts: Iterable[str], *_: object) -> Iterator[list[str]]:
         for text in texts:
             lengths.append(len(text))
             yield [text]
 
-    monkeypatch.setattr("foretell.text.tokenizer._groups", groups)
+    monkeypatch.setattr("foretell.text.tokenizer.in_groups", groups)
     texts = ["the cat", "the cat " * 30_000, "", "a dog"]
     encoded = trained["bpe-gpt2"].encode_batch(texts)
     assert [ids.tolist() for ids in encoded] == [trained["bpe-gpt2"].encode(text) for text in texts]
