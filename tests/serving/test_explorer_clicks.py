@@ -22,7 +22,7 @@ from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
 from tests.serving.conftest import settled
 
-CLICKS = int(os.environ.get("FORETELL_CLICKS", "12"))
+CLICKS = int(os.environ.get("FORETELL_CLICKS", "25"))
 HOSTILE = [
     "<img src=x onerror=window.ran=1>",
     "</script><script>window.ran=1</script>",

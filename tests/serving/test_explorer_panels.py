@@ -263,6 +263,7 @@ def test_a_link_has_the_settings_of_sampling(open_panels):
             "The page uses temperature 2, no top_k.",
         ),
         ({"top_p": "0", "token": "99"}, "The page shows token 4. The link names top_p 0, which sampling does not"),
+        ({"change": "{}"}, "The link is damaged: its field “change” cannot be read."),
         ({"change": "[null]"}, "The link is damaged: its field “change” cannot be read."),
         ({"appended": "[33"}, "The link is damaged: its field “appended” cannot be read."),
     ],

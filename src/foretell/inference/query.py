@@ -29,6 +29,7 @@ from foretell.evaluation.perplexity import (
 )
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
+from foretell.text.tokenizer import in_groups
 from foretell.training.objective import Objective
 from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, percent, quoted
 from foretell.typesetting.html import Shown, ShownList
@@ -193,16 +194,15 @@ def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float
 def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) -> Iterator[list[float]]:
     """`embed` of the ids of each text, in order. Texts of about the same length are read together."""
     for first in range(0, len(texts), SORTED_AT_ONCE):
-        group = texts[first : first + SORTED_AT_ONCE]
-        order = sorted(range(len(group)), key=lambda index: len(group[index]))
+        group = range(first, min(first + SORTED_AT_ONCE, len(texts)))
+        order = sorted(group, key=lambda index: len(texts[index]))
         vectors: dict[int, list[float]] = {}
-        rows = max(1, TOKENS_AT_ONCE // len(group[order[-1]]))
-        for some in (order[start : start + rows] for start in range(0, len(order), rows)):
-            ids, lengths = pad([group[index] for index in some])  # no token sees the padding after it
+        for some in in_groups(order, lambda index: len(texts[index]), TOKENS_AT_ONCE):
+            ids, lengths = pad([texts[index] for index in some])  # no token sees the padding after it
             hidden = model.decoder.hidden(torch.from_numpy(ids).clamp(min=0).to(model.device)).float()  # (B, T, D)
             pairs = zip(some, hidden, lengths, strict=True)
             vectors |= {index: POOLINGS[pool](row[:length]).tolist() for index, row, length in pairs}
-        yield from (vectors[index] for index in range(len(group)))
+        yield from (vectors[index] for index in group)
 
 
 def evaluate(

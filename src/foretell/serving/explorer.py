@@ -40,7 +40,7 @@ class ExplorerRequest(PassRequest):
     sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
 
 
-AskedPass = dict[str, Any]  # the fields of a request that its pass depends on
+PassFields = dict[str, Any]  # the fields of a request that its pass depends on
 
 
 class KeptPass(NamedTuple):
@@ -64,14 +64,14 @@ class KeptPasses:
 
     def __init__(self) -> None:
         self._passes: list[KeptPass] = []  # the latest last
-        self._recorded: dict[str, tuple[AskedPass, TracedPass]] = {}  # by client, the latest last
+        self._recorded: dict[str, tuple[PassFields, TracedPass]] = {}  # by client, the latest last
 
-    def recorded(self, client: str, asked: AskedPass, values: list[str]) -> TracedPass | None:
+    def recorded(self, client: str, asked: PassFields, values: list[str]) -> TracedPass | None:
         """The last pass of this client, if it is the one asked for and has recorded these values."""
         last, traced = self._recorded.get(client, (None, None))
         return traced if traced is not None and last == asked and traced.has(values) else None
 
-    def keep_recorded(self, served: ServedModel, client: str, asked: AskedPass, traced: TracedPass) -> None:
+    def keep_recorded(self, served: ServedModel, client: str, asked: PassFields, traced: TracedPass) -> None:
         """Keep a pass that has recorded the stream; the earliest ones are dropped as in `keep`."""
         if not traced.has(point.name for point in served.page.points):
             return
