@@ -4,6 +4,7 @@
     python bench/serve.py --clients 1 4                     only the loads with these numbers of clients
     python bench/serve.py --llama-server FILE               with llama.cpp's server, built from its sources
     python bench/serve.py --transformers FILE               with `transformers serve`, of transformers[serving]
+    python bench/serve.py --device cuda                     on a GPU
     python bench/serve.py --quick                           1 and 16 clients, a short prompt: a minute
 
 Each client sends one request after the other and reads its stream. All programs have the same weights in bfloat16
@@ -207,10 +208,10 @@ def save_model(folder: Path) -> Path:
     return folder / "gpt2-shape"
 
 
-def start_programs(model: Path, peers: dict[str, Path | None], stack: ExitStack) -> dict[str, Program]:
+def start_programs(model: Path, peers: dict[str, Path | None], device: str, stack: ExitStack) -> dict[str, Program]:
     port, most = free_port(), max(load.clients for load in FULL)
-    command = [sys.executable, "-m", "foretell", "serve", str(model), "--dtype", DTYPE, "--port", str(port)]
-    process = stack.enter_context(running(command, port, "/ready"))
+    command = [sys.executable, "-m", "foretell", "serve", str(model), "--dtype", DTYPE, "--device", device]
+    process = stack.enter_context(running([*command, "--port", str(port)], port, "/ready"))
     programs = {"foretell": Program(port, process, {"ignore_eos": True})}
     if file := peers["llama-server"]:
         port, weights = free_port(), convert(model, model.with_suffix(".gguf"), "gguf", "f16")
@@ -219,7 +220,7 @@ def start_programs(model: Path, peers: dict[str, Path | None], stack: ExitStack)
         programs["llama-server"] = Program(port, process, {"ignore_eos": True})
     if file := peers["transformers"]:
         port, weights = free_port(), str(convert(model, model.with_name("transformers"), "huggingface", DTYPE))
-        command = [str(file), "serve", weights, "--dtype", DTYPE, "--device", "cpu", "--port", str(port)]
+        command = [str(file), "serve", weights, "--dtype", DTYPE, "--device", device, "--port", str(port)]
         process = stack.enter_context(running(command, port, "/health"))
         programs["transformers"] = Program(port, process, {"model": weights}, foretell.load(model).tokenizer.decode)
     return programs
@@ -232,13 +233,13 @@ def convert(model: Path, target: Path, kind: str, dtype: str) -> Path:
     return target
 
 
-def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None]) -> dict[str, Any]:
+def measure(loads: list[Load], rounds: int, peers: dict[str, Path | None], device: str) -> dict[str, Any]:
     """The times of every load and program, and of the scheduler alone."""
     results: dict[str, Any] = {"loads": [], "watch": None, "kept": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model = save_model(Path(folder))
-        programs = start_programs(model, peers, stack)
-        loaded = foretell.load(model, dtype=DTYPE)
+        programs = start_programs(model, peers, device, stack)
+        loaded = foretell.load(model, device=device, dtype=DTYPE)
         scheduler, draw = Scheduler(loaded.decoder, step_seconds=STEP_SECONDS), random.Random(1)
         words = [id for id in range(loaded.tokenizer.vocab_size) if WORD.fullmatch(loaded.tokenizer.bytes_of(id))]
         for number, load in enumerate(loads):
@@ -312,13 +313,14 @@ def main() -> None:
     parser = make_parser("A server under load.", "1 and 16 clients, a short prompt")
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's server")
     parser.add_argument("--transformers", type=Path, help="the command of transformers")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--clients", type=int, nargs="+", help="only loads with these numbers of clients")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each load (default: 3)")
     options = parser.parse_args()
     report = start_report("serve", "uvicorn", "starlette")
     loads = [load for load in (QUICK if options.quick else FULL) if load.clients in (options.clients or [load.clients])]
     peers = {"llama-server": options.llama_server, "transformers": options.transformers}
-    results = measure(loads, options.rounds, peers)
+    results = measure(loads, options.rounds, peers, options.device)
     print_report({**report, **summarise(results)}, print_tables, as_json=options.json)
 
 

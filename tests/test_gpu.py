@@ -19,7 +19,9 @@ from foretell.generation.engine import can_record
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
+from foretell.insight.replacement import without_heads
 from foretell.language_model import LanguageModel
+from tests.warm import Original
 
 GPU = "cuda"
 PROMPTS = ["The return value of", "If", "A class definition may be used to create an object", "for"]
@@ -211,3 +213,22 @@ def test_a_forecaster_and_a_translator(tmp_path: Path) -> None:
         assert_runs(*command, "--out", tmp_path / task)
     assert_runs("forecast", tmp_path / "forecast", tmp_path / "series.csv", "--horizon", 7, "--device", GPU)
     assert_runs("translate", tmp_path / "translate", "Tom is here.", "--device", GPU)
+
+
+def test_a_server_looks_inside_and_changes(on_cpu: LanguageModel, original: Original) -> None:
+    pytest.importorskip("starlette")
+    from tests.serving.conftest import start
+
+    block, core, prompt = "trunk.blocks.1", "trunk.blocks.0.attention.core", PROMPTS[2]
+    asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 20, "temperature": 0, "look": {"values": [block]}}
+    arguments = ("primer", "--device", GPU, "--dtype", "float32")
+    served = start(original, *arguments, program=("-m", "foretell"))
+    for changes in ([], [{"value": core, "heads": [1], "scale": 0}]):
+        answer = served.ask("/v1/completions", **asked, change=changes)
+        with foretell.Trace(on_cpu, block, replace={core: without_heads(1)} if changes else None) as trace:
+            expected = foretell.generate(on_cpu, prompt, max_tokens=20, temperature=0)
+        assert answer["choices"][0]["text"] == expected.text
+        [row] = answer["foretell"]["look"][0]["values"][block]
+        close(torch.tensor(row["values"]), torch.cat([call[0] for call in trace.calls(block)]))
+    assert served.stop() == 0
+    served.close()
