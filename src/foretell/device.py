@@ -15,6 +15,7 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
+CPU_INFO = Path("/proc/cpuinfo")
 # The variables that limit the instructions of oneDNN, which multiplies bfloat16 for torch, and values without bfloat16
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -87,18 +88,23 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     return False
 
 
+def is_amd() -> bool:
+    """True if AMD made the processor, as far as Linux or Windows tell."""
+    return "AuthenticAMD" in (system_text(CPU_INFO) or os.environ.get("PROCESSOR_IDENTIFIER", ""))
+
+
 def memory_of(device: torch.device) -> int:
     """Total memory of the device in bytes; for a CPU at most the limit of its container."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([installed, *(int(text) for text in map(read_limit, CONTAINER_LIMITS) if text.isdigit())])
+    return min([installed, *(int(text) for text in map(system_text, CONTAINER_LIMITS) if text.isdigit())])
 
 
-def read_limit(path: Path) -> str:
-    """The text of a container's limit: a number of bytes or `max`; empty if there is none."""
+def system_text(path: Path) -> str:
+    """The text of a file of the operating system; empty if there is none."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

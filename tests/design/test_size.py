@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        863,
+        869,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -129,7 +129,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3350,
+        3351,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -143,7 +143,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         6,
-        940,
+        989,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared; compiled activations for many rows; a pass that keeps its keys; "
         "compiled blocks with parallel parts; sums of softmax in one pass",

@@ -12,7 +12,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import ConfigError, UsageError
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import empty_decoder, make_decoder
-from foretell.model.kernels import float32_matmul
+from foretell.model.kernels import cpu_matmul
 from foretell.model.quantized_linear import (
     Int4Linear,
     Int8Linear,
@@ -69,7 +69,7 @@ def with_plain_layers(decoder: Decoder, changed: Decoder) -> Decoder:
     return plain
 
 
-@pytest.mark.parametrize("at_once", [float32_matmul.ELEMENTS_AT_ONCE, 50])
+@pytest.mark.parametrize("at_once", [cpu_matmul.ELEMENTS_AT_ONCE, 50])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("to", SCHEMES)
 def test_logits_equal_the_dequantised_weights(
@@ -77,7 +77,7 @@ def test_logits_equal_the_dequantised_weights(
 ) -> None:
     changed = quantized(decoder, to)
     plain = with_plain_layers(decoder, changed)
-    monkeypatch.setattr(float32_matmul, "ELEMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(cpu_matmul, "ELEMENTS_AT_ONCE", at_once)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     with torch.no_grad():
         logits = changed.to(dtype)(IDS)

@@ -19,7 +19,7 @@ import torch
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
-from foretell.device import memory_of, read_limit
+from foretell.device import memory_of, system_text
 from foretell.errors import (
     CheckpointError,
     ConfigError,
@@ -236,7 +236,7 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert memory_of(CPU) == 1_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert memory_of(CPU) > 2**28
-    assert read_limit(tmp_path / "missing") == ""
+    assert system_text(tmp_path / "missing") == ""
 
 
 @pytest.mark.parametrize(

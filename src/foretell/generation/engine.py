@@ -18,7 +18,7 @@ from foretell.device import memory_of, to_device
 from foretell.errors import UsageError
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder, logit_chunks
-from foretell.model.kernels.fast_decoder import in_fastest_dtype, is_compiling, is_in_shards, with_fast_kernels
+from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
 from foretell.model.paged_cache import (
     PADDING_BLOCK,
     POSITIONS_PER_BLOCK,
@@ -81,7 +81,7 @@ class Engine:
         decoder = sequences[0].decoder or self.decoder
         if decoder not in self._prepared:
             self._prepared[decoder] = None
-            return decoder if is_in_shards(decoder) else in_fastest_dtype(decoder)
+            return decoder
         if self._was_compiling and any(each.num_cached == 0 for each in sequences) and not is_compiling():
             self._prepared = dict.fromkeys(self._prepared)  # kernels that were missing may be there now
         form = self._prepared[decoder]

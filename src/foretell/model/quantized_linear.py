@@ -19,7 +19,8 @@ from foretell.config import QuantizationConfig, Scheme
 from foretell.device import check_name
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
-from foretell.model.kernels.float32_matmul import fastest_dtype, linear_in_parts
+from foretell.model.kernels.cpu_matmul import fastest_dtype, linear_in_parts
+from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantization import (
     SCALE_DTYPE,
     bits_per_weight,
@@ -229,7 +230,8 @@ def quantized_form(
 def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
     """The paths of the layers to quantise; a tied head and the token embedding are kept together."""
     modules = dict(decoder.named_modules())
-    paths = [path for path, module in modules.items() if type(module) is nn.Linear or isinstance(module, TiedHead)]
+    forms = {path: plain_form(type(module)) for path, module in modules.items()}
+    paths = [path for path, form in forms.items() if form is nn.Linear or issubclass(form, TiedHead)]
     kept = set(select(keep, [path for path in modules if path])) if keep else set()
     if isinstance(decoder.head, TiedHead) and kept & {TOKEN, HEAD}:
         kept |= {TOKEN, HEAD}

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.kernels.dispatch import ALIGNMENT
+from foretell.model.kernels.cpu_matmul import is_mkl_slow
+from foretell.model.kernels.dispatch import ALIGNMENT, plain_form
 from foretell.model.kernels.fast_decoder import WARMING, has_numba
 
 # Logits of a product with the head, 32 MiB in float32: 166 rows of GPT-2's vocabulary. The pages of a larger block are
@@ -84,7 +85,7 @@ def head_product(decoder: Decoder, rows: int) -> Callable[[Tensor], Tensor]:
     product takes two thirds of the time on a CPU.
     """
     head, V = decoder.head, decoder.config.vocab_size
-    if type(head) is not TiedHead or head.bias is not None or V % ALIGNMENT == 0:
+    if plain_form(type(head)) is not TiedHead or head.bias is not None or V % ALIGNMENT == 0 or is_mkl_slow():
         return head
     weight = head.weight
     if weight.dtype != torch.float32 or weight.device.type != "cpu":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import TiedHead
+from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.norm import RMSNorm
@@ -58,6 +59,8 @@ class KernelRule:
 
 RULES = (
     KernelRule(TiedHead, AlignedTiedHead, lambda use: use.is_training and use.device.type == "cuda"),
+    KernelRule(TiedHead, CPUTiedHead, lambda use: use.device.type == "cpu"),
+    KernelRule(nn.Linear, CPULinear, lambda use: use.device.type == "cpu"),
     KernelRule(RMSNorm, CPURMSNorm, lambda use: use.device.type == "cpu"),
     KernelRule(EagerAttention, DropoutAttention, lambda use: use.is_training and use.device.type == "cpu"),
     KernelRule(
@@ -84,14 +87,14 @@ def choose_kernels(model: nn.Module, use: Use) -> list[str]:
 
 def best_form(module: nn.Module, use: Use) -> nn.Module:
     """The layer itself, or another form of it that shares its weights."""
-    rule = REPLACEABLE[type(module)]
-    kind = rule.kernel if rule.suits(use) else rule.plain
+    plain = plain_form(type(module))
+    kind = next((rule.kernel for rule in RULES if rule.plain is plain and rule.suits(use)), plain)
     return module if type(module) is kind else recast(module, kind)
 
 
 def plain_form(kind: type[nn.Module]) -> type[nn.Module]:
     """The plain class that a kernel replaces; any other class is its own plain form."""
-    return REPLACEABLE[kind].plain if kind in REPLACEABLE else kind
+    return REPLACEABLE.get(kind, kind)
 
 
-REPLACEABLE = {kind: rule for rule in RULES for kind in (rule.plain, rule.kernel)}
+REPLACEABLE = {kind: rule.plain for rule in RULES for kind in (rule.plain, rule.kernel)}  # with the plain form of each

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.kernels.float32_matmul import Float32Linear, Float32TiedHead, is_bfloat16_slow, linear
+from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear
+from foretell.model.kernels.dispatch import plain_form
 from foretell.model.surgery import copy_with, recast
 from foretell.model.transformer import Transformer
 
@@ -52,13 +53,13 @@ def with_fast_kernels(
     if is_in_shards(decoder) or is_torch_compiled(decoder):
         return decoder
     if not is_worthwhile(decoder, max_tokens):
-        return in_fastest_dtype(decoder)
+        return decoder
     if not has_numba():
         tell_once(NOTE)
         return with_packed_weights(decoder)
     if not importlib.import_module(WARMING).are_ready(decoder, wait):
         return with_packed_weights(decoder)
-    fast = in_fastest_dtype(copy_with(decoder, fast_forms(decoder, max_rows, fuse)))
+    fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
     if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
         importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
     return fast
@@ -80,17 +81,6 @@ def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
 def is_torch_compiled(decoder: Decoder) -> bool:
     """True if torch.compile was applied to a module, whose compiled code a copy would not use."""
     return any(module._compiled_call_impl is not None for module in decoder.modules())
-
-
-FLOAT32: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Float32Linear, TiedHead: Float32TiedHead}
-
-
-def in_fastest_dtype(decoder: Decoder) -> Decoder:
-    """A copy whose products of many rows are in float32; itself where its dtype is fast. It shares the weights."""
-    if decoder.dtype != torch.bfloat16 or decoder.device.type != "cpu" or not is_bfloat16_slow():
-        return decoder
-    layers = {path: layer for path, layer in decoder.named_modules() if type(layer) in FLOAT32}
-    return copy_with(decoder, {path: recast(layer, FLOAT32[type(layer)]) for path, layer in layers.items()})
 
 
 @cache
@@ -145,7 +135,7 @@ class PackedWeight:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
 
 
-class PackedLinear(Float32Linear):
+class PackedLinear(CPULinear):
     """`nn.Linear` with a packed copy of its weight."""
 
     packed: PackedWeight
@@ -154,7 +144,7 @@ class PackedLinear(Float32Linear):
         return self.packed.matmul(input, self.weight, self.bias)
 
 
-class PackedTiedHead(Float32TiedHead):
+class PackedTiedHead(CPUTiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
 
     packed: PackedWeight
@@ -173,14 +163,14 @@ def with_packed_weights(decoder: Decoder) -> Decoder:
     """A copy of the decoder whose plain linear layers are packed; itself where oneDNN has no kernel for its weights."""
     weight = next(decoder.parameters())
     is_supported = torch.backends.mkldnn.is_available() and PRECISIONS.get(weight.dtype, lambda: False)()
-    layers = {path: layer for path, layer in decoder.named_modules() if type(layer) in PACKED}
+    layers = {path: layer for path, layer in decoder.named_modules() if plain_form(type(layer)) in PACKED}
     if not layers or not is_supported or weight.is_inference():
-        return in_fastest_dtype(decoder)
+        return decoder
     return copy_with(decoder, {path: pack(layer) for path, layer in layers.items()})
 
 
 def pack(layer: nn.Module) -> nn.Module:
     """A layer that shares the weights of this one and has a packed copy of them."""
-    packed = recast(layer, PACKED[type(layer)])
+    packed = recast(layer, PACKED[plain_form(type(layer))])
     packed.packed = PackedWeight(packed.weight)
     return packed

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.model.decoder import TiedHead
+from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, is_bfloat16_slow
+from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.float32_matmul import Float32Linear, Float32TiedHead, is_bfloat16_slow
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
 from foretell.model.quantization import unpack_int4
@@ -52,11 +53,11 @@ class FastForward(nn.Module):
         return self.fast.matmul(input) if self.fast.suits(input) else super().forward(input)
 
 
-class FastLinear(FastForward, Float32Linear):
+class FastLinear(FastForward, CPULinear):
     """`nn.Linear` with weights packed for few rows."""
 
 
-class FastTiedHead(FastForward, Float32TiedHead):
+class FastTiedHead(FastForward, CPUTiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
 
 
@@ -86,15 +87,17 @@ def fast_form(layer: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
 
     A call with more than `max_rows` rows is left to the plain form, unless the kernel `is_always_fastest`.
     """
-    if type(layer) not in FAST or not can_pack(layer):
+    if not can_pack(layer):
         return layer
-    fast = recast(layer, FAST[type(layer)])
+    fast = recast(layer, FAST[plain_form(type(layer))])
     fast.fast = pack_layers([layer], max_rows)
     return fast
 
 
 def can_pack(layer: nn.Module) -> bool:
-    """True if a kernel reads weights of this dtype and in groups of this size."""
+    """True for a layer with a faster form, if a kernel reads weights of this dtype and in groups of this size."""
+    if plain_form(type(layer)) not in FAST:
+        return False
     store = stored_matrix(layer)
     if isinstance(store, QuantizedMatrix):
         step = 4 if isinstance(store, Int8Matrix) else 8  # inputs that a kernel reads at once
@@ -155,7 +158,7 @@ def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> li
     forms: list[nn.Module] = []
     for index, (layer, first) in enumerate(zip(layers, firsts, strict=False)):
         columns = (index, layer.out_features, len(layers)) if in_turns else (first, layer.out_features)
-        form = recast(layer, FAST[type(layer)])
+        form = recast(layer, FAST[plain_form(type(layer))])
         matmul = make_matmul(joined.matmul.matrix.part(*columns))
         form.fast = FastWeight(matmul, sources_of(layer), joined.dtype, joined.max_rows)
         forms.append(form)

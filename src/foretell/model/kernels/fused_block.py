@@ -24,15 +24,9 @@ from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, compute_blocks
+from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.fast_linear import (
-    FAST,
-    FastWeight,
-    can_pack,
-    is_always_fastest,
-    layers_on_parts,
-    pack_layers,
-)
+from foretell.model.kernels.fast_linear import FastWeight, can_pack, is_always_fastest, layers_on_parts, pack_layers
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm
@@ -289,15 +283,16 @@ def inner_layers(feedforward: Any) -> list[Any]:
 
 def can_join(layers: list[Any]) -> bool:
     """True if layers can be packed as one matrix."""
-    if any(type(layer) not in FAST or not can_pack(layer) for layer in layers):
+    if not all(map(can_pack, layers)):
         return False
     return all(layer_format(one) == layer_format(other) for one, other in pairwise(layers))
 
 
 def layer_format(layer: Any) -> tuple[Any, ...]:
     """The properties that layers packed together have in common."""
-    is_float = type(layer) is nn.Linear
-    return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
+    is_float = isinstance(layer, nn.Linear)
+    dtype, group = (layer.weight.dtype, 0) if is_float else (layer.scales.dtype, layer.group)
+    return plain_form(type(layer)), dtype, group
 
 
 def hooks_of(module: nn.Module) -> list[Any]:

@@ -24,7 +24,7 @@ from torch import nn
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.block_program import compute_blocks
-from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
+from foretell.model.kernels.fast_linear import can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
 from foretell.model.kernels.softmax_sums import sum_rows
@@ -49,7 +49,7 @@ def kernel_mode() -> str:
 
 def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     """The names of the compiled kernels that a decoder, or its strict copy, generates and is explained with here."""
-    layers = [module for module in decoder.modules() if type(module) in FAST and can_pack(module)]
+    layers = [module for module in decoder.modules() if can_pack(module)]
     if not layers:
         return []
     stores = map(stored_matrix, layers)

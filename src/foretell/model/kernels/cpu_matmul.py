@@ -1,0 +1,120 @@
+"""Matrix products on a CPU where torch's own are slow: bfloat16 without instructions for it, and float32 on AMD.
+
+Without bfloat16 instructions, torch multiplies bfloat16 at a fifth (AVX-512) or a seventh (AVX2) of its rate in
+float32, so from four rows on products are made in float32. Weights are converted in parts, so there is no second copy
+of all of them; a layer of GPT-2's size is one part. With parts of 1 MiB, reading 512 tokens took 1.2 times as long
+(AVX2).
+
+torch multiplies float32 with MKL, which uses AVX2 alone on AMD's processors. oneDNN uses all instructions: 256 rows of
+GPT-2's width ran at 450 GFLOP/s instead of 215 on two Zen 5 cores, and at 235 with AVX2. For few rows or small weights
+MKL is as fast or faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from foretell.device import is_amd, multiplies_bfloat16
+from foretell.model.decoder import TiedHead
+
+MIN_ROWS = 4  # of bfloat16, from which products in float32 are faster
+ELEMENTS_AT_ONCE = 2**22  # of a weight: 16 MiB in float32, a tenth of GPT-2's head
+STEP = 32  # parts have a multiple of it: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
+ONEDNN_ROWS, ONEDNN_MULTIPLICATIONS = 16, 2**22  # from which oneDNN is faster than MKL on AMD
+
+
+@cache
+def is_bfloat16_slow() -> bool:
+    """True if this processor has no instructions for bfloat16."""
+    return not multiplies_bfloat16(torch.device("cpu"))
+
+
+@cache
+def is_mkl_slow() -> bool:
+    """True if torch multiplies float32 with MKL on a processor for which MKL has no AVX-512, and has oneDNN too."""
+    return torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available() and is_amd()
+
+
+def fastest_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which products of these rows are fastest on their device."""
+    is_slow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and is_bfloat16_slow()
+    return torch.float32 if is_slow and x.numel() >= MIN_ROWS * x.shape[-1] else x.dtype
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` in the fastest dtype and library: x (..., I) and weight (O, I) to (..., O) in the dtype of x."""
+    dtype = fastest_dtype(x)
+    if dtype == x.dtype or weight.dtype != x.dtype:
+        return linear_as_given(x, weight, bias)
+    return linear_in_parts(x.to(dtype), lambda part: weight[part].to(dtype), bias, len(weight)).to(x.dtype)
+
+
+def linear_in_parts(x: Tensor, rows: Callable[[slice], Tensor], bias: Tensor | None, outputs: int) -> Tensor:
+    """x W' + b for x (..., I), with W (outputs, I) made in parts in the dtype of x."""
+    step = max(STEP, ELEMENTS_AT_ONCE // x.shape[-1] // STEP * STEP)
+    parts = [slice(start, start + step) for start in range(0, outputs, step)]
+    biases = [None if bias is None else bias[part].to(x.dtype) for part in parts]
+    return torch.cat([linear_as_given(x, rows(part), each) for part, each in zip(parts, biases, strict=True)], dim=-1)
+
+
+def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` without a change of the dtype, by the faster of torch's libraries."""
+    if not suits_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    return OneDNNLinear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
+
+
+def suits_onednn(x: Tensor, weight: Tensor) -> bool:
+    """True if oneDNN is the faster library for x (..., I) and weight (O, I). Autocast chooses by itself."""
+    is_float32 = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
+    if not is_float32 or not is_mkl_slow() or torch.is_autocast_enabled("cpu"):
+        return False
+    return x.numel() >= ONEDNN_ROWS * x.shape[-1] and x.numel() * len(weight) >= ONEDNN_MULTIPLICATIONS
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class OneDNNLinear(torch.autograd.Function):
+    """`onednn_linear` with a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return onednn_linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable  # oneDNN's operator has no gradient
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """d_x = d_y W, d_weight = d_y' x, and d_bias = the sum of the rows of d_y."""
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        d_y = grad_outputs[0]
+        rows = d_y.flatten(0, -2)  # (N, O)
+        d_x = onednn_linear(d_y, weight.T, None) if needs_x else None
+        d_weight = onednn_linear(rows.T, x.flatten(0, -2).T, None) if needs_weight else None  # (O, I)
+        return d_x, d_weight, rows.sum(0) if needs_bias else None
+
+
+class CPULinear(nn.Linear):
+    """`nn.Linear`, multiplied in the dtype and by the library that are fastest on this CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+class CPUTiedHead(TiedHead):
+    """`TiedHead`, multiplied in the dtype and by the library that are fastest on this CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)  # (..., V)
