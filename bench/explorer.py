@@ -7,7 +7,8 @@
 
 The model has random weights and a vocabulary of 50,257 words. Each edit changes one word in the middle, or appends a
 token; each row asks for what the page asks for, and ends with the last byte of the answer, or with the logits that come
-before the pass. The map has the rows of all layers and of the embedding, for 16 positions of a text of 32 tokens.
+before the pass. The row of all heads and the lens begins with an edited word. The map has the rows of all layers and of
+the embedding, for 16 positions of a text of 32 tokens.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LAYERS, POSITIONS, PATCHED, ASKED = 12, 16, 32, 5
 LENS = [f"lens.{name}.{point}" for point in range(LAYERS + 1) for name in
         ("ids", "probabilities", "logits", "following", "ranks", "entropies")]  # fmt: skip
 EARLY = "next token, a token appended, from kept keys"
+ALL = "next token, then all heads and the lens"
 QUESTIONS = {
     "next token, a word edited": PASS,
     "next token, a token appended": PASS,
@@ -86,23 +88,32 @@ def text_of(draw: random.Random, length: int) -> str:
     return " ".join(f"w{draw.randrange(50_000)}" for _ in range(length))
 
 
+def edited(text: str, draw: random.Random) -> str:
+    """The text with another word in the middle."""
+    found = text.split(" ")
+    found[LENGTH // 2] = text_of(draw, 1)
+    return " ".join(found)
+
+
 async def measure(port: int, edits: int) -> dict[str, list[float]]:
     """Seconds of each question after each edit, and of maps of patches."""
     draw, address = random.Random(1), ("127.0.0.1", port)
     text, appended = text_of(draw, LENGTH), list[int]()
-    times: dict[str, list[float]] = {name: [] for name in (EARLY, *QUESTIONS)}
+    times: dict[str, list[float]] = {name: [] for name in (EARLY, *QUESTIONS, ALL)}
     for number in range(edits + 1):  # the first one warms up
         for name, sections in QUESTIONS.items():
             if name.endswith("edited"):
-                one = text.split(" ")
-                one[LENGTH // 2] = text_of(draw, 1)
-                text, appended = " ".join(one), []
+                text, appended = edited(text, draw), []
             elif name.endswith("appended"):
                 appended = [*appended, draw.randrange(50_000)]
             started = time.perf_counter()
             async for line in lines_of(*address, {"text": text, "appended": appended, "sections": sections}):
                 times[EARLY] += [time.perf_counter() - started] if number and "next" in line else []
             times[name] += [time.perf_counter() - started] if number else []
+        text, started = edited(text, draw), time.perf_counter()
+        for sections in (PASS, QUESTIONS["small maps of all heads"], LENS):
+            await post(*address, {"text": text, "sections": sections})
+        times[ALL] += [time.perf_counter() - started] if number else []
     times["map of patches, 13 x 16"] = [await map_of_patches(address, draw) for _ in range(max(1, edits // 3))]
     return times
 

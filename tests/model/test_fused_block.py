@@ -122,7 +122,8 @@ def test_activations_of_many_rows_are_compiled_but_for_gradients(activation, mak
     assert isinstance(kernel, CompiledActivation) and activation_name(kernel) == activation
     for x in (torch.randn(count).to(dtype) for count in (3, 33, 50_001) for dtype in (torch.float32, torch.bfloat16)):
         with torch.no_grad():
-            torch.testing.assert_close(kernel(x), plain(x), rtol=torch.finfo(x.dtype).eps * 16, atol=1e-6)
+            exact = plain(x.double()).to(x.dtype)  # torch's GELU in float32 is off by 1.2e-6 with AVX-512
+            torch.testing.assert_close(kernel(x), exact, rtol=torch.finfo(x.dtype).eps * 16, atol=1e-6)
     assert torch.equal(kernel(x.requires_grad_()), plain(x))
 
 

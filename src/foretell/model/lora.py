@@ -16,6 +16,7 @@ from foretell.errors import ConfigError
 from foretell.model.decoder import Decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description
 from foretell.model.dropout import make_dropout
+from foretell.model.kernels.cpu_matmul import CPULinear
 from foretell.model.surgery import replace
 from foretell.paths import select
 from foretell.randomness import stream_key
@@ -44,7 +45,7 @@ class LoRAConfig(Section):
         return self.alpha / self.rank
 
 
-class LoRALinear(nn.Linear):
+class LoRALinear(CPULinear):
     """W x + b + (alpha / rank) B A dropout(x), where W and b are frozen (Hu et al. 2021, section 4.1).
 
     lora_a is A, (rank, inputs), and lora_b is B, (outputs, rank). B starts at 0, so a new update changes nothing.
@@ -64,14 +65,14 @@ class LoRALinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         low = F.linear(self.lora_dropout(input), self.lora_a)  # (..., rank)
-        return F.linear(input, self.weight, self.bias) + F.linear(low, self.lora_b) * self.scale
+        return super().forward(input) + F.linear(low, self.lora_b) * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """A plain layer with the weight W + (alpha / rank) B A, computed in float32 or better."""
         precise = torch.promote_types(self.weight.dtype, torch.float32)
         update = self.lora_b.to(precise) @ self.lora_a.to(precise) * self.scale
-        plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        plain = CPULinear(self.in_features, self.out_features, bias=False, device="meta")
         plain.weight = nn.Parameter((self.weight.to(precise) + update).to(self.weight.dtype))
         plain.bias = self.bias
         return plain
