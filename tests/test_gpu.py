@@ -15,7 +15,7 @@ import foretell
 from foretell.config import SamplingConfig
 from foretell.evaluation.perplexity import TextEvaluation
 from foretell.generation.batch_generation import run
-from foretell.generation.engine import can_record
+from foretell.generation.recorded_step import can_record
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence

@@ -1,40 +1,22 @@
-"""Forward passes over a paged cache: whole prompts, parts of them, or one token per sequence.
-
-On a GPU, decode steps are captured as a CUDA graph: one launch per token instead of one per operation. With few rows a
-GPU finishes the operations of a step faster than the host can launch them. A graph repeats the recorded operations with
-the same addresses, sizes and numbers, so a captured step must not depend on the length of the rows:
-`StaticPagedKVView` has their positions on the device.
-"""
+"""Forward passes over a paged cache: whole prompts, parts of them, or one token per sequence."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from foretell.device import memory_of, to_device
 from foretell.errors import UsageError
+from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder, logit_chunks
 from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
-from foretell.model.paged_cache import (
-    PADDING_BLOCK,
-    POSITIONS_PER_BLOCK,
-    PagedKVCache,
-    PagedKVView,
-    PagedRow,
-    StaticPagedKVView,
-)
+from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
 from foretell.model.surgery import copy_with_own_hooks
 
 MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory by default
-MIN_TOKENS = 16  # capturing takes about as long as a few steps
-
-Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
-
-logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -65,7 +47,7 @@ class Engine:
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
         ids = padded(tokens, 0)  # (B, T)
-        if max(counts) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
+        if max(counts) == min(num_logits) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
             yield step(ids)
             return
         view = decoder.join(PagedKVView(self.cache, rows), source_rows)
@@ -146,82 +128,3 @@ def affordable_blocks(decoder: Decoder, memory: int | None = None, num_scheduler
     if memory > installed:
         raise UsageError(f"a cache of {memory / 2**30:,.1f} GiB does not fit the {installed / 2**30:,.1f} GiB here")
     return memory // num_schedulers // bytes_per_block(decoder)
-
-
-class StepRecorder:
-    """Captures decode steps of one form of a model, again when the set of rows changes; off for short generations."""
-
-    def __init__(self, decoder: Decoder, cache: PagedKVCache, expected_tokens: int | None):
-        self.decoder, self.cache = decoder, cache
-        self.is_on = can_record(decoder, expected_tokens)
-        self.recorded: RecordedStep | None = None
-
-    def step_for(self, rows: list[PagedRow], source_rows: list[int | None]) -> RecordedStep | None:
-        """The captured step of these rows, None where none is captured. A failure is logged and ends the capturing."""
-        if self.is_on and (self.recorded is None or not self.recorded.continues(rows)):
-            try:
-                self.recorded = RecordedStep(self.decoder, self.cache, rows, source_rows, record_graph)
-            except RuntimeError as error:
-                self.is_on, self.recorded = False, None
-                logger.warning(f"steps are not recorded as a CUDA graph: {' '.join(str(error).split())[:200]}")
-        return self.recorded
-
-
-class RecordedStep:
-    """One step of some rows: a token each."""
-
-    @torch.inference_mode()
-    def __init__(
-        self,
-        decoder: Decoder,
-        cache: PagedKVCache,
-        rows: list[PagedRow],
-        source_rows: list[int | None],
-        record: Record,
-    ):
-        device = cache.keys.device
-        self.decoder, self.cache, self.source_rows = decoder, cache, source_rows
-        self.tables = [list(row.table) for row in rows]
-        self.starts = [row.start for row in rows]
-        self.blocks = to_device(padded(self.tables, PADDING_BLOCK), device)  # (B, K)
-        self.ids = torch.zeros(len(rows), 1, dtype=torch.long, device=device)
-        self.positions = to_device(torch.tensor(self.starts)[:, None], device)  # (B, 1)
-        self.replay, self.logits = record(self.step)
-
-    def continues(self, rows: list[PagedRow]) -> bool:
-        """True if these are the captured rows, where the last step left them."""
-        return self.starts == [row.start for row in rows] and self.tables == [row.table for row in rows]
-
-    def step(self) -> Tensor:
-        """The captured operations: the logits (B, V) after `ids`, each row's at its place in `positions`."""
-        kv = self.decoder.join(StaticPagedKVView(self.cache, self.blocks, self.positions), self.source_rows)
-        return self.decoder.head(self.decoder.hidden(self.ids, kv)[:, -1])
-
-    @torch.inference_mode()
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Read the newest token of each row, ids (B, 1); returns the logits (B, V) of the next token."""
-        self.ids.copy_(to_device(ids, self.ids.device))
-        self.replay()
-        self.positions.add_(1)
-        self.starts = [start + 1 for start in self.starts]
-        return self.logits.clone()  # the next replay writes to the same place
-
-
-def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
-    """True on a GPU, if enough steps follow and no module has hooks, which a graph does not call."""
-    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
-    is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
-    return decoder.device.type == "cuda" and not is_short and not has_hooks
-
-
-def record_graph(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """Run a step once, then capture it; returns the replay, and the tensor that each replay writes."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # libraries allocate and choose kernels in their first run, which a graph must not
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        output = step()
-    return graph.replay, output

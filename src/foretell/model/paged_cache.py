@@ -20,7 +20,7 @@ from foretell.model.cache import KVView, RowsKVView
 from foretell.model.mask import Mask
 
 POSITIONS_PER_BLOCK = 32
-PADDING_BLOCK = 0  # not part of any row: the padding of uneven rows is written there
+PADDING_BLOCK = 0  # not part of any row, and read by none: padding is written there, which may not be finite
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,14 @@ class PagedKVCache:
             pool[:, :, blocks] = 0
 
 
+def filled_table(table: Sequence[int], num_blocks: int) -> list[int]:
+    """The first `num_blocks` blocks of a table; a shorter one is filled up with its own first block.
+
+    Those keys are hidden, but must be as finite as the others of the row, see `blank`.
+    """
+    return [*table[:num_blocks], *[table[0]] * (num_blocks - len(table))]
+
+
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros, since the value of a hidden key is still multiplied by its weight of 0, and 0 * NaN is NaN.
 
@@ -74,9 +82,9 @@ class PagedKVView(RowsKVView):
 
     @cached_property
     def tables(self) -> Tensor:
-        """(B, K) the blocks of each row, in int32; rows with fewer blocks are filled up with the padding block."""
+        """(B, K) the blocks of each row, in int32; rows with fewer blocks are filled up."""
         num_blocks = -(-self.num_keys // POSITIONS_PER_BLOCK)
-        tables = [[*row.table[:num_blocks], *[PADDING_BLOCK] * (num_blocks - len(row.table))] for row in self.rows]
+        tables = [filled_table(row.table, num_blocks) for row in self.rows]
         return torch.tensor(tables, dtype=torch.int32, device=self.device)
 
     @cached_property
@@ -119,8 +127,6 @@ class PagedKVView(RowsKVView):
         blocks, offsets = self.places
         for pool, new in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
             pool.permute(1, 2, 0, 3)[blocks, offsets] = new.transpose(1, 2)  # (B, T, G, E)
-            if len(set(self.counts)) > 1:
-                pool[:, PADDING_BLOCK] = 0  # hidden keys of other rows, see `blank`
 
     def gather(self, blocks: Tensor) -> Tensor:
         """The first S positions of each row (B, G, S, E), from one layer's blocks (G, N, P, E)."""
@@ -136,7 +142,7 @@ class PagedKVView(RowsKVView):
 class StaticPagedKVView(KVView):
     """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
 
-    tables (B, K) are all blocks that the rows will ever use. Queries see keys up to their own position, so the old
+    tables (B, K) are all blocks that the rows fill, or more. Queries see keys up to their own position, so the old
     content of a block beyond a row's end is never seen.
     """
 

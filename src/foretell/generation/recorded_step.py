@@ -1,0 +1,152 @@
+"""Steps, a token for each row, that are captured as CUDA graphs: one launch per token instead of one per operation.
+
+With few rows a GPU finishes the operations of a step faster than the host can launch them. A graph repeats the recorded
+operations with the same addresses, sizes and numbers, so a captured step must not depend on the rows and their length:
+`StaticPagedKVView` has their blocks and positions on the device. Capturing takes as long as a few steps, so the numbers
+of rows and blocks are rounded up, and a captured step is used again for any rows that fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from foretell.device import to_device
+from foretell.generation.block_table import blocks_for
+from foretell.model.cache import KVView
+from foretell.model.decoder import Decoder
+from foretell.model.paged_cache import PADDING_BLOCK, PagedKVCache, PagedRow, StaticPagedKVView, filled_table
+
+MIN_TOKENS = 16  # capturing takes about as long as a few steps
+STEPS_KEPT = 16  # captured steps of one form of the model
+
+Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+
+logger = logging.getLogger(__name__)
+
+
+class StepRecorder:
+    """Captured steps of one form of a model, the latest used last; off for short generations.
+
+    They share one pool of memory: no two run at once, and what a step leaves there is copied before the next one runs.
+    """
+
+    def __init__(self, decoder: Decoder, cache: PagedKVCache, expected_tokens: int | None):
+        self.decoder, self.cache = decoder, cache
+        self.is_on = can_record(decoder, expected_tokens)
+        self.steps: OrderedDict[tuple[int, tuple[int | None, ...]], RecordedStep] = OrderedDict()
+
+    @cached_property
+    def record(self) -> Record:
+        return graph_recorder()
+
+    def step_for(self, rows: list[PagedRow], source_rows: list[int | None]) -> RecordedStep | None:
+        """A captured step for these rows, None where none is captured. A failure is logged and ends the capturing."""
+        if not self.is_on:
+            return None
+        most = blocks_for(self.decoder.config.context_length)
+        num_blocks = min(most, rounded_up(max(len(row.table) for row in rows)))
+        padding = source_rows[:1] * (rounded_up(len(rows)) - len(rows))
+        key = num_blocks, (*source_rows, *padding)
+        try:
+            if key not in self.steps:
+                self.steps[key] = RecordedStep(self.decoder, self.cache, *key, self.record)
+        except RuntimeError as error:
+            self.is_on = False
+            self.steps.clear()
+            logger.warning(f"steps are not recorded as a CUDA graph: {' '.join(str(error).split())[:200]}")
+            return None
+        self.steps.move_to_end(key)
+        if len(self.steps) > STEPS_KEPT:
+            self.steps.popitem(last=False)
+        self.steps[key].use_for(rows)
+        return self.steps[key]
+
+
+def rounded_up(count: int) -> int:
+    """The number of rows, or of blocks of each, for which a step is captured: 1, 2, 4, or a multiple of 8."""
+    return -(-count // 8) * 8 if count > 4 else 1 << (count - 1).bit_length()
+
+
+class RecordedStep:
+    """One step, a token each, of up to B rows with up to K blocks, the same or others each time.
+
+    Missing rows are padding: they read and write the padding block, which no row reads.
+    source_rows: (B,) the rows of the source that the step reads.
+    """
+
+    view: KVView  # the captured one: the graph reads its source, which the decoder drops when it generates other rows
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: PagedKVCache,
+        num_blocks: int,
+        source_rows: tuple[int | None, ...],
+        record: Record,
+    ):
+        self.decoder, self.cache, self.source_rows = decoder, cache, list(source_rows)
+        self.tables: list[list[int]] = []  # of the rows, without padding
+        self.starts: list[int] = []
+        B, device = len(source_rows), cache.keys.device
+        self.ids, self.positions = (torch.zeros(B, 1, dtype=torch.long, device=device) for _ in range(2))
+        self.blocks = torch.full((B, num_blocks), PADDING_BLOCK, device=device)  # capturing writes to no other block
+        self.replay, self.logits = record(self.step)
+
+    @torch.inference_mode()
+    def use_for(self, rows: list[PagedRow]) -> None:
+        """Copy blocks and positions of rows to the device, unless these rows are where the last step left them."""
+        starts, tables = [row.start for row in rows], [row.table for row in rows]
+        if starts == self.starts and tables == self.tables:
+            return
+        self.starts, self.tables = starts, [list(table) for table in tables]
+        B, K = self.blocks.shape
+        padding = B - len(rows)
+        blocks = [filled_table(table, K) for table in [*tables, *[[PADDING_BLOCK]] * padding]]
+        self.blocks.copy_(to_device(torch.tensor(blocks), self.blocks.device))
+        self.positions[:, 0].copy_(to_device(torch.tensor([*starts, *[0] * padding]), self.blocks.device))
+
+    def step(self) -> Tensor:
+        """The captured operations: the logits (B, V) after `ids`, each row's at its place in `positions`."""
+        self.view = self.decoder.join(StaticPagedKVView(self.cache, self.blocks, self.positions), self.source_rows)
+        return self.decoder.head(self.decoder.hidden(self.ids, self.view)[:, -1])
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Read the newest token of each row, ids (B, 1); returns the logits (B, V) of the next token."""
+        count = len(ids)
+        self.ids[:count].copy_(to_device(ids, self.ids.device))
+        self.replay()
+        self.positions[:count].add_(1)
+        self.starts = [start + 1 for start in self.starts]
+        return self.logits[:count].clone()  # the next replay writes to the same place
+
+
+def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
+    """True on a GPU, if enough steps follow and no module has hooks, which a graph does not call."""
+    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+    is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
+    return decoder.device.type == "cuda" and not is_short and not has_hooks
+
+
+def graph_recorder() -> Record:
+    """A function that runs a step, then captures it; returns the replay and the tensor that each replay writes."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # one: a stream keeps memory for matmuls
+
+    def record(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # libraries allocate and choose kernels in their first run, a graph must not
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            output = step()
+        return graph.replay, output
+
+    return record
