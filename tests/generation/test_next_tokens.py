@@ -12,10 +12,10 @@ from foretell.config import SamplingConfig
 from foretell.errors import CheckpointError, Interrupted, UsageError
 from foretell.generation.batch_generation import run
 from foretell.generation.filters import Prefixes
-from foretell.generation.next_tokens import separately
+from foretell.generation.next_tokens import ChosenToken, LogitsRow, choose, separately
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
-from foretell.generation.sequence import Sequence
+from foretell.generation.sequence import Rules, Sequence
 from foretell.generation.speculation import PromptLookup
 from foretell.model.decoder import Decoder
 from foretell.model.surgery import copy_with
@@ -160,3 +160,24 @@ def test_sequences_share_cached_blocks_only_with_their_own_key_and_salt(decoder:
         read.append(sequence.num_cached)
         finish(scheduler)
     assert [count > 0 for count in read] == [False, True, False, False]
+
+
+def test_greedy_sequences_of_different_samplers_are_one_call(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a server, where each request has its own sampler; subclasses and random draws stay apart."""
+
+    class Own(Sampler):
+        pass
+
+    calls: list[int] = []
+    call = Sampler.__call__
+    monkeypatch.setattr(
+        Sampler, "__call__", lambda self, logits, *rest: calls.append(len(logits)) or call(self, logits, *rest)
+    )
+    greedy = [SamplingConfig(temperature=0, seed=seed) for seed in range(3)]
+    samplers = [*map(Sampler, greedy), Own(greedy[0]), Sampler(SamplingConfig(seed=1)), Sampler(SamplingConfig(seed=2))]
+    rows = [LogitsRow(Sequence([1, 2], rules=Rules(sampler, 5)), []) for sampler in samplers]
+    logits = torch.randn(len(rows), decoder.config.vocab_size)
+    chosen = choose(rows, logits)
+    assert sorted(calls) == [1, 1, 1, 3]
+    assert chosen[:4] == [ChosenToken(token, None) for token in logits[:4].argmax(-1).tolist()]
+    assert chosen[4:] == [choose([row], logits[[index]])[0] for index, row in enumerate(rows[4:], 4)]

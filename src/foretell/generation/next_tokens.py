@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -72,14 +72,14 @@ class ChosenToken(NamedTuple):
 def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exception]:
     """The next token of each row, from its logits (R, V); for a row that has none, the exception that was raised."""
     choices: dict[int, ChosenToken | Exception] = {}
-    for members in grouped(range(len(rows)), lambda index: rules_of(rows[index].sequence).sampler):
+    for members in grouped(range(len(rows)), lambda index: rules_of(rows[index].sequence).sampler.group):
         chosen = separately(lambda each: choose_together([rows[index] for index in each], taken(logits, each)), members)
         choices.update(zip(members, chosen, strict=True))
     return [choices[index] for index in range(len(rows))]
 
 
 def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
-    """The next token of each row, from its logits (R, V). All rows have the same sampler."""
+    """The next token of each row, from its logits (R, V). The samplers of all rows are in the same group."""
     sampler = rules_of(rows[0].sequence).sampler
     free = [index for index, row in enumerate(rows) if row.given is None]
     prefixes = [rows[index].sequence.prefix(rows[index].guess) for index in free]
@@ -111,9 +111,9 @@ def separately(call: Callable[[list[Item]], list[Result]], items: list[Item]) ->
         return [error] if len(items) == 1 else [each for item in items for each in separately(call, [item])]
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
-    """Items with the same object as key together, in the order in which the keys first occur."""
-    groups: dict[int, list[Item]] = {}
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Items with equal keys together, in the order in which the keys first occur."""
+    groups: dict[Hashable, list[Item]] = {}
     for item in items:
-        groups.setdefault(id(key(item)), []).append(item)
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,11 @@ class TokenChooser(Protocol):
     @property
     def vocab_size(self) -> int | None:
         """Only ids below it have probabilities: a model may have more rows than its tokenizer has tokens."""
+        ...
+
+    @property
+    def group(self) -> Hashable:
+        """Equal for choosers of which one can choose for the sequences of all."""
         ...
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
@@ -58,6 +63,19 @@ class Sampler:
         # `narrow` needs all shaping filters at the end; one without an entry in KEEP among them takes the plain path
         self._in_order = [*self._excluding, *self._shaping] == list(self.filters)
 
+    @property
+    def is_greedy(self) -> bool:
+        """True if the token with the largest logit is chosen, with any seed."""
+        return self.config.temperature == 0 and not self._excluding
+
+    @property
+    def group(self) -> Hashable:
+        """Shared by greedy samplers, so that the requests of a server are one call; others draw by their own seed.
+
+        Samplers of a subclass, which may do more than choose, are groups by themselves.
+        """
+        return self.vocab_size if self.is_greedy and type(self) is Sampler else self
+
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         """One id per row, from logits (B, V), the ids so far and the sample index of each row.
 
@@ -65,7 +83,7 @@ class Sampler:
         filters exclude all tokens of a row.
         """
         logits = on_cpu_or_cuda(logits[:, : self.vocab_size])
-        if self.config.temperature == 0 and not self._excluding:
+        if self.is_greedy:
             return largest(logits)
         check_logits(logits)
         draws = [self.draw(sample, len(prefix.ids)) for sample, prefix in zip(samples, prefixes, strict=True)]

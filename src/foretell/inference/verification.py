@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -217,6 +218,10 @@ class Replay(Proposer):
     @property
     def vocab_size(self) -> int | None:
         return self.sampler.vocab_size
+
+    @property
+    def group(self) -> Hashable:
+        return self
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         """The tokens of the receipt, also where the sampler chooses others, so that later ones are checked too."""
