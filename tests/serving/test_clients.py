@@ -78,8 +78,9 @@ def test_a_response_that_is_whole(client):
 
 
 def test_embeddings_in_base64_are_the_model_s(client, toy_model):
-    texts = ["first", "second"]
+    texts = [f"{number} " * (7 * number % 30 + 1) for number in range(20)]  # of uneven lengths, read in several passes
     answer = client.embeddings.create(model="toy", input=texts)
+    assert [row.index for row in answer.data] == list(range(20))
     model = foretell.load(toy_model)
     for row, text in zip(answer.data, texts, strict=True):
         assert np.allclose(row.embedding, foretell.embed(model, text, pool="mean"), atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,19 +190,25 @@ def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float
     return next(embed_each(model, [model.encode_fitting(text)], pool))
 
 
-@torch.inference_mode()
 def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) -> Iterator[list[float]]:
-    """`embed` of the ids of each text, in order. Texts of about the same length are read together."""
+    """`embed` of the ids of each text, in order."""
     for first in range(0, len(texts), SORTED_AT_ONCE):
-        group = range(first, min(first + SORTED_AT_ONCE, len(texts)))
-        order = sorted(group, key=lambda index: len(texts[index]))
-        vectors: dict[int, list[float]] = {}
-        for some in in_groups(order, lambda index: len(texts[index]), TOKENS_AT_ONCE):
-            ids, lengths = pad([texts[index] for index in some])  # no token sees the padding after it
+        group = texts[first : first + SORTED_AT_ONCE]
+        vectors = dict(chain.from_iterable(embed_in_passes(model, group, pool, TOKENS_AT_ONCE)))
+        yield from (vectors[index] for index in range(len(group)))
+
+
+def embed_in_passes(
+    model: LanguageModel, texts: Sequence[list[int]], pool: Pooling, tokens_at_once: int
+) -> Iterator[list[tuple[int, list[float]]]]:
+    """The indices and vectors of texts, from each pass; texts of about the same length are read together."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    for some in in_groups(order, lambda index: len(texts[index]), tokens_at_once):
+        ids, lengths = pad([texts[index] for index in some])  # no token sees the padding after it
+        with torch.inference_mode():
             hidden = model.decoder.hidden(torch.from_numpy(ids).clamp(min=0).to(model.device)).float()  # (B, T, D)
-            pairs = zip(some, hidden, lengths, strict=True)
-            vectors |= {index: POOLINGS[pool](row[:length]).tolist() for index, row, length in pairs}
-        yield from (vectors[index] for index in group)
+        triples = zip(some, hidden, lengths, strict=True)
+        yield [(index, POOLINGS[pool](row[:length]).tolist()) for index, row, length in triples]
 
 
 def evaluate(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foretell.inference.query import POOLINGS
+from foretell.inference.query import embed_in_passes
 from foretell.serving.choice import Answer
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json, to_json_in_parts
@@ -34,6 +34,7 @@ from foretell.serving.server import Endpoint
 from foretell.serving.tokens import key_of
 
 BYTES_PER_TOKEN = 80  # of a score
+TOKENS_AT_ONCE = 256  # of texts to embed that are read together: answers of others are written in between
 
 
 class Embeddings(Endpoint[EmbeddingRequest]):
@@ -46,14 +47,14 @@ class Embeddings(Endpoint[EmbeddingRequest]):
         if request.dimensions not in (None, width):
             raise ApiError(400, f"dimensions is the width of the model here, {width}", "dimensions")
         texts = await self.server.in_worker(self._encode, served, request)
-        rows = []
-        for index, ids in enumerate(texts):  # one at a time: answers of others are written in between
-            vector = await self.server.engine.call(embedding, served, ids, request.pooling)
-            shown = vector if request.encoding_format == "float" else in_base64(vector)
-            rows.append(to_json({"object": "embedding", "index": index, "embedding": shown}))
+        passes, rows = embed_in_passes(served.model, texts, request.pooling, TOKENS_AT_ONCE), dict[int, bytes]()
+        while vectors := await self.server.engine.call(next, passes, None):
+            for index, vector in vectors:
+                shown = vector if request.encoding_format == "float" else in_base64(vector)
+                rows[index] = to_json({"object": "embedding", "index": index, "embedding": shown})
         count = sum(map(len, texts))
         fields = to_json({"model": served.name, "usage": {"prompt_tokens": count, "total_tokens": count}})
-        return b'{"object":"list","data":[' + b",".join(rows) + b"]," + fields[1:]
+        return b'{"object":"list","data":[' + b",".join(rows[index] for index in range(len(texts))) + b"]," + fields[1:]
 
     def _encode(self, served: ServedModel, request: EmbeddingRequest) -> list[list[int]]:
         inputs = as_list(request.input, "input", MOST_INPUTS)
@@ -64,14 +65,6 @@ class Embeddings(Endpoint[EmbeddingRequest]):
             sizes = f"{len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
             raise ApiError(400, f"a text has {sizes}; shorten it", "input", "context_length_exceeded")
         return texts
-
-
-@torch.inference_mode()
-def embedding(served: ServedModel, ids: list[int], pooling: str) -> list[float]:
-    """The vector (D,) of a text."""
-    decoder = served.model.decoder
-    hidden = decoder.hidden(torch.tensor([ids], device=decoder.device))[0].float()  # (T, D)
-    return POOLINGS[pooling](hidden).tolist()
 
 
 def in_base64(vector: list[float]) -> str:
