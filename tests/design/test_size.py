@@ -52,11 +52,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        863,
+        869,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
-        "messages of errors for requests, and with the line of the input",
+        "messages of errors for requests, and with the line of the input; free memory is returned",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -166,12 +166,13 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        835,
+        850,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
         "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
-        "all types that a field may have; the lens of a pass that was kept; requests are freed without a collection",
+        "all types that a field may have; the lens of a pass that was kept; requests are freed without a collection; "
+        "free memory is returned",
     ),
     (
         "session",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -15,9 +16,10 @@ from foretell.serving.connection import until_disconnected
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse
-from foretell.serving.models import ModelSettings, ServedModel, serve_model
+from foretell.serving.models import ModelSettings, ServedModel, ServedModels, serve_model
 from foretell.serving.preparation import Wanted, make_answer
 from foretell.serving.requests import GenerationRequest
+from foretell.serving.server import Server
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +116,26 @@ def test_a_refusal_is_freed_without_a_collection(run_async, without_collections)
     run_async(ask())
     assert sent == ["http.response.start", "http.response.body"]
     assert left[0]() is None
+
+
+def test_free_memory_is_returned_in_a_quiet_moment_after_many_requests(run_async, monkeypatch):
+    returned = []
+    monkeypatch.setattr("foretell.serving.server.return_free_memory", lambda: returned.append(None))
+    monkeypatch.setattr("foretell.serving.server.MANY_REQUESTS", 3)
+    monkeypatch.setattr("foretell.serving.server.QUIET_SECONDS", 0)
+    http: Any = SimpleNamespace(scope={}, client=None)
+
+    async def ask():
+        server = Server(ServedModels([], [], {}), 9, strict_fields=False)
+        for expected in (0, 0, 1, 1):  # after each request
+            with server.admitted(http):
+                pass
+            await asyncio.sleep(0.01)
+            assert len(returned) == expected
+        with server.admitted(http):
+            with server.admitted(http):
+                pass
+            await asyncio.sleep(0.01)
+            assert len(returned) == 1  # another one is being answered
+
+    run_async(ask())
