@@ -79,6 +79,15 @@ def made_once(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return copy
 
 
+@pytest.fixture
+def without_collections() -> Iterator[None]:
+    """Only objects without cycles are freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def original() -> Iterator[Original]:
     """The process whose copies run the command line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.allocator import KEEPING, ONE_ARENA, RETURNING, freed_memory_kept, share_one_arena
+from foretell.allocator import KEEPING, ONE_ARENA, RETURNING, freed_memory_kept, return_free_memory, share_one_arena
 
 
 class Allocator:
@@ -46,6 +46,7 @@ def test_an_allocator_that_the_user_chose_or_another_one_stays_as_it_is(
 ) -> None:
     monkeypatch.setattr(f"foretell.allocator.{name}", value)
     share_one_arena()
+    return_free_memory()
     with freed_memory_kept():
         pass
     assert (allocator.options, allocator.trimmed) == ([], 0)
@@ -54,3 +55,8 @@ def test_an_allocator_that_the_user_chose_or_another_one_stays_as_it_is(
 def test_threads_of_a_server_share_one_arena(allocator: Allocator) -> None:
     share_one_arena()
     assert allocator.options == list(ONE_ARENA.items())
+
+
+def test_free_memory_of_the_heap_is_returned(allocator: Allocator) -> None:
+    return_free_memory()
+    assert (allocator.options, allocator.trimmed) == ([], 1)

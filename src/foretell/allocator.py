@@ -45,6 +45,12 @@ def share_one_arena() -> None:
         set_options(library, ONE_ARENA)
 
 
+def return_free_memory() -> None:
+    """Return what is free inside the heap to the kernel."""
+    if library := adjustable_library():
+        library.malloc_trim(0)
+
+
 def adjustable_library() -> ctypes.CDLL | None:
     """glibc, unless the process has another C library or its user chose options."""
     is_chosen = any(name.startswith("MALLOC_") for name in os.environ)

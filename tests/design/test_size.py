@@ -52,11 +52,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        869,
+        875,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
-        "messages of errors for requests, and with the line of the input",
+        "messages of errors for requests, and with the line of the input; free memory is returned",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -168,12 +168,13 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        823,
+        843,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
         "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
-        "all types that a field may have; the lens of a pass that was kept",
+        "all types that a field may have; the lens of a pass that was kept; requests are freed without a collection; "
+        "free memory is returned",
     ),
     (
         "session",
@@ -182,7 +183,13 @@ RAISED: list[tuple[str, int, int, str]] = [
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports",
     ),
-    ("text", 1, 172, "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept"),
+    (
+        "text",
+        1,
+        182,
+        "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
+        "whole texts are not kept",
+    ),
     ("textbook", 0, 3, "heads that are rotated in part"),
     ("training", 0, 208, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
     (

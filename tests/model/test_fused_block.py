@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -371,6 +372,15 @@ def test_hooks_on_a_copy_leave_the_original_fused(
     with Trace(fast, path) as trace:
         assert torch.equal(read(fast), watched)
     assert all(torch.equal(one, other) for one, other in zip(seen, trace.calls(path), strict=True))
+
+
+def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], without_collections: None) -> None:
+    fast = with_fast_kernels(make("gpt2"), wait=True)
+    copy = copy_with_own_hooks(fast)
+    read(copy)
+    left = ref(copy.trunk.blocks[0])
+    del copy
+    assert left() is None
 
 
 @pytest.mark.skipif(not HAS_VNNI, reason="needs a processor with VNNI")

@@ -11,7 +11,13 @@ import pytest
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.untrusted_tokenizer import MOST_EXPANSION, MOST_PREPENDED, MOST_TEMPLATE_IDS, MOST_UNUSED_IDS
+from foretell.text.untrusted_tokenizer import (
+    MOST_EXPANSION,
+    MOST_PREPENDED,
+    MOST_TEMPLATE_IDS,
+    MOST_UNUSED_IDS,
+    splits_texts,
+)
 
 WORDS: dict[str, Any] = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
 PIECES: dict[str, Any] = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
@@ -92,3 +98,23 @@ def test_every_kind_trained_here_is_within_the_bounds(tmp_path: Path) -> None:
     for kind in ("bpe", "bytes", "characters", "words"):
         train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json")
         load_tokenizer(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(("kind", "is_kept"), [("bytes", False), ("bpe", True)])
+def test_the_library_keeps_words_but_not_whole_texts(kind: str, is_kept: bool, tmp_path: Path) -> None:
+    """It would keep the texts of a server's users, up to 80 MB of them."""
+    train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json")
+    tokenizer = load_tokenizer(tmp_path / "x.json")
+    backend, content = tokenizer._plain, tokenizer.to_json()
+    assert splits_texts(content) == is_kept
+    before = own_memory()
+    for number in range(3000):
+        backend.encode(f"{number:x>250b}".translate({ord("0"): "a", ord("1"): "b"}))
+    assert (own_memory() - before > 2**23) == (is_kept and before > 0)
+
+
+def own_memory() -> int:
+    """The bytes that only this process has, on Linux; elsewhere 0."""
+    status = Path("/proc/self/status")
+    text = status.read_text(encoding="utf-8") if status.exists() else "RssAnon: 0 kB"
+    return 1024 * int(text.partition("RssAnon:")[2].split()[0])

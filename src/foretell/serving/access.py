@@ -61,7 +61,7 @@ class Access:
         except Exception as error:
             if has_begun:  # the connection is closed without an end
                 return None
-            answer = as_api_error(error)
+            answer = as_api_error(error).with_traceback(None)  # which refers to this frame: a cycle would keep both
             headers = answer.headers
             if answer.status == 405:
                 headers["allow"] = self._methods(scope)

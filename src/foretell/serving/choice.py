@@ -62,6 +62,7 @@ class Choice:
 
     def leave(self) -> None:
         """Remove what `begin` has added; in the thread of the models."""
+        self.continuation.sequence.stop = None  # refers back to the continuation: a cycle would keep both for long
         if self.watch is not None:
             self.watch.end()
 

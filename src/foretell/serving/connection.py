@@ -146,6 +146,8 @@ async def until_disconnected(work: Coroutine[Any, Any, None], receive: Receive) 
     except asyncio.CancelledError:
         if not leaving.done():  # this task was cancelled, not the work
             raise
+    finally:
+        del working  # its error refers to this frame: a cycle would keep both, and the request, until a collection
 
 
 async def disconnected(receive: Receive) -> None:

@@ -89,6 +89,7 @@ class Watch:
     def explained(self, error: Exception) -> Exception:
         """The error that ended the sequence; numbers that a change made infinite are an error of the request."""
         if isinstance(error, CheckpointError) and self.request.change:
+            error.__traceback__ = None  # its frames have the sequence, which has the error: a cycle
             return not_finite()
         return refused("look", error.for_server()) if isinstance(error, BudgetError) else error
 

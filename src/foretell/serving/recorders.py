@@ -108,7 +108,8 @@ class PassRecorder(Recorder):
         self.decoder = self.served.scheduler.engine.watched_copy()
         self.sequence.decoder = self.decoder
         with errors_of("change"):
-            replace = self.changes.operations(lambda: self._starts[-1])
+            starts = self._starts  # not self, which has the trace: a cycle would keep its values for long
+            replace = self.changes.operations(lambda: starts[-1])
             self.trace = Trace(self.decoder, self.names, replace=replace, budget_bytes=self.budget_bytes)
             self._open.enter_context(self.trace)
         for module, note in ((self.decoder.embed, self._note_pass), (self.decoder.head, self._note_head)):

@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from foretell.allocator import return_free_memory
 from foretell.serving.connection import Stream, read_body, too_many, until_disconnected
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
@@ -28,6 +29,7 @@ CLIENT = "foretell.client"  # in the scope of a request: the number of the key t
 LAG_DECAY = 0.9  # per measurement
 WORKERS = 2  # threads that tokenise, render templates, compile schemas, read and write large JSON
 MOST_BYTES_READ = 256 * 2**20  # of bodies that are read at the same time
+QUIET_SECONDS, MANY_REQUESTS = 0.05, 1000  # without requests, after these many: free memory is returned
 INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the event loop, in about a millisecond
 
 
@@ -41,6 +43,7 @@ class Server:
         self.models, self.max_requests, self.strict_fields = models, max_requests, strict_fields
         self.engine = EngineThread(served.scheduler for served in models)
         self.num_requests, self.num_bytes_read, self.loop_lag = 0, 0, 0.0
+        self._num_since_quiet = 0
         self.is_ready = self.is_draining = False
         self._workers = ThreadPoolExecutor(WORKERS, "requests")
 
@@ -49,10 +52,22 @@ class Server:
         """Count a request while it is answered; gives the key of its client. Raises ApiError for too many."""
         self._check_room()
         self.num_requests += 1
+        self._num_since_quiet += 1
         try:
             yield http.scope.get(CLIENT) or (http.client.host if http.client else "")
         finally:
             self.num_requests -= 1
+            if self._is_quiet():
+                asyncio.get_running_loop().call_later(QUIET_SECONDS, self._return_memory)
+
+    def _is_quiet(self) -> bool:
+        return not self.num_requests and self._num_since_quiet >= MANY_REQUESTS
+
+    def _return_memory(self) -> None:
+        """Return what the largest crowd of requests needed, unless others have come."""
+        if self._is_quiet():
+            self._num_since_quiet = 0
+            return_free_memory()
 
     def is_full(self) -> bool:
         return self.num_requests >= self.max_requests

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -77,7 +77,8 @@ class FusedWeights:
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        self.place: tuple[nn.ModuleList, int] | None = None  # in a trunk that calls its blocks one after the other
+        # In a trunk that calls its blocks one after the other; weak, so that a copy is freed with its last user
+        self.place: tuple[ref[nn.ModuleList], int] | None = None
         self.watch_hooks(block)
         self.max_rows = max_rows
         self.record = self._record(block)
@@ -152,9 +153,9 @@ class FusedWeights:
 
     def _following(self) -> Iterator[FusedWeights]:
         """The blocks that are called next; none if this block was replaced or put into another module."""
-        if self.place is None:
+        blocks, index = (None, 0) if self.place is None else (self.place[0](), self.place[1])
+        if blocks is None:
             return iter(())
-        blocks, index = self.place
         own, *others = [block.fused if isinstance(block, FusedForward) else None for block in blocks][index:]
         return takewhile(lambda form: form is not None, others if own is self else [])
 
@@ -177,9 +178,8 @@ class FusedForward(RefersToHooks):
         """Watch the hooks of this copy, and continue with the copies of the blocks after it."""
         self.fused = copy.copy(self.fused)
         self.fused.watch_hooks(self)
-        if self.fused.place is not None:
-            blocks, index = self.fused.place
-            self.fused.place = cast("nn.ModuleList", copies[blocks]), index
+        if self.fused.place is not None and (blocks := self.fused.place[0]()) is not None:
+            self.fused.place = ref(cast("nn.ModuleList", copies[blocks])), self.fused.place[1]
 
 
 class FusedBlock(FusedForward, Block):
@@ -234,7 +234,7 @@ def link_blocks(blocks: nn.ModuleList) -> None:
     """Let the blocks of a trunk that calls them one after the other compute those after them."""
     for index, block in enumerate(blocks):
         if isinstance(block, FusedForward):
-            block.fused.place = blocks, index
+            block.fused.place = ref(blocks), index
 
 
 def can_fuse(block: Any) -> bool:
