@@ -32,7 +32,7 @@ from foretell.text.tokenizer_training import vocabulary_tokenizer
 
 LENGTH, SEED, SHARPER = 256, 1, 8.0
 LIMITS = {"megabytes": 20.0, "interactive": 2.0}
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,9 +65,10 @@ class Server:
         return not self.num_requests and self._num_since_quiet >= MANY_REQUESTS
 
     def _return_memory(self) -> None:
-        """Return what the largest crowd of requests needed, unless others have come."""
+        """Return what the largest crowd of requests needed and left as garbage, unless others have come."""
         if self._is_quiet():
             self._num_since_quiet = 0
+            gc.collect()
             return_free_memory()
 
     def is_full(self) -> bool:

@@ -50,6 +50,8 @@ def fastest_dtype(x: Tensor) -> torch.dtype:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear` in the fastest dtype and library: x (..., I) and weight (O, I) to (..., O) in the dtype of x."""
+    if torch.compiler.is_compiling():  # which cannot trace the questions below, and makes its own kernels
+        return F.linear(x, weight, bias)
     dtype = fastest_dtype(x)
     if dtype == x.dtype or weight.dtype != x.dtype:
         return linear_as_given(x, weight, bias)
