@@ -15,9 +15,10 @@ from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.init import make_decoder
 from foretell.model.kernels import cpu_matmul
-from foretell.model.kernels.cpu_matmul import MIN_ROWS, ONEDNN_ROWS, CPULinear, linear
+from foretell.model.kernels.cpu_matmul import MIN_ROWS, ROWS_AT_ONCE, CPULinear, OneDNNLinear, linear
 from foretell.model.quantized_linear import Int4Linear, Int8Linear, QuantizedLinear
 from foretell.model.surgery import copy_with, recast
+from foretell.training.objective import make_objective
 
 CONFIG = ModelConfig(num_layers=1, num_heads=2, width=32, context_length=64, vocab_size=11)
 
@@ -80,7 +81,7 @@ def test_fast_dtypes_are_multiplied_as_they_are(monkeypatch):
     monkeypatch.setattr(cpu_matmul, "is_mkl_slow", lambda: False)
     for is_slow, dtype in ((True, torch.float32), (False, torch.bfloat16), (True, torch.float64)):
         monkeypatch.setattr(cpu_matmul, "is_bfloat16_slow", lambda is_slow=is_slow: is_slow)
-        x, weight = torch.randn(64, 256).to(dtype), torch.randn(512, 256).to(dtype)
+        x, weight = torch.randn(ROWS_AT_ONCE, 256).to(dtype), torch.randn(512, 256).to(dtype)
         assert torch.equal(linear(x, weight, None), F.linear(x, weight))
 
 
@@ -93,21 +94,36 @@ def slow_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("is_strided", [True, False])
-def test_products_and_gradients_by_onednn(with_bias, is_strided):
-    x = torch.randn(256, 3, 64).transpose(0, 1) if is_strided else torch.randn(3, 64, 256)
-    weight, bias = torch.randn(512, x.shape[-1]), torch.randn(512) if with_bias else None
-    inputs = [each.requires_grad_() for each in (x, weight, bias) if each is not None]
-    output = linear(*inputs, *([] if with_bias else [None]))
-    d_y = torch.randn_like(output)
-    assert "OneDNN" in type(output.grad_fn).__name__
-    exact = [each.detach().double().requires_grad_() for each in inputs]
-    expected = F.linear(*exact)
-    found = (output, *torch.autograd.grad(output, inputs, d_y))
-    for number, other in zip(found, (expected, *torch.autograd.grad(expected, exact, d_y.double())), strict=True):
-        torch.testing.assert_close(number.double(), other, rtol=1e-5, atol=1e-3)
-    with torch.no_grad():
-        assert torch.equal(linear(*inputs, *([] if with_bias else [None])), output)
+@pytest.mark.parametrize("shape", [(3, 64, 256), (5, 23, 256)])  # a multiple of ROWS_AT_ONCE rows, and another number
+def test_products_and_gradients_by_onednn(monkeypatch, with_bias, shape):
+    apply, counts = OneDNNLinear.apply, []
+    monkeypatch.setattr(OneDNNLinear, "apply", lambda x, *rest: counts.append(len(x)) or apply(x, *rest))
+    strided = torch.randn(*reversed(shape)).permute(2, 1, 0)
+    for x in (torch.randn(*shape), strided):
+        weight, bias = torch.randn(512, shape[-1]), torch.randn(512) if with_bias else None
+        inputs = [each.requires_grad_() for each in (x, weight, bias) if each is not None]
+        output = linear(x, weight, bias)
+        d_y = torch.randn_like(output)
+        exact = [each.detach().double().requires_grad_() for each in inputs]
+        expected = F.linear(*exact)
+        found = (output, *torch.autograd.grad(output, inputs, d_y))
+        for number, other in zip(found, (expected, *torch.autograd.grad(expected, exact, d_y.double())), strict=True):
+            torch.testing.assert_close(number.double(), other, rtol=1e-5, atol=1e-3)
+        with torch.no_grad():
+            assert torch.equal(linear(x, weight, bias), output)
+    assert counts and all(count % ROWS_AT_ONCE == 0 for count in counts)
+
+
+def test_fast_bfloat16_has_few_numbers_of_rows(monkeypatch):
+    """oneDNN compiles a kernel for each."""
+    monkeypatch.setattr(cpu_matmul, "is_bfloat16_slow", lambda: False)
+    plain, counts = F.linear, set()
+    monkeypatch.setattr(F, "linear", lambda x, *rest: counts.add(len(x)) or plain(x, *rest))
+    weight, bias = torch.randn(8, 32).bfloat16(), torch.randn(8).bfloat16()
+    for count in range(1, 200):
+        x = torch.randn(count, 32).bfloat16()
+        torch.testing.assert_close(linear(x, weight, bias), plain(x, weight, bias), rtol=2**-7, atol=2**-7)
+    assert counts == {*range(1, ROWS_AT_ONCE), 64, 128, 192, 256}
 
 
 @pytest.mark.usefixtures("slow_mkl")
@@ -115,8 +131,16 @@ def test_autocast_and_few_rows_are_left_to_torch():
     x, weight = torch.randn(64, 256), torch.randn(512, 256, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(x, weight, None).dtype == torch.bfloat16
-    few = linear(x[: ONEDNN_ROWS - 1], weight, None)
-    assert torch.equal(few, F.linear(x[: ONEDNN_ROWS - 1], weight)) and "OneDNN" not in type(few.grad_fn).__name__
+    few = linear(x[:-1], weight, None)
+    assert torch.equal(few, F.linear(x[:-1], weight)) and "OneDNN" not in type(few.grad_fn).__name__
+
+
+def test_training_multiplies_with_torch_s_own_layers():
+    decoder = make_decoder(CONFIG, 1)
+    query = decoder.get_submodule("trunk.blocks.0.attention.query")
+    make_objective(decoder, torch.device("cpu"), torch.float32)
+    trained = decoder.get_submodule("trunk.blocks.0.attention.query")
+    assert (type(query), type(trained)) == (CPULinear, nn.Linear) and trained.weight is query.weight
 
 
 @pytest.mark.parametrize("limit", ["AVX2", "avx512_core_vnni"])

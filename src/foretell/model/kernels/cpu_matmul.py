@@ -27,7 +27,10 @@ from foretell.model.decoder import TiedHead
 MIN_ROWS = 4  # of bfloat16, from which products in float32 are faster
 ELEMENTS_AT_ONCE = 2**22  # of a weight: 16 MiB in float32, a tenth of GPT-2's head
 STEP = 32  # parts have a multiple of it: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
-ONEDNN_ROWS, ONEDNN_MULTIPLICATIONS = 16, 2**22  # from which oneDNN is faster than MKL on AMD
+ONEDNN_MULTIPLICATIONS = 2**22  # of float32, from which oneDNN is faster than MKL on AMD
+# oneDNN compiles a kernel for each number of rows, in 5 to 12 ms for a small matrix, and keeps 1,024 kernels of a
+# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of this number
+ROWS_AT_ONCE = 64
 
 
 @cache
@@ -68,45 +71,42 @@ def linear_in_parts(x: Tensor, rows: Callable[[slice], Tensor], bias: Tensor | N
 
 def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear` without a change of the dtype, by the faster of torch's libraries."""
-    if not suits_onednn(x, weight):
+    is_on_cpu = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype
+    num_rows = x.numel() // max(1, x.shape[-1])
+    if not is_on_cpu or num_rows < ROWS_AT_ONCE or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    return OneDNNLinear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
+    if x.dtype == torch.float32 and is_mkl_slow() and x.numel() * len(weight) >= ONEDNN_MULTIPLICATIONS:
+        return in_rounded_rows(OneDNNLinear.apply, x, weight, bias)
+    if x.dtype == torch.bfloat16 and not is_bfloat16_slow():
+        return in_rounded_rows(F.linear, x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
-def suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    """True if oneDNN is the faster library for x (..., I) and weight (O, I). Autocast chooses by itself."""
-    is_float32 = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not is_float32 or not is_mkl_slow() or torch.is_autocast_enabled("cpu"):
-        return False
-    return x.numel() >= ONEDNN_ROWS * x.shape[-1] and x.numel() * len(weight) >= ONEDNN_MULTIPLICATIONS
-
-
-def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def in_rounded_rows(multiply: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A product by oneDNN of rows that are filled up to a multiple of ROWS_AT_ONCE."""
+    rows = x.flatten(0, -2)  # (N, I)
+    missing = -len(rows) % ROWS_AT_ONCE
+    output = multiply(F.pad(rows, (0, 0, 0, missing)) if missing else rows, weight, bias)
+    return output[: len(rows)].unflatten(0, x.shape[:-1])  # (..., O)
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """`onednn_linear` with a gradient."""
+    """`F.linear` of float32 by oneDNN, with the operator of torch's compiler; there is no public one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        needs_x, needs_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
-        return onednn_linear(x, weight, bias)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # (N, O)
 
     @staticmethod
-    @once_differentiable  # oneDNN's operator has no gradient
+    @once_differentiable  # the operator has no gradient
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """d_x = d_y W, d_weight = d_y' x, and d_bias = the sum of the rows of d_y."""
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        d_y = grad_outputs[0]
-        rows = d_y.flatten(0, -2)  # (N, O)
-        d_x = onednn_linear(d_y, weight.T, None) if needs_x else None
-        d_weight = onednn_linear(rows.T, x.flatten(0, -2).T, None) if needs_weight else None  # (O, I)
-        return d_x, d_weight, rows.sum(0) if needs_bias else None
+        """d_x = d_y W, d_weight = d_y' x, and d_bias = the sum of the rows of d_y (N, O)."""
+        (d_y,), (x, weight) = grad_outputs, ctx.saved_tensors
+        d_x = None if weight is None else d_y @ weight  # (N, I)
+        d_weight = None if x is None else d_y.T @ x  # (O, I)
+        return d_x, d_weight, d_y.sum(0) if ctx.needs_input_grad[2] else None
 
 
 class CPULinear(nn.Linear):

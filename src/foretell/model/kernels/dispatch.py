@@ -59,8 +59,8 @@ class KernelRule:
 
 RULES = (
     KernelRule(TiedHead, AlignedTiedHead, lambda use: use.is_training and use.device.type == "cuda"),
-    KernelRule(TiedHead, CPUTiedHead, lambda use: use.device.type == "cpu"),
-    KernelRule(nn.Linear, CPULinear, lambda use: use.device.type == "cpu"),
+    KernelRule(TiedHead, CPUTiedHead, lambda use: use.device.type == "cpu" and not use.is_training),
+    KernelRule(nn.Linear, CPULinear, lambda use: use.device.type == "cpu" and not use.is_training),
     KernelRule(RMSNorm, CPURMSNorm, lambda use: use.device.type == "cpu"),
     KernelRule(EagerAttention, DropoutAttention, lambda use: use.is_training and use.device.type == "cpu"),
     KernelRule(
