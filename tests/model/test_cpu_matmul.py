@@ -100,14 +100,19 @@ def test_products_and_gradients_by_onednn(monkeypatch, with_bias, shape):
     monkeypatch.setattr(OneDNNLinear, "apply", lambda x, *rest: counts.append(len(x)) or apply(x, *rest))
     strided = torch.randn(*reversed(shape)).permute(2, 1, 0)
     for x in (torch.randn(*shape), strided):
-        weight, bias = torch.randn(512, shape[-1]), torch.randn(512) if with_bias else None
+        weight, bias = torch.randn(512, shape[-1]), torch.randn(512, 2)[:, 0] if with_bias else None
         inputs = [each.requires_grad_() for each in (x, weight, bias) if each is not None]
         output = linear(x, weight, bias)
         d_y = torch.randn_like(output)
         exact = [each.detach().double().requires_grad_() for each in inputs]
         expected = F.linear(*exact)
-        found = (output, *torch.autograd.grad(output, inputs, d_y))
-        for number, other in zip(found, (expected, *torch.autograd.grad(expected, exact, d_y.double())), strict=True):
+        found, wanted = (
+            (y, *torch.autograd.grad(y, parts, d, create_graph=True))
+            for y, parts, d in ((output, inputs, d_y), (expected, exact, d_y.double()))
+        )
+        found += torch.autograd.grad(found[1].square().mean(), weight)
+        wanted += torch.autograd.grad(wanted[1].square().mean(), exact[1])
+        for number, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(number.double(), other, rtol=1e-5, atol=1e-3)
         with torch.no_grad():
             assert torch.equal(linear(x, weight, bias), output)
@@ -120,10 +125,10 @@ def test_fast_bfloat16_has_few_numbers_of_rows(monkeypatch):
     plain, counts = F.linear, set()
     monkeypatch.setattr(F, "linear", lambda x, *rest: counts.add(len(x)) or plain(x, *rest))
     weight, bias = torch.randn(8, 32).bfloat16(), torch.randn(8).bfloat16()
-    for count in range(1, 200):
+    for count in (*range(1, 200), 512, 513, 900):
         x = torch.randn(count, 32).bfloat16()
         torch.testing.assert_close(linear(x, weight, bias), plain(x, weight, bias), rtol=2**-7, atol=2**-7)
-    assert counts == {*range(1, ROWS_AT_ONCE), 64, 128, 192, 256}
+    assert counts == {*range(1, ROWS_AT_ONCE), 64, 128, 192, 256, 512, 768, 1024}
 
 
 @pytest.mark.usefixtures("slow_mkl")

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from foretell.device import is_amd, multiplies_bfloat16
 from foretell.model.decoder import TiedHead
@@ -29,8 +28,8 @@ ELEMENTS_AT_ONCE = 2**22  # of a weight: 16 MiB in float32, a tenth of GPT-2's h
 STEP = 32  # parts have a multiple of it: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
 ONEDNN_MULTIPLICATIONS = 2**22  # of float32, from which oneDNN is faster than MKL on AMD
 # oneDNN compiles a kernel for each number of rows, in 5 to 12 ms for a small matrix, and keeps 1,024 kernels of a
-# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of this number
-ROWS_AT_ONCE = 64
+# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of 64, from 512 on of 256
+ROWS_AT_ONCE, MANY_ROWS, MANY_AT_ONCE = 64, 512, 256
 
 
 @cache
@@ -83,23 +82,26 @@ def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def in_rounded_rows(multiply: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A product by oneDNN of rows that are filled up to a multiple of ROWS_AT_ONCE."""
+    """A product by oneDNN of rows that are filled up to one of few numbers of rows."""
     rows = x.flatten(0, -2)  # (N, I)
-    missing = -len(rows) % ROWS_AT_ONCE
+    missing = -len(rows) % (ROWS_AT_ONCE if len(rows) <= MANY_ROWS else MANY_AT_ONCE)
     output = multiply(F.pad(rows, (0, 0, 0, missing)) if missing else rows, weight, bias)
     return output[: len(rows)].unflatten(0, x.shape[:-1])  # (..., O)
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """`F.linear` of float32 by oneDNN, with the operator of torch's compiler; there is no public one."""
+    """`F.linear` of float32 by oneDNN, with the operator of torch's compiler; there is no public one.
+
+    It has first and second gradients; torch.func is not supported.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None)
+        bias = None if bias is None else bias.contiguous()  # the operator ignores its strides
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # (N, O)
 
     @staticmethod
-    @once_differentiable  # the operator has no gradient
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """d_x = d_y W, d_weight = d_y' x, and d_bias = the sum of the rows of d_y (N, O)."""
