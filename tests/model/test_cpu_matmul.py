@@ -111,6 +111,38 @@ def test_products_and_gradients_by_onednn(with_bias, is_strided):
 
 
 @pytest.mark.usefixtures("slow_mkl")
+@pytest.mark.parametrize("bias", [torch.randn(1024)[::2], torch.randn(1).expand(512)])
+def test_onednn_adds_a_strided_bias(bias):
+    x, weight = torch.randn(64, 256), torch.randn(512, 256)
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_onednn_has_second_derivatives():
+    given = torch.randn(64, 256) / 16, torch.randn(512, 256), torch.randn(512)
+    found = []
+    for call, dtype in ((linear, torch.float32), (F.linear, torch.float64)):
+        inputs = [each.to(dtype).requires_grad_() for each in given]
+        first = torch.autograd.grad(call(*inputs).tanh().sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(sum(each.square().sum() for each in first), inputs))
+    for number, exact in zip(*found, strict=True):
+        torch.testing.assert_close(number.double(), exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_a_compiled_layer_has_no_operator_that_cannot_be_compiled():
+    layer, operators = CPULinear(256, 512), []
+
+    def note(graph, inputs):
+        operators.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    output = torch.compile(layer, backend=note, fullgraph=True)(x := torch.randn(64, 256))
+    assert operators and not any("pointwise" in name or "autograd" in name for name in operators)
+    torch.testing.assert_close(output, layer(x), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("slow_mkl")
 def test_autocast_and_few_rows_are_left_to_torch():
     x, weight = torch.randn(64, 256), torch.randn(512, 256, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from foretell.device import is_amd, multiplies_bfloat16
 from foretell.model.decoder import TiedHead
@@ -72,20 +71,26 @@ def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    """True if oneDNN is the faster library for x (..., I) and weight (O, I). Autocast chooses by itself."""
+    """True if oneDNN is the faster library for x (..., I) and weight (O, I).
+
+    Autocast chooses by itself, and torch's compiler too: it cannot compile the operator with a weight that changes.
+    """
     is_float32 = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not is_float32 or not is_mkl_slow() or torch.is_autocast_enabled("cpu"):
+    if not is_float32 or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not is_mkl_slow():
         return False
     return x.numel() >= ONEDNN_ROWS * x.shape[-1] and x.numel() * len(weight) >= ONEDNN_MULTIPLICATIONS
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient.
+
+    It ignores the strides of a bias.
+    """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """`onednn_linear` with a gradient."""
+    """`onednn_linear` with gradients, also second ones; torch.func is not supported."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -94,7 +99,6 @@ class OneDNNLinear(torch.autograd.Function):
         return onednn_linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # oneDNN's operator has no gradient
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """d_x = d_y W, d_weight = d_y' x, and d_bias = the sum of the rows of d_y."""
@@ -102,8 +106,8 @@ class OneDNNLinear(torch.autograd.Function):
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         d_y = grad_outputs[0]
         rows = d_y.flatten(0, -2)  # (N, O)
-        d_x = onednn_linear(d_y, weight.T, None) if needs_x else None
-        d_weight = onednn_linear(rows.T, x.flatten(0, -2).T, None) if needs_weight else None  # (O, I)
+        d_x = linear_as_given(d_y, weight.T, None) if needs_x else None
+        d_weight = linear_as_given(rows.T, x.flatten(0, -2).T, None) if needs_weight else None  # (O, I)
         return d_x, d_weight, rows.sum(0) if needs_bias else None
 
 
