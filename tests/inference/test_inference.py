@@ -78,6 +78,15 @@ def test_texts_that_are_embedded_together_have_their_own_vectors_in_order(model,
         assert vector == pytest.approx(embed(model, text, pool), abs=1e-6)
 
 
+def test_short_texts_are_not_padded_to_the_length_of_a_long_one(model):
+    texts, sizes = [[1], [2], [3], [4] * 12, [5]], []
+    hook = model.decoder.embed.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape))
+    passes = list(query.embed_in_passes(model, texts, "last", 16))
+    hook.remove()
+    assert [[index for index, _ in each] for each in passes] == [[0, 1, 2, 4], [3]]
+    assert sizes == [(4, 1), (1, 12)]
+
+
 def test_a_prompt_is_continued_the_same_way_alone_and_with_others(model):
     prompts = ["a", "some words", "x y z"]
     together = generate(model, prompts, 20, seed=5, temperature=20)

@@ -100,19 +100,14 @@ def test_products_and_gradients_by_onednn(monkeypatch, with_bias, shape):
     monkeypatch.setattr(OneDNNLinear, "apply", lambda x, *rest: counts.append(len(x)) or apply(x, *rest))
     strided = torch.randn(*reversed(shape)).permute(2, 1, 0)
     for x in (torch.randn(*shape), strided):
-        weight, bias = torch.randn(512, shape[-1]), torch.randn(512, 2)[:, 0] if with_bias else None
+        weight, bias = torch.randn(512, shape[-1]), torch.randn(512) if with_bias else None
         inputs = [each.requires_grad_() for each in (x, weight, bias) if each is not None]
         output = linear(x, weight, bias)
         d_y = torch.randn_like(output)
         exact = [each.detach().double().requires_grad_() for each in inputs]
         expected = F.linear(*exact)
-        found, wanted = (
-            (y, *torch.autograd.grad(y, parts, d, create_graph=True))
-            for y, parts, d in ((output, inputs, d_y), (expected, exact, d_y.double()))
-        )
-        found += torch.autograd.grad(found[1].square().mean(), weight)
-        wanted += torch.autograd.grad(wanted[1].square().mean(), exact[1])
-        for number, other in zip(found, wanted, strict=True):
+        found = (output, *torch.autograd.grad(output, inputs, d_y))
+        for number, other in zip(found, (expected, *torch.autograd.grad(expected, exact, d_y.double())), strict=True):
             torch.testing.assert_close(number.double(), other, rtol=1e-5, atol=1e-3)
         with torch.no_grad():
             assert torch.equal(linear(x, weight, bias), output)
@@ -129,6 +124,38 @@ def test_fast_bfloat16_has_few_numbers_of_rows(monkeypatch):
         x = torch.randn(count, 32).bfloat16()
         torch.testing.assert_close(linear(x, weight, bias), plain(x, weight, bias), rtol=2**-7, atol=2**-7)
     assert counts == {*range(1, ROWS_AT_ONCE), 64, 128, 192, 256, 512, 768, 1024}
+
+
+@pytest.mark.usefixtures("slow_mkl")
+@pytest.mark.parametrize("bias", [torch.randn(1024)[::2], torch.randn(1).expand(512)])
+def test_onednn_adds_a_strided_bias(bias):
+    x, weight = torch.randn(64, 256), torch.randn(512, 256)
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_onednn_has_second_derivatives():
+    given = torch.randn(64, 256) / 16, torch.randn(512, 256), torch.randn(512)
+    found = []
+    for call, dtype in ((linear, torch.float32), (F.linear, torch.float64)):
+        inputs = [each.to(dtype).requires_grad_() for each in given]
+        first = torch.autograd.grad(call(*inputs).tanh().sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(torch.stack([each.square().sum() for each in first]).sum(), inputs))
+    for number, exact in zip(*found, strict=True):
+        torch.testing.assert_close(number.double(), exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+
+
+@pytest.mark.usefixtures("slow_mkl")
+def test_a_compiled_layer_has_no_operator_that_cannot_be_compiled():
+    layer, operators = CPULinear(256, 512), []
+
+    def note(graph, inputs):
+        operators.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    output = torch.compile(layer, backend=note, fullgraph=True)(x := torch.randn(64, 256))
+    assert operators and not any("pointwise" in name or "autograd" in name for name in operators)
+    torch.testing.assert_close(output, layer(x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.usefixtures("slow_mkl")

@@ -79,7 +79,7 @@ def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exceptio
 
 
 def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
-    """The next token of each row, from its logits (R, V). The samplers of all rows are in the same group."""
+    """The next token of each row, from its logits (R, V). All rows have samplers of one group."""
     sampler = rules_of(rows[0].sequence).sampler
     free = [index for index, row in enumerate(rows) if row.given is None]
     prefixes = [rows[index].sequence.prefix(rows[index].guess) for index in free]

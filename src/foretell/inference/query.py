@@ -29,7 +29,6 @@ from foretell.evaluation.perplexity import (
 )
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
-from foretell.text.tokenizer import in_groups
 from foretell.training.objective import Objective
 from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, percent, quoted
 from foretell.typesetting.html import Shown, ShownList
@@ -201,14 +200,28 @@ def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) 
 def embed_in_passes(
     model: LanguageModel, texts: Sequence[list[int]], pool: Pooling, tokens_at_once: int
 ) -> Iterator[list[tuple[int, list[float]]]]:
-    """The indices and vectors of texts, from each pass; texts of about the same length are read together."""
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    for some in in_groups(order, lambda index: len(texts[index]), tokens_at_once):
+    """The indices and vectors of texts, from each pass; texts of about the same length are read together.
+
+    A pass of several texts has at most `tokens_at_once` tokens, padding included.
+    """
+    for some in padded_groups(list(map(len, texts)), tokens_at_once):
         ids, lengths = pad([texts[index] for index in some])  # no token sees the padding after it
         with torch.inference_mode():
             hidden = model.decoder.hidden(torch.from_numpy(ids).clamp(min=0).to(model.device)).float()  # (B, T, D)
         triples = zip(some, hidden, lengths, strict=True)
         yield [(index, POOLINGS[pool](row[:length]).tolist()) for index, row, length in triples]
+
+
+def padded_groups(lengths: list[int], limit: int) -> Iterator[list[int]]:
+    """The indices of rows in groups, the shortest first, so that a group of rows is padded to at most `limit`."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        if group and (len(group) + 1) * lengths[index] > limit:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
 
 
 def evaluate(

@@ -70,15 +70,15 @@ def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
                 f"{origin}: the token {token['content']!r} has id {token['id']}, but would be read as id {token_id}; "
                 "the added tokens must continue the vocabulary without a gap"
             )
-    if isinstance(backend.model, models.BPE | models.Unigram) and not splits_texts(content):
+    if isinstance(backend.model, models.BPE | models.Unigram) and gets_whole_texts(content):
         backend.model._resize_cache(0)  # it would keep 10,000 whole texts, of up to 256 bytes: 80 MB
     return backend
 
 
-def splits_texts(content: TokenizerJson) -> bool:
-    """False if the model gets whole texts rather than words."""
+def gets_whole_texts(content: TokenizerJson) -> bool:
+    """True if the model gets whole texts rather than words."""
     steps = split_steps(content.get("pre_tokenizer"))
-    return not all(step.get("use_regex", step.get("split")) is False for step in steps)
+    return all(step.get("use_regex", step.get("split")) is False for step in steps)
 
 
 def without_text_changes(content: TokenizerJson) -> TokenizerJson:

@@ -89,17 +89,21 @@ def in_rounded_rows(multiply: Callable[..., Tensor], x: Tensor, weight: Tensor, 
     return output[: len(rows)].unflatten(0, x.shape[:-1])  # (..., O)
 
 
-class OneDNNLinear(torch.autograd.Function):
-    """`F.linear` of float32 by oneDNN, with the operator of torch's compiler; there is no public one.
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient.
 
-    It has first and second gradients; torch.func is not supported.
+    It ignores the strides of a bias.
     """
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
+
+
+class OneDNNLinear(torch.autograd.Function):
+    """`onednn_linear` with gradients, also second ones; torch.func is not supported."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None)
-        bias = None if bias is None else bias.contiguous()  # the operator ignores its strides
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # (N, O)
+        return onednn_linear(x, weight, bias)  # (N, O)
 
     @staticmethod
     # pyrefly: ignore[bad-override]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear
+from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear, onednn_linear
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.surgery import copy_with, recast
 from foretell.model.transformer import Transformer
@@ -132,7 +132,7 @@ class PackedWeight:
         is_small = x.numel() <= MAX_ROWS * x.shape[-1] and x.dtype == weight.dtype and x.device == weight.device
         if torch.is_grad_enabled() or not is_small or weight._version != self.version:
             return linear(x, weight, bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
+        return onednn_linear(x, self.packed, bias)
 
 
 class PackedLinear(CPULinear):
