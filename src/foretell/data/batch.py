@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Self
@@ -117,3 +117,15 @@ def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarr
     for row, sequence in zip(rows, sequences, strict=True):
         row[: len(sequence)] = sequence
     return rows, lengths
+
+
+def padded_groups(lengths: list[int], limit: int) -> Iterator[list[int]]:
+    """The indices of rows in groups, the shortest first; several rows are padded to at most `limit` tokens."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        if group and (len(group) + 1) * lengths[index] > limit:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group

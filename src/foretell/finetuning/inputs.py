@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.data.batch import Rows, pad
+from foretell.data.batch import Rows, pad, padded_groups
 from foretell.errors import ContextLengthError, DataError
 from foretell.finetuning.settings import InputTokens, Pool, Truncate
 from foretell.randomness import permutation, stream_key, uniform
@@ -245,11 +245,5 @@ class BatchOrder:
 
 def iter_by_length(examples: Sequence[EncodedExample]) -> Iterator[tuple[list[int], TaskBatch]]:
     """Batches of examples of similar length, with their indices, of at most TOKENS_AT_ONCE tokens."""
-    group: list[int] = []
-    for index in sorted(range(len(examples)), key=lambda index: examples[index].length):
-        if group and (len(group) + 1) * len(examples[index].sequences) * examples[index].length > TOKENS_AT_ONCE:
-            yield group, make_task_batch([examples[member] for member in group])
-            group = []
-        group = [*group, index]
-    if group:
-        yield group, make_task_batch([examples[member] for member in group])
+    for group in padded_groups([len(each.sequences) * each.length for each in examples], TOKENS_AT_ONCE):
+        yield group, make_task_batch([examples[index] for index in group])

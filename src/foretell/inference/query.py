@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from foretell.data.batch import pad
+from foretell.data.batch import pad, padded_groups
 from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
 from foretell.data.sources import DocumentReader
 from foretell.device import check_name
@@ -210,18 +210,6 @@ def embed_in_passes(
             hidden = model.decoder.hidden(torch.from_numpy(ids).clamp(min=0).to(model.device)).float()  # (B, T, D)
         triples = zip(some, hidden, lengths, strict=True)
         yield [(index, POOLINGS[pool](row[:length]).tolist()) for index, row, length in triples]
-
-
-def padded_groups(lengths: list[int], limit: int) -> Iterator[list[int]]:
-    """The indices of rows in groups, the shortest first, so that a group of rows is padded to at most `limit`."""
-    group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        if group and (len(group) + 1) * lengths[index] > limit:
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
 
 
 def evaluate(
