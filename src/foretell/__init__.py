@@ -22,7 +22,7 @@ from typing import Any
 from foretell import openmp
 
 IMPORT = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
-_waits_passively = openmp.install()
+_waits_shortly = openmp.install()
 
 
 @cache
@@ -33,7 +33,7 @@ def homes() -> dict[str, tuple[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    global _waits_passively
+    global _waits_shortly
     if name == "__version__":
         from importlib.metadata import version
 
@@ -42,9 +42,9 @@ def __getattr__(name: str) -> Any:
         return sorted(homes())
     if name not in homes():
         raise AttributeError(f"module 'foretell' has no attribute '{name}'")
-    if name in ("load", "train", "finetune") and not _waits_passively:
+    if name in ("load", "train", "finetune") and not _waits_shortly:
         openmp.logger.warning(openmp.TOO_LATE)
-        _waits_passively = True
+        _waits_shortly = True
     module, name_there = homes()[name]
     return getattr(importlib.import_module(module), name_there)
 

@@ -1,32 +1,35 @@
-"""The waiting policy of OpenMP's threads, which can be chosen only while torch is imported."""
+"""How long OpenMP's threads spin while they wait, which can be chosen only while their library is loaded.
+
+A thread that sleeps begins a loop 15 to 50 microseconds late, and a training step of a small model has thousands of
+loops. A thread that spins takes the time of other programs. So threads spin for about a tenth of a millisecond, then
+sleep: docs/performance.md has the measurements.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 logger = logging.getLogger(__name__)
 
-POLICY = "OMP_WAIT_POLICY"
-SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each sets how threads wait; a user's choice is kept
+SPINS = "2000"  # rounds: about 0.1 milliseconds, several gaps between two loops
+# The first is read by GNU's library, where it overrides the second; LLVM's and Intel's read the second
+WAITING = {"GOMP_SPINCOUNT": SPINS, "OMP_WAIT_POLICY": "passive"}
+SETTINGS = (*WAITING, "KMP_BLOCKTIME")  # each sets how threads wait; a user's choice is kept
 TOO_LATE = (
     "torch was imported before foretell, so OpenMP's threads spin while they wait, which can make training on a shared "
-    "CPU several times slower; import foretell first, or set OMP_WAIT_POLICY=passive"
+    "CPU several times slower; import foretell first, or set GOMP_SPINCOUNT=2000"
 )
 
 
-class PassiveWaiting(MetaPathFinder):
-    """Makes the first import of torch read OMP_WAIT_POLICY=passive; the environment is restored after it.
-
-    OpenMP's threads then sleep while they wait, instead of spinning. With another busy program on two cores,
-    spinning made training of the tiny size more than five times slower. The variable is read only when the library is
-    loaded, and torch loads it.
-    """
+class ShortWaiting(MetaPathFinder):
+    """Lets the first import of torch, which loads OpenMP, happen with `short_waiting`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -35,24 +38,33 @@ class PassiveWaiting(MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None and not is_chosen():
+        if spec is not None and spec.loader is not None:
             import_with_policy(spec.loader)
         return spec
 
 
 def import_with_policy(loader: Loader) -> None:
-    """Let a loader run its module with the policy in the environment, this once."""
+    """Let a loader run its module with the settings in the environment, this once."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # the class's own again
-        os.environ[POLICY] = "passive"
-        try:
+        with short_waiting():
             run(module)
-        finally:
-            os.environ.pop(POLICY, None)
 
     loader.exec_module = exec_module
+
+
+@contextmanager
+def short_waiting() -> Iterator[None]:
+    """The settings are in the environment, unless the user has made a choice there."""
+    settings = {} if is_chosen() else WAITING
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for setting in settings:
+            os.environ.pop(setting, None)
 
 
 def is_chosen() -> bool:
@@ -64,5 +76,5 @@ def install() -> bool:
     """Prepare the import of torch; False if torch is imported already."""
     if "torch" in sys.modules:
         return is_chosen()
-    sys.meta_path.insert(0, PassiveWaiting())
+    sys.meta_path.insert(0, ShortWaiting())
     return True

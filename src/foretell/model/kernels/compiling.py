@@ -28,12 +28,11 @@ from numba import cfunc, njit, types
 from numba.core import registry
 
 from foretell.errors import end_by_sigterm
+from foretell.openmp import short_waiting
 
 DIGITS = 16  # in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
 OF_PROCESS = "foretell-kernels-"  # begins the name of a folder that is removed with its process
-SPINS = "2000"  # rounds of waiting before a thread sleeps: about 0.1 milliseconds, several gaps between two kernels
-CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; a user's is kept
 
 
 def target_features() -> frozenset[str]:
@@ -143,17 +142,11 @@ def start_threads() -> None:
     """Start numba's threads, so that they wait awake for a short time. torch keeps its number of threads.
 
     A loop on threads that are awake begins after 2 microseconds, after 15 to 25 where they sleep, and a token takes
-    some fifty loops. OpenMP reads the variable when it is loaded, which is now. torch has its own copy of OpenMP, but
-    numba's start sets the number of threads of both.
+    some fifty loops. torch has a separate copy of OpenMP, but numba's start sets the number of threads of both.
     """
-    threads, is_chosen = torch.get_num_threads(), any(choice in os.environ for choice in CHOICES)
-    if not is_chosen:
-        os.environ["GOMP_SPINCOUNT"] = SPINS
-    try:
+    threads = torch.get_num_threads()
+    with short_waiting():
         numba.get_num_threads()
-    finally:
-        if not is_chosen:
-            del os.environ["GOMP_SPINCOUNT"]
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
 
