@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import foretell  # isort: skip  # noqa: F401 - before torch, so that its threads wait as in the command line
 import torch
 from measure import Clock, describe_machine, describe_versions, heading
 from rich.console import Console

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import foretell  # isort: skip  # noqa: F401 - before torch, so that its threads wait as in the command line
 import torch
 from arguments import BenchmarkReport, add_cpu_time, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import make_transformers

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import foretell  # isort: skip - before torch, so that OpenMP's threads sleep while they wait
+import foretell  # isort: skip - before torch, so that OpenMP's threads wait as in the command line
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from measure import note
 from rich.console import Console

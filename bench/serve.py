@@ -36,7 +36,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import foretell  # isort: skip - before torch, so that OpenMP's threads sleep while they wait, as in a server
+import foretell  # isort: skip - before torch, so that OpenMP's threads wait as in the command line
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import Spread, note

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
+import foretell  # isort: skip  # noqa: F401 - before torch, so that its threads wait as in the command line
 import torch
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from decode import PROMPT, SHAPES, Foretell, make_foretell, make_prompts, make_scaled_decoder

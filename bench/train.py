@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import foretell  # isort: skip  # noqa: F401 - before torch, so that its threads wait as in the command line
 import numpy as np
 import torch
 from arguments import BenchmarkReport, add_cpu_time, make_parser, make_table, print_report, start_report, use_threads
