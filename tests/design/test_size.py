@@ -52,9 +52,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        875,
+        887,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
-        "malloc; compiled activations have the name of torch's; the command for a forecaster or translation model; "
+        "malloc, waiting threads; compiled activations have the name of torch's; the command for a forecaster or translation model; "
         "data must be paths; folders that cannot be written are refused first; "
         "messages of errors for requests, and with the line of the input; free memory is returned",
     ),
@@ -115,7 +115,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        768,
+        773,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use",
@@ -144,7 +144,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         6,
-        1005,
+        998,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
@@ -179,7 +179,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        245,
+        298,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports",
     ),

@@ -169,7 +169,10 @@ def long_series(tmp_path_factory):
 
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.1, "tiny"), (1e-6, "small")])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, long_series, tmp_path, monkeypatch):
-    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
+    def step(task, *_):
+        return seconds * sum(weight.numel() for weight in task.model.parameters()) / 231_232  # of tiny
+
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", step)
     path, series = long_series
     training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
@@ -14,8 +15,10 @@ from foretell.session.budget import (
     Budget,
     LossCurve,
     SizeCost,
+    best_size,
     choose_size,
     effective_tokens,
+    measured_costs,
 )
 
 SIZES = {name: SizeCost(10**power, 1000, 6 * 10**power) for power, name in enumerate(("toy", "tiny", "small"), 4)}
@@ -82,6 +85,37 @@ def test_a_smaller_size_is_better_than_few_steps():
     wide = CURVE._replace(size_factor=4e3)
     names = [choose_size(SIZES, budget(factor * minutes, curve=wide))[0] for factor in (1.01, 0.99)]
     assert names == ["tiny", "toy"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "size", "measured"), [(1.0, "tiny", ["tiny", "small"]), (3.0, "small", ["tiny", "small"])]
+)
+def test_a_larger_size_that_may_be_better_is_measured_too(gain, size, measured):
+    """`small` makes `gain` times the operations of `tiny` per second."""
+    asked = []
+
+    def seconds(name):
+        asked.append(name)
+        return SIZES[name].tokens_per_step * SIZES[name].flops_per_token / (1e9 * (gain if name == "small" else 1))
+
+    minutes = minutes_for(20e5, "small")  # where tiny is better by a little
+    costs, left = measured_costs(SIZES, "tiny", seconds, lambda rate: Budget(minutes, rate, ENOUGH, CURVE))
+    assert asked == ["tiny", "small"]
+    assert best_size(costs, left) == size
+    assert left.tokens(costs["small"]) == pytest.approx(gain * 20e5)
+    assert costs["tiny"] == SIZES["tiny"]
+
+
+def test_a_larger_size_that_cannot_be_better_is_not_measured():
+    seconds = {"tiny": 1.0}
+    costs, _ = measured_costs(SIZES, "tiny", seconds.__getitem__, lambda rate: Budget(1.0, rate, ENOUGH, CURVE))
+    assert costs == SIZES
+
+
+def test_a_size_that_does_not_fit_the_machine_is_not_chosen():
+    seconds = {"tiny": 1.0, "small": math.inf}
+    costs, left = measured_costs(SIZES, "tiny", seconds.__getitem__, lambda rate: Budget(1e9, rate, ENOUGH, CURVE))
+    assert best_size(costs, left) == "tiny"
 
 
 def test_too_little_time_for_any_size_is_a_warning_with_the_time_needed(caplog):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3; of `plan`
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
 MOST_PARAMETERS_PER_TOKEN = 5  # of different tokens: 4.8 million parameters learned from a million, docs/speedrun.md
 WORTH_OF_REPEATS = 15.4  # times the different tokens, at most (Muennighoff et al. 2023, section 6)
+# A larger size makes more operations per second than the one measured, at most this number of times: 1.9 for `small` in
+# place of `tiny` on pairs
+MOST_GAIN = 4
 CLOSE = 0.01  # of the loss: of sizes that are about as good, the smallest is cheaper to use
 
 
@@ -55,6 +58,10 @@ class SizeCost(NamedTuple):
     tokens_per_step: float
     flops_per_token: float
 
+    def measured(self, seconds_per_step: float, flops_per_second: float) -> SizeCost:
+        """The cost as the operations that another size would make in the time of these steps."""
+        return self._replace(flops_per_token=seconds_per_step * flops_per_second / self.tokens_per_step)
+
     @classmethod
     def of(cls, shapes: Shapes, training: TrainingConfig, tokens_per_step: float, model_flops: float) -> SizeCost:
         """The cost of weights with the optimizer of `training`; model_flops: of the model alone, per token."""
@@ -87,21 +94,52 @@ class Budget:
         return self.steps(cost) >= FEWEST_STEPS and cost.parameters <= MOST_PARAMETERS_PER_TOKEN * self.unique_tokens
 
 
+def measured_costs(
+    costs: Mapping[str, SizeCost], first: str, seconds: Callable[[str], float], budget: Callable[[float], Budget]
+) -> tuple[dict[str, SizeCost], Budget]:
+    """Costs from measured steps of the size `first`, and of larger ones that may be better; with the budget left.
+
+    The operations of a step give the rate of the first size, which larger ones exceed; so one that would be the best if
+    it made MOST_GAIN times the operations per second is measured too. seconds: of a step of a size. budget: what is
+    left at a rate in FLOP/s.
+    """
+    rate = costs[first].tokens_per_step * costs[first].flops_per_token / seconds(first)
+    known, unmeasured = dict(costs), list(costs)[list(costs).index(first) + 1 :]
+    while True:
+        gains = {name: cost.flops_per_token / (MOST_GAIN if name in unmeasured else 1) for name, cost in known.items()}
+        hopeful = {name: cost._replace(flops_per_token=gains[name]) for name, cost in known.items()}
+        name = best_size(hopeful, budget(rate))
+        if name not in unmeasured:
+            return known, budget(rate)
+        known[name] = known[name].measured(seconds(name), rate)
+        unmeasured.remove(name)
+
+
+def best_size(costs: Mapping[str, SizeCost], budget: Budget) -> str:
+    """The smallest of the sizes with the lowest expected loss; the smallest of all where the time is too short."""
+    losses = losses_of(costs, budget)
+    return next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * min(losses.values()))
+
+
+def losses_of(costs: Mapping[str, SizeCost], budget: Budget) -> dict[str, float]:
+    """The expected loss of the smallest size, and of each that time and data allow."""
+    smallest = next(iter(costs))
+    return {name: budget.loss(cost) for name, cost in costs.items() if name == smallest or budget.allows(cost)}
+
+
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:
     """The size with the lowest expected loss, of those that time and data allow; with the reason.
 
     `costs` has the smallest size first. If the time is too short even for that one, it is chosen with a warning.
     """
     smallest = next(iter(costs))
-    losses = {name: budget.loss(cost) for name, cost in costs.items() if name == smallest or budget.allows(cost)}
     if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
         logger.warning(
             f"time        too short: about {steps:,.0f} steps of the smallest size, {smallest}, in "
             f"{in_minutes(budget.minutes)}; a useful model needs {FEWEST_STEPS}, so "
             f"{round_up(budget.minutes * (FEWEST_STEPS / steps - 1))} minutes more"
         )
-    best = min(losses.values())
-    name = next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * best)
+    name, losses = best_size(costs, budget), losses_of(costs, budget)
     cost, tokens = costs[name], budget.tokens(costs[name])
     passes = f", {tokens / budget.unique_tokens:,.1f} times the data" if tokens > budget.unique_tokens else ""
     others = [f"{other} {loss / losses[name] - 1:+.1%}" for other, loss in losses.items() if other != name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from abc import ABC, abstractmethod
@@ -14,13 +15,13 @@ import torch
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, ConfigError
 from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
-from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps
+from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps, measured_costs
 from foretell.session.failures import command_name
 from foretell.session.machine import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
@@ -30,7 +31,7 @@ from foretell.session.task import Task
 from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
-PROBED = "tiny"  # the size whose speed is measured
+PROBED = "tiny"  # the size whose speed is measured first
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -93,7 +94,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def __init__(self, request: AnyRequest):
         self.request = request
         self.began = time.monotonic()  # `minutes` are counted from here
-        self.probed: tuple[Any, float] | None = None  # the last configuration that was measured: seconds per step
+        self.probed: list[tuple[Any, float]] = []  # the configurations that were measured: seconds per step
 
     def choose_start(self) -> None:
         """Put the default model to start a new run from into the request, if the task has one."""
@@ -135,13 +136,15 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
         """The time of a training step with this configuration, measured on the run's own batches."""
-        if self.probed is None or self.probed[0] != config:
-            check_fits(self.footprint(config, data), config.training, machine.memory)
-            task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
-            task.objective.to(machine.device)
-            task.choose_kernels(machine.device, machine.dtype)
-            self.probed = config, seconds_per_step(task, config.training, machine.dtype, self.probe_seconds)
-        return self.probed[1]
+        for probed, seconds in self.probed:
+            if probed == config:
+                return seconds
+        check_fits(self.footprint(config, data), config.training, machine.memory)
+        task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
+        task.objective.to(machine.device)
+        task.choose_kernels(machine.device, machine.dtype)
+        self.probed.append((config, seconds_per_step(task, config.training, machine.dtype, self.probe_seconds)))
+        return self.probed[-1][1]
 
     def cost(self, config: Any, data: Any) -> SizeCost:
         """The cost of a size; by default of a decoder whose rows fill its context."""
@@ -152,15 +155,27 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def timed_size(
         self, configs: Mapping[str, Any], data: Any, machine: Machine, unique_tokens: float
     ) -> tuple[str, str]:
-        """The size for time and data (`choose_size`), and the reason; the speed of PROBED is measured, or of the first.
+        """The size for time and data (`choose_size`), and the reason; see `measured_costs`.
 
         configs: of each size. unique_tokens: of the data, without repetitions.
         """
-        costs = {name: self.cost(config, data) for name, config in configs.items()}
-        probed = PROBED if PROBED in configs else next(iter(configs))
-        work = costs[probed].tokens_per_step * costs[probed].flops_per_token
-        rate = work / self.seconds_per_step(configs[probed], data, machine)
-        return choose_size(costs, Budget(self.minutes_left(), rate, unique_tokens, self.curve))
+        first = PROBED if PROBED in configs else next(iter(configs))
+
+        def seconds(name: str) -> float:
+            try:
+                return self.seconds_per_step(configs[name], data, machine)
+            except ConfigError:  # it does not fit the memory, so it is not chosen
+                if name == first:
+                    raise
+                return math.inf
+
+        costs, budget = measured_costs(
+            {name: self.cost(config, data) for name, config in configs.items()},
+            first,
+            seconds,
+            lambda rate: Budget(self.minutes_left(), rate, unique_tokens, self.curve),
+        )
+        return choose_size(costs, budget)
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
