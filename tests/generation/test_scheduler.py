@@ -196,6 +196,21 @@ def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others(
     assert len(late.generated) == 1
 
 
+@pytest.mark.parametrize(("step_seconds", "cached"), [(1.0, [20, 30, 0]), (None, [20, 0, 0])])
+def test_a_prompt_is_cut_to_fill_a_pass_only_where_the_time_decides(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, step_seconds: float | None, cached: list[int]
+) -> None:
+    monkeypatch.setattr(ReadingPace, "room", lambda pace, *_: 60)
+    scheduler = Scheduler(decoder, step_seconds=step_seconds)
+    sequences = [make_sequence([first] * length) for first, length in ((1, 20), (2, 50), (3, 50))]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    scheduler.step()
+    assert [sequence.num_cached for sequence in sequences] == cached
+    finish(scheduler)
+    assert [sequence.generated for sequence in sequences] == [alone(decoder, sequence) for sequence in sequences]
+
+
 def count_pauses(monkeypatch: pytest.MonkeyPatch) -> list[Sequence]:
     paused: list[Sequence] = []
     pause = Scheduler._pause

@@ -9,7 +9,8 @@ from itertools import islice
 
 from foretell.generation.sequence import Sequence
 
-# Fewer take as long, since a pass reads all weights; also the first number, before the speed is known
+# Fewer take as long, since a pass reads all weights; also the first number, before the speed is known. A pass reads a
+# multiple of it, for which no kernel has to fill rows up
 LEAST_TOKENS = 32
 LEAST_SHARE = 0.3  # of a step for reading, however long the other sequences take
 # The share of a step's time that is used where far fewer prompts are read than texts grow. 16 clients, prompts of 256
@@ -84,8 +85,8 @@ class ReadingPace:
         if num_growing:
             left *= min(max(SHORT_STEP, num_reading / num_growing), 1)
             left = max(left - self._growing, LEAST_SHARE * self.seconds)
-        tokens = int(left / self._per_token)
-        return min(self.most_tokens, max(LEAST_TOKENS, tokens))
+        multiple = round(left / self._per_token / LEAST_TOKENS)
+        return min(self.most_tokens, max(1, multiple) * LEAST_TOKENS)
 
     def note(self, num_tokens: int, started: float) -> None:
         """Note that a pass over `num_tokens` of prompts began at `started`, as `now` gives it, and has ended."""

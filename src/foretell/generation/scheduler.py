@@ -293,10 +293,14 @@ class Scheduler:
     # ------------------------------------------------------------------ reading
 
     def _next_parts(self, reading: list[Sequence], room: int) -> list[Part]:
-        """The prompts to read next, or parts of them; at most `room` tokens with the padding."""
+        """The prompts to read next, or parts of them; at most `room` tokens with the padding.
+
+        Where the time decides, a prompt is also cut to fill a pass next to others.
+        """
         parts: list[Part] = []
         for sequence in reading:
-            count = min(sequence.num_to_read, room)
+            most = room if self.pace.seconds is None else room // (len(parts) + 1)
+            count = min(sequence.num_to_read, most)
             if parts and (len(parts) + 1) * max(count, *(len(part.tokens) for part in parts)) > room:
                 break
             num_sampled = int(count == sequence.num_unread)
