@@ -54,7 +54,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         6,
         887,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
-        "malloc, waiting threads; compiled activations have the name of torch's; the command for a forecaster or translation model; "
+        "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
         "messages of errors for requests, and with the line of the input; free memory is returned",
     ),
