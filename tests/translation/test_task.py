@@ -237,6 +237,17 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
     assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("size", "pairs", "batch_tokens"), [("toy", {}, 2048), ("small", {}, 4096), ("small", {"batch_tokens": 1024}, 1024)]
+)
+def test_wide_models_have_larger_batches(size, pairs, batch_tokens, session, tmp_path):
+    overrides = {"pairs": pairs, "training": {"steps": 1}}
+    training = TranslationTraining(PairRequest(out=tmp_path, size=size, overrides=overrides))
+    machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
+    choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
+    assert choice.config.pairs.batch_tokens == batch_tokens
+
+
 @pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), pytest.param(0.02, "tiny", marks=pytest.mark.long)])
 def test_an_open_size_follows_from_the_measured_time(seconds, size, session, tmp_path, monkeypatch):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)

@@ -163,7 +163,9 @@ def train_translate(
         str | None,
         Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
     ] = None,
-    batch_tokens: Annotated[int | None, arguments.whole("Tokens per step, of both languages; default: 2048.")] = None,
+    batch_tokens: Annotated[
+        int | None, arguments.whole("Tokens per step, of both languages; default: 2048, from small on 4096.")
+    ] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
     reverse: Reverse = False,

@@ -16,9 +16,7 @@ TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3; of `plan`
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
 MOST_PARAMETERS_PER_TOKEN = 5  # of different tokens: 4.8 million parameters learned from a million, docs/speedrun.md
 WORTH_OF_REPEATS = 15.4  # times the different tokens, at most (Muennighoff et al. 2023, section 6)
-# A larger size makes more operations per second than the one measured, at most this number of times: 1.9 for `small` in
-# place of `tiny` on pairs
-MOST_GAIN = 4
+MOST_GAIN = 4  # a larger size makes at most this number of times the operations per second of the one measured
 CLOSE = 0.01  # of the loss: of sizes that are about as good, the smallest is cheaper to use
 
 
@@ -48,7 +46,7 @@ class LossCurve(NamedTuple):
 # Fitted to trainings with the defaults: docs/session.md
 TEXT = LossCurve(3.826, 164.2, 0.494, 26_412, 0.842)
 SERIES = LossCurve(3.734, 154.5, 0.494, 20_321, 0.842)
-PAIRS = LossCurve(0.981, 1212, 0.494, 54_813, 0.842)
+PAIRS = LossCurve(0.573, 660, 0.494, 142_500, 0.842)
 
 
 class SizeCost(NamedTuple):

@@ -51,6 +51,7 @@ from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
+WIDE, LARGER_BATCH = 256, 4096  # the width from which larger batches learn more in the same time: docs/translation.md
 
 logger = logging.getLogger(__name__)
 
@@ -131,10 +132,10 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         if size is None:
             size, reason = self.timed_size(configs, data, machine, int(loader.lengths.sum()))
             reasons.append(reason)
-        model, probed, per_epoch = shapes[size], configs[size], loader.batches_per_epoch
+        per_epoch = self.loader(data, configs[size]).batches_per_epoch
         most = max(FEWEST_STEPS, MOST_EPOCHS * per_epoch)
-        steps, reason = self.timed_steps(probed, data, machine, most)
-        config = self.config(model, default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
+        steps, reason = self.timed_steps(configs[size], data, machine, most)
+        config = self.config(shapes[size], default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
         return ChosenConfig(config, size, reasons, most_steps=most)
 
@@ -149,10 +150,11 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         chosen = {"steps": steps, **request.section("training")}
         steps = make_section(TrainingConfig, chosen, "training").steps
         training = {**training_defaults(model, steps), **chosen}
+        pairs = {**({"batch_tokens": LARGER_BATCH} if model.width >= WIDE else {}), **request.section("pairs")}
         return TranslationConfig(
             model=model if "dropout" in request.section("model") else model.replaced(dropout=dropout),
             tokenizer=request.configured("tokenizer"),
-            pairs=request.configured("pairs"),
+            pairs=make_section(PairConfig, pairs, "pairs"),
             training=make_section(TrainingConfig, training, "training"),
         )
 
