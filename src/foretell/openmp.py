@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -18,9 +18,8 @@ from types import ModuleType
 
 logger = logging.getLogger(__name__)
 
-SPINS = "2000"  # rounds: about 0.1 milliseconds, several gaps between two loops
-# The first is read by GNU's library, where it overrides the second; LLVM's and Intel's read the second
-WAITING = {"GOMP_SPINCOUNT": SPINS, "OMP_WAIT_POLICY": "passive"}
+SPINS = {"GOMP_SPINCOUNT": "2000"}  # rounds: about 0.1 milliseconds, several gaps between two loops; GNU's library
+WAITING = {**SPINS, "OMP_WAIT_POLICY": "passive"}  # the policy is read by LLVM's and Intel's; GNU's prefers the rounds
 SETTINGS = (*WAITING, "KMP_BLOCKTIME")  # each sets how threads wait; a user's choice is kept
 TOO_LATE = (
     "torch was imported before foretell, so OpenMP's threads spin while they wait, which can make training on a shared "
@@ -56,9 +55,9 @@ def import_with_policy(loader: Loader) -> None:
 
 
 @contextmanager
-def short_waiting() -> Iterator[None]:
-    """The settings are in the environment, unless the user has made a choice there."""
-    settings = {} if is_chosen() else WAITING
+def short_waiting(settings: Mapping[str, str] = WAITING) -> Iterator[None]:
+    """In the block the settings are in the environment, unless the user has made a choice there."""
+    settings = {} if is_chosen() else settings
     os.environ.update(settings)
     try:
         yield

@@ -28,7 +28,7 @@ from numba import cfunc, njit, types
 from numba.core import registry
 
 from foretell.errors import end_by_sigterm
-from foretell.openmp import short_waiting
+from foretell.openmp import SPINS, short_waiting
 
 DIGITS = 16  # in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
@@ -145,7 +145,7 @@ def start_threads() -> None:
     some fifty loops. torch has a separate copy of OpenMP, but numba's start sets the number of threads of both.
     """
     threads = torch.get_num_threads()
-    with short_waiting():
+    with short_waiting(SPINS):
         numba.get_num_threads()
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
