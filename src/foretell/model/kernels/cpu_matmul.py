@@ -28,8 +28,8 @@ ELEMENTS_AT_ONCE = 2**22  # of a weight: 16 MiB in float32, a tenth of GPT-2's h
 STEP = 32  # parts have a multiple of it: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
 ONEDNN_MULTIPLICATIONS = 2**22  # of float32, from which oneDNN is faster than MKL on AMD
 # oneDNN compiles a kernel for each number of rows, in 5 to 12 ms for a small matrix, and keeps 1,024 kernels of a
-# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of 64, from 512 on of 256
-ROWS_AT_ONCE, MANY_ROWS, MANY_AT_ONCE = 64, 512, 256
+# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of 32, from 512 on of 256
+ROWS_AT_ONCE, MANY_ROWS, MANY_AT_ONCE = 32, 512, 256
 
 
 @cache
