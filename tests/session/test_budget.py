@@ -106,10 +106,25 @@ def test_a_larger_size_that_may_be_better_is_measured_too(gain, size, measured):
     assert costs["tiny"] == SIZES["tiny"]
 
 
-def test_a_larger_size_that_cannot_be_better_is_not_measured():
-    seconds = {"tiny": 1.0}
-    costs, _ = measured_costs(SIZES, "tiny", seconds.__getitem__, lambda rate: Budget(1.0, rate, ENOUGH, CURVE))
-    assert costs == SIZES
+def test_a_size_that_cannot_be_better_is_not_measured():
+    seconds = {"tiny": SIZES["tiny"].tokens_per_step * SIZES["tiny"].flops_per_token / 1e9}
+    minutes = minutes_for(300 * 1000, "tiny")
+    costs, left = measured_costs(SIZES, "tiny", seconds.__getitem__, lambda rate: Budget(minutes, rate, ENOUGH, CURVE))
+    assert (costs, best_size(costs, left)) == (SIZES, "tiny")
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1.0, "toy"), (20.0, "tiny")])
+def test_a_smaller_size_is_chosen_only_if_its_measured_steps_are_fast(factor, size):
+    """`toy` takes `factor` times as long as its operations do at the rate of `tiny`."""
+    curve, minutes = CURVE._replace(size_factor=20.0), minutes_for(400 * 1000, "tiny")
+    costs = {name: SIZES[name] for name in ("toy", "tiny")}
+    assert best_size(costs, budget(minutes, curve=curve)) == "toy"
+
+    def seconds(name):
+        return costs[name].tokens_per_step * costs[name].flops_per_token / 1e9 * (factor if name == "toy" else 1)
+
+    known, left = measured_costs(costs, "tiny", seconds, lambda rate: Budget(minutes, rate, ENOUGH, curve))
+    assert best_size(known, left) == size
 
 
 def test_a_size_that_does_not_fit_the_machine_is_not_chosen():

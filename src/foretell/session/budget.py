@@ -95,22 +95,25 @@ class Budget:
 def measured_costs(
     costs: Mapping[str, SizeCost], first: str, seconds: Callable[[str], float], budget: Callable[[float], Budget]
 ) -> tuple[dict[str, SizeCost], Budget]:
-    """Costs from measured steps of the size `first`, and of larger ones that may be better; with the budget left.
+    """Costs from measured steps of the size `first`, and of others that may be better; with the budget left.
 
     The operations of a step give the rate of the first size, which larger ones exceed; so one that would be the best if
-    it made MOST_GAIN times the operations per second is measured too. seconds: of a step of a size. budget: what is
-    left at a rate in FLOP/s.
+    it made MOST_GAIN times the operations per second is measured too, and so is a smaller one that would be the best at
+    the same rate. seconds: of a step of a size. budget: what is left at a rate in FLOP/s.
     """
     rate = costs[first].tokens_per_step * costs[first].flops_per_token / seconds(first)
-    known, unmeasured = dict(costs), list(costs)[list(costs).index(first) + 1 :]
+    known, smaller = dict(costs), list(costs)[: list(costs).index(first)]
+    gains = {name: 1 if name in smaller else MOST_GAIN for name in costs} | {first: 1}
+    measured = {first}
     while True:
-        gains = {name: cost.flops_per_token / (MOST_GAIN if name in unmeasured else 1) for name, cost in known.items()}
-        hopeful = {name: cost._replace(flops_per_token=gains[name]) for name, cost in known.items()}
+        hopeful = {
+            name: cost._replace(flops_per_token=cost.flops_per_token / gains[name]) for name, cost in known.items()
+        }
         name = best_size(hopeful, budget(rate))
-        if name not in unmeasured:
+        if name in measured:
             return known, budget(rate)
-        known[name] = known[name].measured(seconds(name), rate)
-        unmeasured.remove(name)
+        known[name], gains[name] = known[name].measured(seconds(name), rate), 1
+        measured.add(name)
 
 
 def best_size(costs: Mapping[str, SizeCost], budget: Budget) -> str:
