@@ -15,7 +15,7 @@ from foretell.openmp import SETTINGS, SPINS
 
 ROUNDS = int(SPINS["GOMP_SPINCOUNT"])
 # libgomp prints its settings when it is loaded
-READ = "import os; from foretell.openmp import SETTINGS, SPINS; assert {USERS!r} == {{*SETTINGS}} & {{*os.environ}}"
+READ = "import os; from foretell.openmp import SETTINGS; assert {USERS!r} == {{*SETTINGS}} & {{*os.environ}}"
 # Stands for torch, whose import takes seconds: it loads the library that torch loads
 LIBRARY_ALONE = "import ctypes, pathlib\nctypes.CDLL(next(pathlib.Path({libraries!r}).glob('libgomp*')))\n"
 # The modules of these names are empty
@@ -69,9 +69,9 @@ def test_without_the_package_threads_spin_long(path_of_library):
     assert spins("import torch", PYTHONPATH=path_of_library) > 10 * ROUNDS
 
 
-@pytest.mark.parametrize(("policy", "count"), [("active", 10**9), ("passive", 0)])
-def test_a_policy_that_the_user_chose_is_kept(path_of_library, policy, count):
-    assert spins("import foretell, torch", PYTHONPATH=path_of_library, OMP_WAIT_POLICY=policy) >= count
+def test_a_choice_of_the_user_is_kept(path_of_library):
+    assert spins("import foretell, torch", PYTHONPATH=path_of_library, OMP_WAIT_POLICY="active") > 10 * ROUNDS
+    assert spins("import foretell, torch", PYTHONPATH=path_of_library, OMP_WAIT_POLICY="passive") == 0
     assert spins("import foretell, torch", PYTHONPATH=path_of_library, GOMP_SPINCOUNT="7") == 7
 
 

@@ -38,11 +38,11 @@ class ShortWaiting(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            import_with_policy(spec.loader)
+            import_with_short_waiting(spec.loader)
         return spec
 
 
-def import_with_policy(loader: Loader) -> None:
+def import_with_short_waiting(loader: Loader) -> None:
     """Let a loader run its module with the settings in the environment, this once."""
     run = loader.exec_module
 
