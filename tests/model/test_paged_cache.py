@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +15,14 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow, StaticPagedKVView
+from foretell.model.paged_cache import (
+    POSITIONS_PER_BLOCK,
+    PagedKVCache,
+    PagedKVView,
+    PagedRow,
+    StaticPagedKVView,
+    zeroed_memory,
+)
 
 P = POSITIONS_PER_BLOCK
 LENGTH = 2 * P + 5
@@ -111,3 +122,18 @@ def test_a_copied_block_is_equal_in_every_layer(decoder: Decoder) -> None:
     assert torch.equal(cache.values[:, :, 5, :7], cache.values[:, :, 3, :7])
     assert not cache.values[:, :, 5, 7:].any()  # the numbers of another text, which may not be finite
     assert not cache.keys[:, :, 4].any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems choose the size of their pages")
+def test_a_cache_takes_memory_for_what_is_written_and_not_for_its_neighbourhood():
+    memory = np.frombuffer(zeroed_memory(256 * 2**20), np.uint8)
+    before = anonymous_memory()
+    memory[:: 2**20] = 1  # one key of each of 256 heads
+    assert anonymous_memory() - before < 16 * 2**20
+    assert int(memory.sum()) == 256
+
+
+def anonymous_memory() -> int:
+    """The memory of this process, in bytes."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|VmSwap):\s+(\d+) kB$", text, re.MULTILINE)))

@@ -7,9 +7,13 @@ copy, and rows that begin with the same tokens share their first blocks (Kwon et
 from __future__ import annotations
 
 import math
+import mmap
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,11 +70,25 @@ def filled_table(table: Sequence[int], num_blocks: int) -> list[int]:
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros, since the value of a hidden key is still multiplied by its weight of 0, and 0 * NaN is NaN.
 
-    On a CPU, NumPy's take memory only once they are written to; torch's are written to at once.
+    On a CPU they take memory when they are written to.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+    return torch.frombuffer(zeroed_memory(math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
+
+
+def zeroed_memory(size: int) -> Any:
+    """A buffer of bytes that takes memory when it is written to, on Linux in pages of 4 KiB.
+
+    In pages of 2 MiB, which NumPy asks for, each head of each layer took one for its first key: the first 512 tokens
+    that a server of GPT-2's shape read took 0.9 s and 576 MiB instead of 0.2 s and 19 MiB.
+    """
+    if sys.platform != "linux":
+        return np.zeros(size, dtype=np.uint8)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory
 
 
 class PagedKVView(RowsKVView):
