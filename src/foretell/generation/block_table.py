@@ -102,9 +102,11 @@ class BlockPool:
     def grow(self, table: BlockTable, num_blocks: int) -> bool:
         """Take more blocks for a table, up to `num_blocks`; False, and none taken, if too few are free."""
         missing = num_blocks - len(table.blocks)
+        if missing <= 0:
+            return True  # as in most steps of a sequence: counting the free blocks takes longer
         if missing > self.num_free:
             return False
-        chosen = self._choose(missing, table.blocks[-1] + 1 if table.blocks else 0) if missing > 0 else []
+        chosen = self._choose(missing, table.blocks[-1] + 1 if table.blocks else 0)
         if unsound := self.unsound.intersection(chosen):
             self.clear(sorted(unsound))
             self.unsound -= unsound
