@@ -160,6 +160,18 @@ def settled(page: Any) -> None:
     page.wait_for_selector("html[data-requests='0']")
 
 
+def edit(page: Any, text: str) -> None:
+    """Write another text, and wait for its pass; an answer to an earlier question may arrive before."""
+
+    def has_text(answer: Any) -> bool:
+        sent = answer.request.post_data_json if answer.url.endswith("/explore") else None
+        return sent is not None and text in sent.values()
+
+    with page.expect_response(has_text):
+        page.locator("#text").fill(text)
+    settled(page)
+
+
 def click(page: Any, name: str, within: str = "body", exact: bool = False) -> None:
     button = page.locator(within).get_by_role("button", name=name, exact=exact)
     settled(page)  # what arrives draws its part again

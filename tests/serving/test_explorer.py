@@ -14,7 +14,7 @@ import foretell
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
 from foretell.insight.page.write_page import live_files
-from tests.serving.conftest import settled
+from tests.serving.conftest import edit, settled
 
 TEXT = "some words"
 HOSTILE = "</script><img src=x onerror=document.title='run'>"
@@ -122,12 +122,6 @@ def wait_for_tokens(page: Any, count: int) -> None:
 
 def next_rows(page: Any) -> list[str]:
     return page.locator("#next-table tbody .piece").all_inner_texts()
-
-
-def edit(page: Any, text: str) -> None:
-    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.request.method == "POST"):
-        page.locator("#text").fill(text)
-    settled(page)
 
 
 def test_an_edited_text_is_followed(open_live, model):

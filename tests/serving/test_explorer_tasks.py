@@ -33,7 +33,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import id_tokenizer
 from tests.insight.explain.test_explanation import opened as address_at
-from tests.serving.conftest import click, settled
+from tests.serving.conftest import click, edit, settled
 
 TEXT, LABELS = "a fine day", ("good", "bad", "neither")
 VALUES, BINS = "3 1 4 - 5 9 2.5 6", 31
@@ -91,12 +91,6 @@ def lines(server: Any, **body: Any) -> list[Any]:
     answer = server.post("/explore", **body)
     assert answer.status_code == 200, answer.text
     return [json.loads(line) for line in answer.text.splitlines()]
-
-
-def edit(page: Any, text: str) -> None:
-    with page.expect_response(lambda answer: answer.url.endswith("/explore") and answer.request.method == "POST"):
-        page.locator("#text").fill(text)
-    settled(page)
 
 
 def numbers(page: Any, selector: str) -> list[str]:
