@@ -129,7 +129,7 @@ def test_a_cache_takes_memory_for_what_is_written_and_not_for_its_neighbourhood(
     memory = np.frombuffer(zeroed_memory(256 * 2**20), np.uint8)
     before = anonymous_memory()
     memory[:: 2**20] = 1  # one key of each of 256 heads
-    assert anonymous_memory() - before < 16 * 2**20
+    assert anonymous_memory() - before < 64 * 2**20  # with pages of 64 KiB, 16 MiB
     assert int(memory.sum()) == 256
 
 
