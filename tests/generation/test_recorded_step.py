@@ -9,14 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation import recorded_step
 from foretell.generation.batch_generation import generate, make_scheduler, run
 from foretell.generation.engine import Engine
-from foretell.generation.recorded_step import STEPS_KEPT, RecordedStep, StepRecorder, can_record, rounded_up
+from foretell.generation.recorded_step import (
+    STEPS_KEPT,
+    ReadingHook,
+    RecordedStep,
+    StepRecorder,
+    can_record,
+    has_uncalled_hooks,
+    rounded_up,
+    stream_modules,
+)
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
@@ -152,6 +161,58 @@ def test_where_recording_fails_the_log_says_why_and_steps_are_taken_one_by_one(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("steps are not recorded as a CUDA graph: operation not permitted")
     assert "\n" not in line
+
+
+class StreamOf(ReadingHook):
+    """Copies of the stream of each sequence of a scheduler, by its sample and in the order of the calls."""
+
+    def __init__(self, scheduler: Scheduler):
+        self.engine, self.found = scheduler.engine, dict[int, list[Tensor]]()
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        for row, (sequence, count) in enumerate(self.engine.reading):
+            self.found.setdefault(sequence.sample, []).append(output[row, :count].clone())
+
+
+def test_hooks_that_only_read_get_the_stream_of_recorded_steps(
+    decoder: Decoder, request: pytest.FixtureRequest
+) -> None:
+    def streams() -> dict[int, list[Tensor]]:
+        scheduler, sampler = Scheduler(decoder), Sampler(SamplingConfig(temperature=1.5, seed=4))
+        hook = StreamOf(scheduler)
+        handles = [module.register_forward_hook(hook) for module in stream_modules(decoder)]
+        sequences = [Sequence(prompt, sample, rules=Rules(sampler, 6)) for sample, prompt in enumerate(PROMPTS)]
+        for _ in run(scheduler, sequences):
+            pass
+        for handle in handles:
+            handle.remove()
+        return hook.found
+
+    expected = streams()
+    recordings = request.getfixturevalue("recordings")
+    found = streams()
+    assert recordings
+    assert found.keys() == expected.keys()
+    for sample, parts in expected.items():
+        torch.testing.assert_close(torch.cat(found[sample]), torch.cat(parts), rtol=1e-12, atol=1e-12)
+
+
+def test_steps_are_not_recorded_with_hooks_that_a_replay_would_not_call(decoder: Decoder) -> None:
+    reading, (embed, *blocks) = StreamOf(Scheduler(decoder)), stream_modules(decoder)
+
+    def is_refused(module: nn.Module, hook: Any) -> bool:
+        handle = module.register_forward_hook(hook)
+        try:
+            return has_uncalled_hooks(decoder)
+        finally:
+            handle.remove()
+
+    assert not has_uncalled_hooks(decoder)
+    assert not any(is_refused(module, reading) for module in (embed, *blocks))
+    assert is_refused(blocks[0], lambda *_: None) and is_refused(blocks[0].attention, reading)
+    handle = blocks[0].register_forward_pre_hook(reading)
+    assert has_uncalled_hooks(decoder)
+    handle.remove()
 
 
 def test_nothing_is_recorded_on_a_cpu(decoder: Decoder) -> None:

@@ -47,16 +47,19 @@ class Engine:
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
         ids = padded(tokens, 0)  # (B, T)
-        if max(counts) == min(num_logits) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
-            yield step(ids)
-            return
-        view = decoder.join(PagedKVView(self.cache, rows), source_rows)
+        is_step = max(counts) == min(num_logits) == 1
+        step = self._recorder(decoder).step_for(rows, source_rows) if is_step else None
         self.reading = list(zip(sequences, counts, strict=True))
         try:
-            hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
+            if step is not None:
+                logits = [step(ids)]
+            else:
+                view = decoder.join(PagedKVView(self.cache, rows), source_rows)
+                hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
+                logits = logit_chunks(decoder, chosen(hidden, counts, num_logits))
         finally:
             self.reading = []
-        yield from logit_chunks(decoder, chosen(hidden, counts, num_logits))
+        yield from logits
 
     def _prepare(self, sequences: list[Sequence]) -> Decoder:
         """The form of the sequences' decoder that is fastest here; it shares weights and hooks."""

@@ -4,17 +4,23 @@ With few rows a GPU finishes the operations of a step faster than the host can l
 operations with the same addresses, sizes and numbers, so a captured step must not depend on the rows and their length:
 `StaticPagedKVView` has their blocks and positions on the device. Capturing takes as long as a few steps, so the numbers
 of rows and blocks are rounded up, and a captured step is used again for any rows that fit.
+
+A graph calls no hooks. The tensors of the residual stream are kept instead, and each replay hands them to the hooks
+that only read them.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.device import to_device
 from foretell.generation.block_table import blocks_for
@@ -28,6 +34,14 @@ STEPS_KEPT = 16  # captured steps of one form of the model
 Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 
 logger = logging.getLogger(__name__)
+
+
+class ReadingHook(ABC):
+    """A forward hook of the embedding or a block that changes nothing; captured steps call it too."""
+
+    @abstractmethod
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Read the output. The next replay writes to the same place, so keep only copies."""
 
 
 class StepRecorder:
@@ -97,7 +111,14 @@ class RecordedStep:
         B, device = len(source_rows), cache.keys.device
         self.ids, self.positions = (torch.zeros(B, 1, dtype=torch.long, device=device) for _ in range(2))
         self.blocks = torch.full((B, num_blocks), PADDING_BLOCK, device=device)  # capturing writes to no other block
-        self.replay, self.logits = record(self.step)
+        self.stream: dict[nn.Module, tuple[tuple[Any, ...], Tensor]] = {}  # inputs and output, which replays write
+        with ExitStack() as hooks:
+            for module in stream_modules(decoder):
+                hooks.callback(module.register_forward_hook(self.keep).remove)
+            self.replay, self.logits = record(self.step)
+
+    def keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        self.stream[module] = inputs, output
 
     @torch.inference_mode()
     def use_for(self, rows: list[PagedRow]) -> None:
@@ -123,16 +144,32 @@ class RecordedStep:
         count = len(ids)
         self.ids[:count].copy_(to_device(ids, self.ids.device))
         self.replay()
+        for module, call in self.stream.items():
+            for hook in module._forward_hooks.values():
+                hook(module, *call)
         self.positions[:count].add_(1)
         self.starts = [start + 1 for start in self.starts]
         return self.logits[:count].clone()  # the next replay writes to the same place
 
 
 def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
-    """True on a GPU, if enough steps follow and no module has hooks, which a graph does not call."""
-    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+    """True on a GPU, if enough steps follow and no module has hooks that a replay does not call."""
     is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
-    return decoder.device.type == "cuda" and not is_short and not has_hooks
+    return decoder.device.type == "cuda" and not is_short and not has_uncalled_hooks(decoder)
+
+
+def has_uncalled_hooks(decoder: Decoder) -> bool:
+    stream = stream_modules(decoder)
+    for module in decoder.modules():
+        uncalled = [hook for hook in module._forward_hooks.values() if not isinstance(hook, ReadingHook)]
+        if module._forward_pre_hooks or (uncalled if module in stream else module._forward_hooks):
+            return True
+    return False
+
+
+def stream_modules(decoder: Decoder) -> list[nn.Module]:
+    """The modules whose outputs are the residual stream."""
+    return [decoder.embed, *decoder.trunk.blocks]
 
 
 def graph_recorder() -> Record:

@@ -62,8 +62,7 @@ def make_recorder(
     with errors_of("look"):
         asked = select(look.values, structure.names) if look.values else []
     names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
-    is_stream = set(names) <= set(structure.stream) and not request.change
-    if is_stream and (served.model.device.type == "cpu" or not names):  # a GPU's recorded steps call no hooks
+    if set(names) <= set(structure.stream) and not request.change:
         if names:
             sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt
         return StreamRecorder(served, sequence, budget_bytes, names)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foretell.files import format_bytes
+from foretell.generation.recorded_step import ReadingHook
 from foretell.generation.sequence import Sequence
 from foretell.insight.recorded_values import BudgetError
 from foretell.insight.trace import Trace
@@ -67,14 +67,14 @@ class StreamRecorder(Recorder):
 
     def begin(self) -> None:
         for name in self.names:
-            value = self.structure[name]
-            module = self.decoder.get_submodule(value.module)
-            self._open.callback(module.register_forward_hook(partial(self._record, value)).remove)
+            module = self.decoder.get_submodule(self.structure[name].module)
+            self._open.callback(module.register_forward_hook(StreamHook(self, self.structure[name])).remove)
 
-    def _record(self, value: Value, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def record(self, value: Value, whole: Tensor) -> None:
+        """Keep this sequence's part of a value (B, T, D) of the pass."""
         for row, (sequence, count) in enumerate(self.served.scheduler.engine.reading):
             if sequence is self.sequence and self.bytes <= self.budget_bytes:  # an error here would end all sequences
-                kept = value.read(inputs, output)[row, :count].clone()
+                kept = whole[row, :count].clone()
                 self.bytes += kept.nbytes
                 self._calls[value.name].append((sequence.num_cached, kept))
 
@@ -82,6 +82,16 @@ class StreamRecorder(Recorder):
         if self.bytes > self.budget_bytes:
             raise BudgetError(f"the values of this look may take {format_bytes(self.budget_bytes)}", "Ask for fewer")
         return self._calls[name]
+
+
+class StreamHook(ReadingHook):
+    """Hands a value of the stream to a recorder, in recorded steps too."""
+
+    def __init__(self, recorder: StreamRecorder, value: Value):
+        self.recorder, self.value = recorder, value
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        self.recorder.record(self.value, self.value.read(inputs, output))
 
 
 class PassRecorder(Recorder):
