@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -291,19 +291,35 @@ def test_fast_kernels_give_nearly_the_same(fast, server):
 
 
 @pytest.mark.parametrize(
-    "extra", [{"look": {"values": [BLOCK]}}, {"look": {"values": [WEIGHTS]}}, {"change": [{"value": CORE, "scale": 0}]}]
+    "extra",
+    [
+        {"look": {"values": [BLOCK]}},
+        {"look": {"values": [WEIGHTS]}},
+        {"change": [{"value": CORE, "scale": 0}]},
+        {"change": [{"value": BLOCK, "set": 0}]},
+        {"change": [{"value": BLOCK, "scale": 1e308}]},  # refused in its first pass
+    ],
 )
 def test_neighbours_do_not_notice(server, extra):
-    expected = [server.ask("/v1/completions", prompt="y", seed=seed, max_tokens=40)["choices"] for seed in range(6)]
-    found = {}
+    bodies = [{"prompt": "y", "seed": seed, "max_tokens": 40} for seed in range(6)]
+    expected = [server.ask("/v1/completions", **body)["choices"] for body in bodies]
+    *found, _ = at_once(server, [*bodies, {**ASKED, **extra}])
+    assert [answer["choices"] for answer in found] == expected
 
-    def ask(seed):
-        found[seed] = server.ask("/v1/completions", prompt="y", seed=seed, max_tokens=40)["choices"]
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    server.ask("/v1/completions", **ASKED, **extra)
-    for thread in threads:
-        thread.join()
-    assert [found[seed] for seed in range(6)] == expected
+def test_each_of_many_changes_acts_on_its_own_sequence(server):
+    """Changes of the stream share a pass, and the bits are the ones of each change alone."""
+    look = {"values": ["trunk.blocks.1"], "tokens": "new"}
+    changes = [{"value": BLOCK, "add": 0.5 * step, "positions": [step, 12]} for step in range(6)]
+    bodies = [{**ASKED, "max_tokens": 30, "look": look, "change": [change]} for change in changes]
+    expected = [server.ask("/v1/completions", **body) for body in bodies]
+    for alone, together in zip(expected, at_once(server, bodies), strict=True):
+        assert together["choices"] == alone["choices"]
+        assert together["foretell"]["look"] == alone["foretell"]["look"]
+    assert len({str(answer["foretell"]["look"]) for answer in expected}) == len(bodies)
+
+
+def at_once(server, bodies):
+    """The answers to requests that are sent at the same time."""
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return [answer.json() for answer in pool.map(lambda body: server.post("/v1/completions", **body), bodies)]

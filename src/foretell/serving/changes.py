@@ -48,6 +48,12 @@ class Changes:
             self._traces[text] = trace
         return self._traces[text][name]
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the values that are changed. Raises ApiError for names that the model lacks."""
+        with errors_of("change"):
+            return {name for change in self.changes for name in select(change.value, self.served.structure.names)}
+
     def operations(self, start: Callable[[], int] = lambda: 0) -> dict[str, Operation]:
         """The operations on a pass, by the name of the value. start: gives the position of its first token.
 

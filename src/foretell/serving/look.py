@@ -6,7 +6,6 @@ A request describes a look as data, and nothing of it is run as code.
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -62,10 +61,9 @@ def make_recorder(
     with errors_of("look"):
         asked = select(look.values, structure.names) if look.values else []
     names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
-    if set(names) <= set(structure.stream) and not request.change:
-        if names:
-            sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt
-        return StreamRecorder(served, sequence, budget_bytes, names)
+    is_alone = changes.names and served.model.device.type != "cpu"  # a GPU's recorded steps cannot be changed
+    if not is_alone and changes.names.union(names) <= set(structure.stream):
+        return StreamRecorder(served, sequence, budget_bytes, names, changes)
     return PassRecorder(served, sequence, budget_bytes, names, changes)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +17,7 @@ from foretell.generation.sequence import Sequence
 from foretell.insight.recorded_values import BudgetError
 from foretell.insight.trace import Trace
 from foretell.model.decoder import HEAD, Decoder
-from foretell.model.structure import Value
-from foretell.serving.changes import Changes
+from foretell.serving.changes import Changes, Operation
 from foretell.serving.errors import errors_of
 from foretell.serving.models import ServedModel
 
@@ -55,28 +56,47 @@ class Recorder(ABC):
 
 
 class StreamRecorder(Recorder):
-    """Records the residual stream on the pass of all sequences, from this sequence's row.
+    """Records and changes the residual stream on the pass of all sequences, in this sequence's row.
 
     The stream is what blocks read and write, so fused blocks stay fused, and the bits of other sequences do not change.
     """
 
-    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str]):
+    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
         super().__init__(served, sequence, budget_bytes)
-        self.names, self.bytes = names, 0
+        self.changes, self.bytes = changes, 0
         self._calls: dict[str, Calls] = {name: [] for name in names}
 
     def begin(self) -> None:
-        for name in self.names:
+        operations = self.changes.operations(lambda: self.sequence.num_cached)
+        if operations or self._calls:
+            self.sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt, and no other its keys
+        one_token = torch.zeros(1, 1, self.decoder.config.width, dtype=self.decoder.dtype, device=self.decoder.device)
+        for operation in operations.values():
+            operation(one_token)  # an error in a pass would end all sequences
+        for name in {**operations, **self._calls}:
+            hook = partial(self._change, name, operations[name]) if name in operations else StreamHook(self, name)
             module = self.decoder.get_submodule(self.structure[name].module)
-            self._open.callback(module.register_forward_hook(StreamHook(self, self.structure[name])).remove)
+            self._open.callback(module.register_forward_hook(hook).remove)
 
-    def record(self, value: Value, whole: Tensor) -> None:
-        """Keep this sequence's part of a value (B, T, D) of the pass."""
-        for row, (sequence, count) in enumerate(self.served.scheduler.engine.reading):
-            if sequence is self.sequence and self.bytes <= self.budget_bytes:  # an error here would end all sequences
-                kept = whole[row, :count].clone()
-                self.bytes += kept.nbytes
-                self._calls[value.name].append((sequence.num_cached, kept))
+    def row_of_pass(self) -> tuple[int, int] | None:
+        """The row of this sequence in the pass, and the number of its tokens there; None in a pass without it."""
+        rows = enumerate(self.served.scheduler.engine.reading)
+        return next(((row, count) for row, (sequence, count) in rows if sequence is self.sequence), None)
+
+    def record(self, name: str, own: Tensor) -> None:
+        """Keep a value (t, D) of this sequence, where it is asked for."""
+        if name in self._calls and self.bytes <= self.budget_bytes:  # an error here would end all sequences
+            self.bytes += own.nbytes
+            self._calls[name].append((self.sequence.num_cached, own.clone()))
+
+    def _change(self, name: str, operation: Operation, _: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        if (place := self.row_of_pass()) is None:
+            return output
+        row, count = place
+        changed = output.clone()
+        changed[row : row + 1, :count] = operation(output[row : row + 1, :count])
+        self.record(name, changed[row, :count])
+        return changed
 
     def all_calls(self, name: str) -> Calls:
         if self.bytes > self.budget_bytes:
@@ -85,13 +105,15 @@ class StreamRecorder(Recorder):
 
 
 class StreamHook(ReadingHook):
-    """Hands a value of the stream to a recorder, in recorded steps too."""
+    """Hands the stream of a sequence to its recorder, in recorded steps too."""
 
-    def __init__(self, recorder: StreamRecorder, value: Value):
-        self.recorder, self.value = recorder, value
+    def __init__(self, recorder: StreamRecorder, name: str):
+        self.recorder, self.name = recorder, name
 
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        self.recorder.record(self.value, self.value.read(inputs, output))
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if place := self.recorder.row_of_pass():
+            row, count = place
+            self.recorder.record(self.name, output[row, :count])
 
 
 class PassRecorder(Recorder):
