@@ -220,11 +220,22 @@ def test_logits_have_their_positions(server, model):
         assert torch.equal(torch.tensor(row["values"])[-TOKENS:], logits)
 
 
-def test_a_lens_at_all_positions(server):
-    for tokens, first, count in (("all", 0, len(PROMPT) + TOKENS - 1), ("new", len(PROMPT), TOKENS - 1)):
-        answer = server.ask("/v1/completions", **ASKED, look={"lens": 1, "tokens": tokens})
-        positions = [row["position"] for row in answer["foretell"]["look"][0]["lens"]]
-        assert positions == list(range(first, first + count))
+@pytest.mark.parametrize("tokens", ["all", "new"])
+def test_a_lens_at_many_positions(server, model, tokens):
+    """More than are computed between two steps."""
+    asked = {**ASKED, "prompt": 2 * PROMPT, "max_tokens": 25, "return_token_ids": True}
+    answer = server.ask("/v1/completions", **asked, look={"lens": 1, "tokens": tokens})
+    found = answer["foretell"]["look"][0]["lens"]
+    ids = [*model.encode(2 * PROMPT), *answer["choices"][0]["token_ids"]]
+    expected = logit_lens(model.on_ids(), " ".join(map(str, ids)), top=1).positions
+    first = 2 * len(PROMPT) if tokens == "new" else 0
+    assert [row["position"] for row in found] == list(range(first, 2 * len(PROMPT) + 24))
+    for row, position in zip(found, expected[first:-1], strict=True):
+        ids, others = (
+            [each["top"][0]["id"] for each in row["readings"]],
+            [each.tokens[0].id for each in position.readings],
+        )
+        assert ids == others
 
 
 def test_a_text_is_read_once_for_all_values_to_patch(server, model):
