@@ -223,9 +223,10 @@ def test_a_server_looks_inside_and_changes(on_cpu: LanguageModel, original: Orig
     asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 20, "temperature": 0, "look": {"values": [block]}}
     arguments = ("primer", "--device", GPU, "--dtype", "float32")
     served = start(original, *arguments, program=("-m", "foretell"))
-    for changes in ([], [{"value": core, "heads": [1], "scale": 0}]):
-        answer = served.ask("/v1/completions", **asked, change=changes)
-        with foretell.Trace(on_cpu, block, replace={core: without_heads(1)} if changes else None) as trace:
+    first: Any = {"value": "trunk.blocks.0", "scale": 0.5}, {"trunk.blocks.0": lambda old: 0.5 * old}
+    for change, replace in (({}, {}), ({"value": core, "heads": [1], "scale": 0}, {core: without_heads(1)}), first):
+        answer = served.ask("/v1/completions", **asked, change=[change] if change else [])
+        with foretell.Trace(on_cpu, block, replace=replace) as trace:
             expected = foretell.generate(on_cpu, prompt, max_tokens=20, temperature=0)
         assert answer["choices"][0]["text"] == expected.text
         [row] = answer["foretell"]["look"][0]["values"][block]

@@ -115,7 +115,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        815,
+        821,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use, and that hand the stream to hooks",
@@ -168,10 +168,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        887,
+        886,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
-        "opened from, and what a page file shows first; changes of the stream on the pass of all; errors name the field of each route; refusals of headers, "
+        "opened from, and what a page file shows first; changes of the stream on all's pass; errors name "
+        "the field of each route; refusals of headers, "
         "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
         "all types that a field may have; the lens of a pass that was kept; requests are freed without a collection; "
         "free memory is returned",

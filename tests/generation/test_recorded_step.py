@@ -22,7 +22,7 @@ from foretell.generation.recorded_step import (
     RecordedStep,
     StepRecorder,
     can_record,
-    has_uncalled_hooks,
+    has_inner_hooks,
     rounded_up,
     stream_modules,
 )
@@ -199,20 +199,29 @@ def test_hooks_that_only_read_get_the_stream_of_recorded_steps(
 
 def test_steps_are_not_recorded_with_hooks_that_a_replay_would_not_call(decoder: Decoder) -> None:
     reading, (embed, *blocks) = StreamOf(Scheduler(decoder)), stream_modules(decoder)
+    assert not has_inner_hooks(decoder)
+    for module, register, is_inner in (
+        (embed, embed.register_forward_hook, False),
+        (blocks[1], blocks[1].register_forward_hook, False),
+        (blocks[1], blocks[1].register_forward_pre_hook, True),
+        (blocks[0].attention, blocks[0].attention.register_forward_hook, True),
+    ):
+        handle = register(reading)
+        assert has_inner_hooks(decoder) == is_inner, module
+        handle.remove()
 
-    def is_refused(module: nn.Module, hook: Any) -> bool:
-        handle = module.register_forward_hook(hook)
-        try:
-            return has_uncalled_hooks(decoder)
-        finally:
-            handle.remove()
 
-    assert not has_uncalled_hooks(decoder)
-    assert not any(is_refused(module, reading) for module in (embed, *blocks))
-    assert is_refused(blocks[0], lambda *_: None) and is_refused(blocks[0].attention, reading)
-    handle = blocks[0].register_forward_pre_hook(reading)
-    assert has_uncalled_hooks(decoder)
-    handle.remove()
+def test_while_a_hook_changes_the_stream_no_step_is_replayed(
+    decoder: Decoder, recordings: list[tuple[int, int]]
+) -> None:
+    recorder = StepRecorder(decoder, PagedKVCache(decoder.config, 3, torch.float64, "cpu"), None)
+    rows = [PagedRow([1], 3, 1)], [None]
+    for replaced in range(2):  # before and after the step was recorded
+        handle = decoder.trunk.blocks[replaced].register_forward_hook(lambda module, inputs, output: output + 1)
+        assert recorder.step_for(*rows) is None
+        handle.remove()
+        assert recorder.step_for(*rows) is not None
+    assert len(recordings) == 1
 
 
 def test_nothing_is_recorded_on_a_cpu(decoder: Decoder) -> None:

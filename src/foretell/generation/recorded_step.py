@@ -37,7 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReadingHook(ABC):
-    """A forward hook of the embedding or a block that changes nothing; captured steps call it too."""
+    """A forward hook of the embedding or a block that changes nothing; captured steps call it too.
+
+    While there is another hook, no step is captured or replayed.
+    """
 
     @abstractmethod
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -61,7 +64,7 @@ class StepRecorder:
 
     def step_for(self, rows: list[PagedRow], source_rows: list[int | None]) -> RecordedStep | None:
         """A captured step for these rows, None where none is captured. A failure is logged and ends the capturing."""
-        if not self.is_on:
+        if not self.is_on or is_changed(self.decoder):
             return None
         most = blocks_for(self.decoder.config.context_length)
         num_blocks = min(most, rounded_up(max(len(row.table) for row in rows)))
@@ -153,18 +156,21 @@ class RecordedStep:
 
 
 def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
-    """True on a GPU, if enough steps follow and no module has hooks that a replay does not call."""
+    """True on a GPU, if enough steps follow and no module inside a block has hooks, which a graph does not call."""
     is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
-    return decoder.device.type == "cuda" and not is_short and not has_uncalled_hooks(decoder)
+    return decoder.device.type == "cuda" and not is_short and not has_inner_hooks(decoder)
 
 
-def has_uncalled_hooks(decoder: Decoder) -> bool:
+def has_inner_hooks(decoder: Decoder) -> bool:
     stream = stream_modules(decoder)
-    for module in decoder.modules():
-        uncalled = [hook for hook in module._forward_hooks.values() if not isinstance(hook, ReadingHook)]
-        if module._forward_pre_hooks or (uncalled if module in stream else module._forward_hooks):
-            return True
-    return False
+    hooks = (each._forward_pre_hooks or (each not in stream and each._forward_hooks) for each in decoder.modules())
+    return any(hooks)
+
+
+def is_changed(decoder: Decoder) -> bool:
+    """True while a hook may change the residual stream."""
+    hooks = (hook for module in stream_modules(decoder) for hook in module._forward_hooks.values())
+    return not all(isinstance(hook, ReadingHook) for hook in hooks)
 
 
 def stream_modules(decoder: Decoder) -> list[nn.Module]:

@@ -64,8 +64,7 @@ def make_recorder(
     with errors_of("look"):
         asked = select(look.values, structure.names) if look.values else []
     names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
-    is_alone = changes.names and served.model.device.type != "cpu"  # a GPU's recorded steps cannot be changed
-    if not is_alone and changes.names.union(names) <= set(structure.stream):
+    if changes.names.union(names) <= set(structure.stream):
         return StreamRecorder(served, sequence, budget_bytes, names, changes)
     return PassRecorder(served, sequence, budget_bytes, names, changes)
 
