@@ -130,7 +130,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3351,
+        3352,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -168,7 +168,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        886,
+        939,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; changes of the stream on all's pass; errors name "

@@ -14,12 +14,17 @@ import safetensors.torch
 import torch
 
 import foretell
+from foretell.generation.sequence import Sequence
 from foretell.inference.answer_receipt import AnswerReceipt
 from foretell.inference.verification import verify
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.replacement import without_heads
+from foretell.serving.changes import Changes
 from foretell.serving.json_bodies import to_json
+from foretell.serving.look import make_recorder
+from foretell.serving.models import ModelSettings, serve_model
+from foretell.serving.requests import CompletionRequest
 from foretell.serving.tokens import key_of
 
 PROMPT, TOKENS = "some words", 6
@@ -328,6 +333,26 @@ def test_each_of_many_changes_acts_on_its_own_sequence(server):
         assert together["choices"] == alone["choices"]
         assert together["foretell"]["look"] == alone["foretell"]["look"]
     assert len({str(answer["foretell"]["look"]) for answer in expected}) == len(bodies)
+
+
+def test_equal_changes_share_a_form_of_the_model(server, model):
+    served = serve_model("toy", model, ModelSettings(memory=2**20))
+    head, other = [{"value": CORE, "heads": [1], "scale": 0}], [{"value": CORE, "heads": [0], "scale": 0}]
+    recorders = []
+    for change in (head, head, other, [{**head[0], "positions": [1]}], [{**head[0], "positions": [1]}]):
+        request, sequence = CompletionRequest(prompt=PROMPT, change=change), Sequence([1, 2])
+        recorders.append(make_recorder(served, sequence, request, 2**20, Changes(served, request.change)))
+        recorders[-1].begin()
+    first, *others = [recorder.sequence.decoder for recorder in recorders]
+    assert [form is first for form in others] == [True, False, False, False] and others[2] is not others[3]
+    for recorder in recorders:
+        recorder.end()
+    assert not served.changed_forms
+    bodies = [
+        {**ASKED, "seed": seed, "max_tokens": 30, "change": change} for seed in range(3) for change in (head, other)
+    ]
+    expected = [server.ask("/v1/completions", **body)["choices"] for body in bodies]
+    assert [answer["choices"] for answer in at_once(server, bodies)] == expected
 
 
 def at_once(server, bodies):

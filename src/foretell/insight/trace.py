@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -97,7 +97,8 @@ class Trace(Shown):
 
     def _begin(self) -> None:
         self.notes: list[str] = []
-        self._values, self._ids = RecordedValues(Budget(self.budget_bytes)), list[Tensor]()
+        self._values = RecordedValues(Budget(self.budget_bytes))
+        self._ids: deque[Tensor] = deque(maxlen=2)  # two tell that there was more than one pass
         self._thread = OwnThread()
 
     def __enter__(self) -> Self:

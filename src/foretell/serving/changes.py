@@ -54,6 +54,13 @@ class Changes:
         with errors_of("change"):
             return {name for change in self.changes for name in select(change.value, self.served.structure.names)}
 
+    @property
+    def key(self) -> str:
+        """Equal for equal changes, and empty if they depend on positions."""
+        if any(change.positions is not None or change.patch is not None for change in self.changes):
+            return ""
+        return "\n".join(change.model_dump_json() for change in self.changes)
+
     def operations(self, start: Callable[[], int] = lambda: 0) -> dict[str, Operation]:
         """The operations on a pass, by the name of the value. start: gives the position of its first token.
 

@@ -27,7 +27,7 @@ from foretell.safetensors_files import in_safetensors
 from foretell.serving.changes import Changes
 from foretell.serving.errors import ApiError, errors_of, not_finite, refused
 from foretell.serving.models import ServedModel
-from foretell.serving.recorders import PassRecorder, Recorder, StreamRecorder
+from foretell.serving.recorders import PassRecorder, Recorder, SharedChange, StreamRecorder
 from foretell.serving.requests import GenerationRequest, Look
 from foretell.serving.tokens import key_of
 
@@ -66,6 +66,8 @@ def make_recorder(
     names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
     if changes.names.union(names) <= set(structure.stream):
         return StreamRecorder(served, sequence, budget_bytes, names, changes)
+    if changes.key and not names:
+        return SharedChange(served, sequence, changes)
     return PassRecorder(served, sequence, budget_bytes, names, changes)
 
 

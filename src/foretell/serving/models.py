@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from foretell.insight.page.sections import all_sections
 from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
 from foretell.language_model import LanguageModel
+from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.requests import PassRequest
@@ -118,6 +120,15 @@ class ExploredModel:
         return other
 
 
+@dataclass
+class ChangedForm:
+    """A form of the model with the hooks of a change, and the number of sequences that run through it."""
+
+    decoder: Decoder
+    hooks: ExitStack
+    users: int = 0
+
+
 @dataclass(eq=False)
 class ServedModel(ExploredModel):
     """A language model that answers requests under a name."""
@@ -125,6 +136,7 @@ class ServedModel(ExploredModel):
     scheduler: Scheduler
     chat: ChatFormat | None  # None for a model without words to write a conversation in
     examples: list[PageExample] = field(default_factory=list)  # of the live page
+    changed_forms: dict[str, ChangedForm] = field(default_factory=dict)  # in use, by the key of their changes
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -19,7 +19,7 @@ from foretell.insight.trace import Trace
 from foretell.model.decoder import HEAD, Decoder
 from foretell.serving.changes import Changes, Operation
 from foretell.serving.errors import errors_of
-from foretell.serving.models import ServedModel
+from foretell.serving.models import ChangedForm, ServedModel
 
 Calls = list[tuple[int, Tensor]]  # the position of the first token of a pass, and a value without its row axis
 
@@ -114,6 +114,38 @@ class StreamHook(ReadingHook):
         if place := self.recorder.row_of_pass():
             row, count = place
             self.recorder.record(self.name, output[row, :count])
+
+
+class SharedChange(Recorder):
+    """Records nothing; sequences with equal changes, which do not depend on positions, share a form and its passes."""
+
+    def __init__(self, served: ServedModel, sequence: Sequence, changes: Changes):
+        super().__init__(served, sequence, 0)
+        self.changes, self.forms = changes, served.changed_forms
+
+    def begin(self) -> None:
+        key = self.changes.key
+        if key not in self.forms:
+            self.forms[key] = self._make_form()
+        self.forms[key].users += 1
+        self._open.callback(self._leave, key)
+        self.decoder = self.sequence.decoder = self.forms[key].decoder
+
+    def _make_form(self) -> ChangedForm:
+        engine = self.served.scheduler.engine
+        decoder = engine.watched_copy()
+        with ExitStack() as hooks, errors_of("change"):
+            hooks.callback(engine.forget, decoder)
+            hooks.enter_context(Trace(decoder, replace=self.changes.operations()))
+            return ChangedForm(decoder, hooks.pop_all())
+
+    def _leave(self, key: str) -> None:
+        self.forms[key].users -= 1
+        if self.forms[key].users == 0:
+            self.forms.pop(key).hooks.close()
+
+    def all_calls(self, name: str) -> Calls:
+        raise AssertionError(f"{name} was not asked for")
 
 
 class PassRecorder(Recorder):
