@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shlex
 import time
@@ -31,6 +32,7 @@ from foretell.session.task import Task
 from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
+logger = logging.getLogger(__name__)
 PROBED = "tiny"  # the size whose speed is measured first
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
@@ -164,9 +166,10 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         def seconds(name: str) -> float:
             try:
                 return self.seconds_per_step(configs[name], data, machine)
-            except ConfigError:  # it does not fit the memory, so it is not chosen
+            except ConfigError as error:  # it does not fit the memory, so it is not chosen
                 if name == first:
                     raise
+                logger.info(f"left out    the size {name}: {str(error).partition(';')[0]}")
                 return math.inf
 
         costs, budget = measured_costs(
