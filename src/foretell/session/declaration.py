@@ -48,8 +48,7 @@ class Machine:
     memory: DeviceMemory
 
     def describe(self, parallel: str) -> str:
-        processes = self.memory.processes
-        several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
+        several = "" if self.memory.processes == 1 else f"{self.memory.processes} processes ({parallel}), each "
         return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
 
 

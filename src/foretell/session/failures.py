@@ -25,6 +25,8 @@ from foretell.errors import (
     OutputError,
     PeerError,
     TrainingError,
+    end_by_signal,
+    hangup_signals,
 )
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
@@ -38,10 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """While open, records the first signal instead of ending the process; `number` is None before it.
-
-    SIGHUP is sent when the terminal closes. If it is ignored, as under nohup, it stays ignored.
-    """
+    """While open, records the first signal instead of ending the process; `number` is None before it."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -49,9 +48,7 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue
+            for number in (signal.SIGINT, signal.SIGTERM, *hangup_signals()):
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -65,10 +62,8 @@ class StopSignal:
             # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
             with suppress(OSError, RuntimeError, ValueError):
                 logger.warning("stopping after this step; once more stops now")
-        elif number == signal.SIGINT:
-            raise KeyboardInterrupt
         else:
-            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
+            (signal.default_int_handler if number == signal.SIGINT else end_by_signal)(number, frame)
 
     @property
     def exit_code(self) -> int:
