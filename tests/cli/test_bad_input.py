@@ -36,6 +36,7 @@ TABLE = [
     ),
     (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
     (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
+    (["tokenizer", "train", "two  spaces.txt", "--out", "t"], 1, ["two  spaces.txt"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--out", "RUN/run.json"], 1, ["run.json"]),
     # configuration
     (["train", "CORPUS", "--model.widht", "32", "--size", "toy", "--steps", "1"], 2, ["widht", "width"]),

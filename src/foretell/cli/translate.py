@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -12,7 +11,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError
+from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -205,4 +204,4 @@ def finish(session: Session[TranslationTask]) -> None:
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {min(200, len(data.validation))} pairs, greedy"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
-    show_end(session, figures, "translate", shlex.quote((data.validation or data.train)[0].source))
+    show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))

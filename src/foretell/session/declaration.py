@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import torch
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, shell_words
 from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
@@ -204,7 +203,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         if not words:
             return "start again with another --out to train longer"
         words += ["--steps", str(steps)] if steps else []
-        return f"to train it further: {command_name()} {shlex.join([*words, '--out', f'{run.directory}-longer'])}"
+        return f"to train it further: {command_name()} {shell_words(*words, '--out', f'{run.directory}-longer')}"
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
         """The command that starts a training from a run; empty if no training can."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -27,6 +26,7 @@ from foretell.errors import (
     TrainingError,
     end_by_signal,
     hangup_signals,
+    shell_words,
 )
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
@@ -198,16 +198,16 @@ def next_divisor(number: int, above: int) -> int:
 
 
 def resume_command(run: Run) -> str:
-    return f"{command_name()} {run.record()['verb']} --out {shlex.quote(str(run.directory))} --resume auto"
+    return f"{command_name()} {run.record()['verb']} --out {shell_words(run.directory)} --resume auto"
 
 
 def command_name() -> str:
     """The command that starts this program in a shell: `foretell` where PATH has it, else a path."""
     on_path, program = shutil.which("foretell"), Path(sys.argv[0])
     if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
-        return "foretell" if on_path else f"{shlex.quote(sys.executable)} -m foretell"
+        return "foretell" if on_path else f"{shell_words(sys.executable)} -m foretell"
     if on_path and os.path.samefile(on_path, program):  # noqa: PTH121 - both are plain strings here
         return "foretell"
     home = Path.cwd()
     absolute = program.absolute()
-    return shlex.quote(str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute))
+    return shell_words(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)
