@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +82,7 @@ def predict(
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:
-    text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
+    text = re.sub(r"[\n\r\t]", " ", " | ".join(map(str, row.cells.values())))
     return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}".rstrip()
 
 
