@@ -142,6 +142,7 @@ TABLE = [
     (["train", "CORPUS", "--steps", "1", "--training.steps", "2"], 2, ["training.steps", "2 and 1"]),
     (["train", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     (["train", "CORPUS", "--training.max-iters", "2", "--steps", "3"], 2, ["max_iters = 2 and steps = 3"]),
+    (["speedrun", "empty.txt"], 1, ["the text has 0 characters to train on"]),
     (["speedrun", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     # plans
     (
@@ -370,6 +371,8 @@ TABLE = [
     (["generate", "RUN", "The", "--quantize", "int3"], 2, ["int3"]),
     (["predict", "RUN", "The cat", "--out", "x.csv"], 2, ["--out", "FILE"]),
     (["predict", "RUN"], 2, ["TEXT", "FILE"]),
+    (["predict", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
+    (["translate", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
     (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
     (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
     (["explain", "RUN", "The cat", "--pieces"], 2, ["--pieces goes with --prediction"]),

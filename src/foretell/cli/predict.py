@@ -42,6 +42,7 @@ def predict(
     """
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
+    arguments.refuse_folder(text[0])
     path = Path(text[0])
     is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
     if out is not None and not is_one_file:

@@ -122,10 +122,11 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
 
 def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
-    if file is None and text is not None and text != arguments.STANDARD_INPUT and arguments.is_file(Path(text)):
-        text, file = None, Path(text)
-    content = arguments.read_text(text, file)
-    lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]
+    if file is None and text is not None and text != arguments.STANDARD_INPUT:
+        arguments.refuse_folder(text)
+        if arguments.is_file(Path(text)):
+            text, file = None, Path(text)
+    lines = arguments.split_lines(arguments.read_text(text, file))
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")
     return lines
