@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        900,
+        901,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
