@@ -51,6 +51,7 @@ def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
         assert str(default_run_directory([text], resume=True)) == "runs/cats"
         Path(directory).mkdir(parents=True)
     assert str(default_run_directory(["birds.csv.gz"])) == "runs/birds"
+    assert str(default_run_directory(["two\nlines\x1b.txt"])) == "runs/two_lines_"
     assert str(default_run_directory([])) == "runs/reference"
     assert str(default_run_directory(["-"])) == "runs/stdin"
 

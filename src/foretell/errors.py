@@ -6,7 +6,10 @@ A message is one line: what is wrong, where, and what to do.
 from __future__ import annotations
 
 import difflib
+import shlex
+import signal
 from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -89,9 +92,19 @@ class Interrupted(ForetellError):  # noqa: N818 - an event, not an error
         self.exit_code = exit_code
 
 
-def end_by_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    """The handler of SIGTERM in a command; a training has another, which saves."""
-    raise Interrupted("stopped by SIGTERM", 143)
+def end_by_signal(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of SIGTERM and SIGHUP in a command; a training has another, which saves."""
+    raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
+
+
+def hangup_signals() -> list[signal.Signals]:
+    """SIGHUP, which is sent when the terminal closes; none if it is ignored, as under nohup."""
+    return [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+
+
+def shell_words(*words: str | Path) -> str:
+    """Words as a shell reads them, on one line: a line feed is $'\\n', as in bash and zsh."""
+    return shlex.join(map(str, words)).replace("\n", r"'$'\n''")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -271,9 +271,10 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
         sync(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a disk that cannot be written cannot remove a name that is not there
-            temporary.unlink()
         raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):  # a disk that cannot be written cannot remove a name that is not there
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

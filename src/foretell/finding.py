@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -87,10 +88,10 @@ def find_tokenizer(argument: str) -> Tokenizer:
 
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
-    """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
+    """runs/NAME, named after the first of the data, on one line; unless `resume`, with a number if it is taken."""
     name = Path(os.path.realpath(data[0])).name if data else "reference"
     name = Path(name).stem if Path(name).suffix.lower() in COMPRESSIONS else name
-    first = "stdin" if data and str(data[0]) == "-" else Path(name).stem or "run"
+    first = "stdin" if data and str(data[0]) == "-" else re.sub(r"[\x00-\x1f\x7f]", "_", Path(name).stem) or "run"
     path, number = RUNS / first, 2
     while not resume and path.exists():
         path, number = RUNS / f"{first}-{number}", number + 1

@@ -36,6 +36,7 @@ TABLE = [
     ),
     (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
     (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
+    (["tokenizer", "train", "two  spaces.txt", "--out", "t"], 1, ["two  spaces.txt"]),
     (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--out", "RUN/run.json"], 1, ["run.json"]),
     # configuration
     (["train", "CORPUS", "--model.widht", "32", "--size", "toy", "--steps", "1"], 2, ["widht", "width"]),
@@ -141,6 +142,7 @@ TABLE = [
     (["train", "CORPUS", "--steps", "1", "--training.steps", "2"], 2, ["training.steps", "2 and 1"]),
     (["train", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     (["train", "CORPUS", "--training.max-iters", "2", "--steps", "3"], 2, ["max_iters = 2 and steps = 3"]),
+    (["speedrun", "empty.txt"], 1, ["the text has 0 characters to train on"]),
     (["speedrun", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     # plans
     (
@@ -369,6 +371,8 @@ TABLE = [
     (["generate", "RUN", "The", "--quantize", "int3"], 2, ["int3"]),
     (["predict", "RUN", "The cat", "--out", "x.csv"], 2, ["--out", "FILE"]),
     (["predict", "RUN"], 2, ["TEXT", "FILE"]),
+    (["predict", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
+    (["translate", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
     (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
     (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
     (["explain", "RUN", "The cat", "--pieces"], 2, ["--pieces goes with --prediction"]),

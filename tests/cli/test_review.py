@@ -51,6 +51,31 @@ def test_a_signal_while_tokenizing_is_not_a_tokenizer_error():
         raise Interrupted("stopped by SIGTERM", 143)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_while_a_folder_is_written_leaves_nothing(number, code, tmp_path):
+    program = """
+import sys, time
+from pathlib import Path
+from foretell.cli import main
+from foretell.files import new_directory
+def write(words, **_):
+    with new_directory(Path(words[0])):
+        print("writing", flush=True)
+        time.sleep(60)
+main.make_app = lambda words: write
+main.main()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (code, f"foretell: stopped by {number.name}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_first_signal_is_acknowledged_and_a_second_sigterm_exits_143(capfd):
     with library_notes_on_stderr(), StopSignal():
         signal.raise_signal(signal.SIGTERM)

@@ -96,6 +96,15 @@ def test_each_line_of_a_text_file_has_its_prediction(model: LanguageModel, tmp_p
     assert [prediction is None for prediction in predictions] == [True, False, True, False]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_carriage_return_in_a_text_does_not_end_its_row(model: LanguageModel, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "rows.txt").write_bytes(b"the film\rwas long\nthe play\n")
+    rows, out = predict_file(model, open_table(tmp_path / "rows.txt"), NONE), tmp_path / f"out{suffix}"
+    write_predictions(out, rows, head_of(model).task, lambda count: None, "\t" if suffix == ".tsv" else ",")
+    assert [row.cells["text"] for row in open_table(out)] == ["the film\rwas long", "the play"]
+    assert out.read_bytes().count(b"\n") == 3  # as without the carriage return
+
+
 def test_null_is_named(model: LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": null}\n', encoding="utf-8")
     with pytest.raises(DataError, match="column 'text' is null, not a text"):

@@ -107,7 +107,11 @@ def test_every_history_has_a_finite_forecast(forecaster, history):
 @pytest.mark.parametrize("last", [[], [np.nan]])
 def test_a_series_that_never_changed_is_continued_unchanged(forecaster, last):
     equal, fewer = (np.array([-4.0] * count + last) for count in (FEWEST_EQUAL, FEWEST_EQUAL - 1))
-    assert (forecaster.sample_paths([equal], 3, 5)[0] == -4).all()
+    (paths,) = forecaster.sample_paths([equal], 3, 5)
+    assert (paths == -4).all()
+    (low, high), width = forecaster.interval(equal, paths, 80), 0.01 * forecaster.calibration.scores[80]  # of a value
+    np.testing.assert_allclose([low, high], [[-4 - width] * 3, [-4 + width] * 3])
+    assert np.ptp(replace(forecaster, calibration=None).interval(equal, paths, 80)) == 0
     assert (forecaster.sample_paths([fewer], 3, 5)[0] != -4).any()
     assert (replace(forecaster, minimum=2.0).sample_paths([equal], 3, 5)[0] == 2).all()
 

@@ -17,7 +17,7 @@ from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, Forecast
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.forecasting.windows import Window
 from foretell.loading import load
-from foretell.planning.estimate import device_memory
+from foretell.planning.estimate import DeviceMemory, device_memory
 from foretell.session.declaration import Machine
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -180,6 +180,17 @@ def test_an_open_size_follows_from_the_measured_time(seconds, size, long_series,
     assert choice.size == size
     assert f"size        {size}, " in choice.reasons[1]
     assert choice.config.model.width == SIZES[size]["width"]
+
+
+def test_a_size_that_does_not_fit_the_memory_is_left_out_with_a_message(long_series, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: 1e-6)
+    caplog.set_level(logging.INFO, logger="foretell")
+    path, series = long_series
+    training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
+    machine = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 2**26))
+    assert training.choose(series, machine).size == "tiny"
+    (message,) = [each for each in caplog.messages if each.startswith("left out    the size small: ")]
+    assert message.endswith(", and cpu memory is 67.1 MB") and "need" in message
 
 
 def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(

@@ -168,21 +168,23 @@ def test_a_kernel_is_compiled_once_it_is_marked(tmp_path: Path, monkeypatch: pyt
     assert not compiling.is_compiled("anything")
 
 
-def test_sigterm_ends_a_command_that_compiles_at_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_that_compiles_at_once(number: signal.Signals) -> None:
     code = """
 import ctypes, signal
-from foretell.errors import end_by_sigterm
-from foretell.model.kernels.compiling import ended_by_sigterm
-signal.signal(signal.SIGTERM, end_by_sigterm)
-with ended_by_sigterm():
+from foretell.errors import end_by_signal
+from foretell.model.kernels.compiling import ended_by_signals
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, end_by_signal)
+with ended_by_signals():
     print("compiling", flush=True)
     ctypes.CDLL(None).sleep(60)  # as LLVM: a handler in Python waits for it
 """
-    before = signal.getsignal(signal.SIGTERM)
-    with compiling.ended_by_sigterm():
-        assert signal.getsignal(signal.SIGTERM) == before  # only the handler of commands is replaced
+    before = signal.getsignal(number)
+    with compiling.ended_by_signals():
+        assert signal.getsignal(number) == before  # only the handler of commands is replaced
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(30) == -number

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretell import files
-from foretell.errors import CheckpointError, OutputError
+from foretell.errors import CheckpointError, Interrupted, OutputError
 from foretell.files import (
     HTML_MARK,
     check_new,
@@ -98,6 +98,21 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Path, "rename", noted("appears", Path.rename, lambda paths: paths[1]))
     monkeypatch.setattr(Path, "replace", noted("appears", Path.replace, lambda paths: paths[1]))
     return lines
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted("stopped by SIGTERM", 143)])
+def test_a_signal_while_a_text_is_written_leaves_the_old_one_alone(
+    tmp_path: Path, monkeypatch: Any, error: Any
+) -> None:
+    def stop(_: Path) -> None:
+        raise error
+
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    monkeypatch.setattr(files, "sync", stop)
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        write_text(path, "new")
+    assert (names(tmp_path), path.read_text()) == (["x.txt"], "old")
 
 
 def test_a_disk_that_refuses_every_write_is_named_with_the_file(tmp_path: Path, monkeypatch: Any) -> None:

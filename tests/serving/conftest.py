@@ -88,8 +88,8 @@ class Served:
         self.client.close()
         self.log.close()
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
         return self.process.wait(60)
 
 

@@ -464,6 +464,10 @@ def test_the_focus_returns_to_the_number_that_was_opened(open_panels, table):
     page.keyboard.press("Enter")
     settled(page)
     assert opened and page.locator("#address").input_value() == opened
+    page.locator("#address").fill("head[3,1]")
+    page.locator("#address").press("Enter")
+    settled(page)
+    assert page.inner_text("#value-path") == "head[3,1]"
     page.keyboard.press("Escape")
     assert page.evaluate(address) == opened
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.errors import shell_words
 from foretell.session.failures import command_name
 
 
@@ -53,3 +54,10 @@ def test_another_program_of_that_name_on_the_path_is_not_meant(
 def test_without_the_program_the_module_is_run(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/lib/foretell/__main__.py"])
     assert command_name() == f"{sys.executable} -m foretell"
+
+
+def test_words_with_line_feeds_are_one_line_that_bash_reads() -> None:
+    words = ["two\nlines.txt", "it's\n", "two  spaces", "plain"]
+    line = shell_words(*words)
+    assert "\n" not in line
+    assert subprocess.check_output(["bash", "-c", f"printf '%s|' {line}"], text=True).split("|")[:-1] == words

@@ -71,11 +71,15 @@ BROKEN = {
     "a table that makes the library panic": tokenizer_json(
         normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     ).encode(),
+    "a table without an index": tokenizer_json(
+        normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAHgA"}
+    ).encode(),
+    "words of no characters": tokenizer_json(pre_tokenizer={"type": "FixedLength", "length": 0}).encode(),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_broken_file_is_named_in_one_line(what: str, tmp_path: Path) -> None:
+def test_broken_file_is_named_in_one_line(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(BROKEN[what])
     for source in (path, tmp_path):
@@ -84,6 +88,7 @@ def test_broken_file_is_named_in_one_line(what: str, tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400
+    assert capfd.readouterr().err == ""  # a panic in Rust prints its own text
 
 
 def test_intact_file_behind_the_broken_ones_loads(tmp_path: Path) -> None:
@@ -101,8 +106,9 @@ def test_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_panic_in_rust_becomes_a_tokenizer_error() -> None:
-    content = json.loads(tokenizer_json(pre_tokenizer={"type": "FixedLength", "length": 0}))
-    with pytest.raises(TokenizerError, match="cannot be encoded: chunk size must be non-zero"):
+    words = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    content = json.loads(tokenizer_json(normalizer={"type": "Prepend", "prepend": ""}, pre_tokenizer=words))
+    with pytest.raises(TokenizerError, match="cannot be encoded: index out of bounds"):
         Tokenizer(content).encode("ab")
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretell.errors import Interrupted, TokenizerError, UsageError, end_by_sigterm
+from foretell.errors import Interrupted, TokenizerError, UsageError, end_by_signal
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer, vocabulary_tokenizer
 from foretell.text.tokenizer_training import LONGEST_WORD, _cut_words, _interruptible
 
@@ -120,7 +120,7 @@ def test_a_signal_ends_training_while_the_library_runs(texts: Iterable[str]) -> 
             raise
         end.wait(60)
 
-    before = signal.signal(signal.SIGTERM, end_by_sigterm)
+    before = signal.signal(signal.SIGTERM, end_by_signal)
     try:
         with pytest.raises(Interrupted):
             _interruptible(call, iter(texts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import stat
 import tomllib
@@ -152,6 +153,12 @@ def names_file(text: str) -> bool:
     if LIKE_A_FILE.fullmatch(text):
         note(f"'{text}' is read as a text: there is no such file")
     return False
+
+
+def refuse_folder(text: str) -> None:
+    """Refuse the path of a folder in place of a text or a file. A single word may be a text all the same."""
+    if "/" in text and os.path.isdir(text):  # noqa: PTH112 - a text may not be a path at all
+        raise UsageError(f"{text} is a folder; give a file, or a text")
 
 
 def split_lines(text: str) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from foretell.errors import shell_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +107,7 @@ def say_goodbye(console: Console, directory: Path) -> None:
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
     console.print("three commands to try next:")
-    run, program = shlex.quote(str(directory)), command_name()
+    run, program = shell_words(directory), command_name()
     for command in (
         f'{program} next {run} "If the object is"',
         f'{program} generate {run} "A class definition" --max-tokens 80',

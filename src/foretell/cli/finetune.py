@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +13,7 @@ from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
-from foretell.errors import UsageError
+from foretell.errors import UsageError, shell_words
 from foretell.finetuning.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -266,5 +265,5 @@ def finish_text(session: Session[TextTask], json: bool) -> None:
 
     report(DomainReport.of(session.run), json)
     if not json:
-        prompt = shlex.quote(run_prompt(session.task))
+        prompt = shell_words(run_prompt(session.task))
         show_run(session, f"checkpoints/, metrics.jsonl, samples/, {REPORT}", "", "generate", prompt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.errors import DataError, UsageError, did_you_mean, shell_words
 from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def finish(session: Session[ForecastTask]) -> None:
     """The best loss, and the loss by the length of the context."""
     loss = session.run.best().training()["validation_loss"]
     best = "" if loss is None else f"validation loss {loss:.3f} nats per value"
-    show_end(session, best, "forecast", shlex.quote(session.run.record()["data"][0]))
+    show_end(session, best, "forecast", shell_words(session.run.record()["data"][0]))
     if loss is not None:
         by_context, console = session.task.loss_by_context(session.dtype), results()
         console.print("context     " + " ".join(f"{context:>5}" for context in by_context) + "  values before")

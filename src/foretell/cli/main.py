@@ -19,7 +19,7 @@ from foretell.cli.help import HelpInColumns
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.cli.training import TrainingOptions
 from foretell.distributed.launch import is_follower
-from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_sigterm
+from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
 
 # Imports make many objects and no garbage; collecting rarely saves an eighth of the time that torch takes to import
 COLLECT_RARELY = (50_000, 20, 20)
@@ -100,7 +100,8 @@ def shown_default(value: Any) -> str | None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    signal.signal(signal.SIGTERM, end_by_sigterm)
+    for number in (signal.SIGTERM, *hangup_signals()):
+        signal.signal(number, end_by_signal)
     gc.set_threshold(*COLLECT_RARELY)
     TrainingOptions.command_began = IMPORTED
     open_missing_streams()
@@ -124,7 +125,7 @@ def open_missing_streams() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
+    """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
     try:
         words = rewrite(arguments)
         app = make_app(arguments)

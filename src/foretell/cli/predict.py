@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,6 +42,7 @@ def predict(
     """
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
+    arguments.refuse_folder(text[0])
     path = Path(text[0])
     is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
     if out is not None and not is_one_file:
@@ -81,7 +83,7 @@ def predict(
 
 
 def row_line(row: Row, prediction: TaskPrediction | None) -> str:
-    text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
+    text = re.sub(r"[\n\r\t]", " ", " | ".join(map(str, row.cells.values())))
     return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}".rstrip()
 
 

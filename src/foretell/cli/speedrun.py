@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, write
-from foretell.errors import DataError, ForetellError, OutputError, UsageError
+from foretell.errors import DataError, ForetellError, OutputError, UsageError, shell_words
 from foretell.files import check_target, read_json, write_json
 
 if TYPE_CHECKING:
@@ -74,8 +73,8 @@ def speedrun(
     values = record.model_dump(mode="json")
     write_json(out, values)
     print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
-    again = f"{command_name()} speedrun {'' if text is None else shlex.quote(str(text)) + ' '}"
-    return note(f"record      {out}; repeat it with {again}--verify {shlex.quote(str(out))}")
+    again = f"{command_name()} speedrun {'' if text is None else shell_words(text) + ' '}"
+    return note(f"record      {out}; repeat it with {again}--verify {shell_words(out)}")
 
 
 def check_out(out: Path) -> None:

@@ -209,7 +209,7 @@ def notes_after() -> Iterator[None]:
 
 def fail(message: str, exit_code: int) -> int:
     """Print an error as one line on stderr and return the exit code."""
-    one_line = " ".join(message.split())
+    one_line = re.sub(r"\s*[\r\n]\s*", " ", message.strip())  # other spaces may belong to the name of a file
     rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ else ""
     messages().print(f"foretell: {rank}{one_line}", style=None)
     return exit_code

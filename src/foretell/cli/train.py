@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from foretell.cli import arguments
 from foretell.cli.command_line import sections
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError
+from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +138,7 @@ def finish(session: Session[TextTask]) -> None:
     task = session.task
     loss = session.run.best().training()["validation_loss"]
     special = " --allow-special" if task.config.data.special else ""
-    prompt = shlex.quote(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
+    prompt = shell_words(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
     best = "" if loss is None else f"validation loss {task.describe_loss(loss)}"
     show_end(session, best, "generate", f"{prompt}{special}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from foretell.cli import arguments
 from foretell.cli.command_line import configuration_field
 from foretell.cli.terminal import messages, note, results
 from foretell.distributed.launch import is_follower, read_launch
-from foretell.errors import ConfigError, UsageError
+from foretell.errors import ConfigError, UsageError, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.declaration import Training
@@ -166,7 +165,7 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
         files += f", {picture}"
     missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
     console.print(f"run         {directory}: {files}{missing}")
-    console.print(f"try         {command_name()} {verb} {shlex.quote(str(directory))} {argument}".rstrip())
+    console.print(f"try         {command_name()} {verb} {shell_words(directory)} {argument}".rstrip())
 
 
 def decided(make: Callable[[], Value]) -> Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -12,7 +11,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError
+from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -123,10 +122,11 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
 
 def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
-    if file is None and text is not None and text != arguments.STANDARD_INPUT and arguments.is_file(Path(text)):
-        text, file = None, Path(text)
-    content = arguments.read_text(text, file)
-    lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]
+    if file is None and text is not None and text != arguments.STANDARD_INPUT:
+        arguments.refuse_folder(text)
+        if arguments.is_file(Path(text)):
+            text, file = None, Path(text)
+    lines = arguments.split_lines(arguments.read_text(text, file))
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")
     return lines
@@ -205,4 +205,4 @@ def finish(session: Session[TranslationTask]) -> None:
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {min(200, len(data.validation))} pairs, greedy"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
-    show_end(session, figures, "translate", shlex.quote((data.validation or data.train)[0].source))
+    show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))

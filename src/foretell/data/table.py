@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import datetime
 import importlib
+import io
 import json
 import logging
 import re
@@ -140,14 +141,22 @@ class Delimited(Format):
             try:
                 row = next(rows, None)
             except csv.Error as error:
+                reason = str(error).partition(" - ")[0]
                 raise DataError(
-                    f"{where}: a row that cannot be read ({error}); "
-                    "put a cell that holds quotes into quotes and double those inside"
+                    f"{where}: a row that cannot be read ({reason}); put cells with quotes or line breaks into quotes, "
+                    "and double the quotes inside"
                 ) from None
             if row is None:
                 return
             if rows.line_num > 1 or row != ["sep=", ""]:  # Excel's line that names the separator
                 yield where, row
+
+
+def csv_line(cells: Sequence[Any], delimiter: str = ",") -> str:
+    """Cells as a line of CSV; those with the delimiter, a quote or any line break are quoted."""
+    line = io.StringIO()
+    csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(cells)  # csv quotes the characters of both
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 class JsonLines(Format):

@@ -102,7 +102,7 @@ def number_of(example: Example) -> float:
     (label,) = example.labels
     number = parse_number(label)
     if number is None:
-        raise DataError(f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5")
+        raise DataError(f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5 with a point")
     if abs(number) > LARGEST:
         raise DataError(f"{example.where}: the label {number:g} is too large to compute with; rescale the numbers")
     return number

@@ -67,7 +67,8 @@ class SimilarityKind(PairKind):
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
         """A number where the labels are numbers with fractions, or more than MANY different ones; else labels."""
         labels = {example.labels[0] for example in examples}
-        numbers = [number for label in labels if (number := parse_number(label)) is not None]
+        # Numbers with decimal commas are not labels either: NumberKind refuses them, with advice
+        numbers = [number for label in labels if (number := parse_number(label.replace(",", "."))) is not None]
         is_number = len(numbers) == len(labels) and (len(labels) > MANY or any(number % 1 for number in numbers))
         return (NumberKind if is_number else LabelKind).fit(settings, examples)
 

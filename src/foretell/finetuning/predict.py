@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
-from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, open_table
+from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.head import head_of, input_format
@@ -142,17 +141,16 @@ def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, do
 
 def write_table(file: IO[str], separator: str, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row and of its prediction, the same columns for every row."""
-    table = None
+    header: list[str] = []
     for row, prediction in predicted:
         cells = joined_cells(row, kind.table_cells(prediction))
         cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in cells.items()}
-        if table is None:
-            table = csv.DictWriter(file, list(cells), delimiter=separator, lineterminator="\n")
-            table.writeheader()
-        try:
-            table.writerow(cells)
-        except ValueError as error:
-            raise DataError(f"{row.where}: other columns than the rows before it ({error}); write .jsonl") from None
+        if not header:
+            header = list(cells)
+            file.write(csv_line(header, separator))
+        if more := cells.keys() - set(header):
+            raise DataError(f"{row.where}: the column {min(more)!r} is not in the first row; write .jsonl")
+        file.write(csv_line([cells.get(name) for name in header], separator))
         yield cells
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from foretell.data.table import Table
+from foretell.errors import shell_words
 from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
@@ -156,7 +156,7 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
     about = session.task.about
     dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
     start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0]]
-    return f"{command_name()} finetune {shlex.join([*start, '--task', session.task.head.task.name, *dev, *options])}"
+    return f"{command_name()} finetune {shell_words(*start, '--task', session.task.head.task.name, *dev, *options)}"
 
 
 def draw_report(path: Path, draw: Callable[[Any], None]) -> None:

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from foretell.data.table import Cells, Delimited, open_table
+from foretell.data.table import Cells, Delimited, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
@@ -172,10 +171,8 @@ def write_frame(frame: Frame, path: Path) -> None:
 
 
 def table_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV: cells with a comma, a quote or a line break are quoted."""
-    content = io.StringIO()
-    csv.writer(content, lineterminator="\n").writerows(rows)
-    return content.getvalue()
+    """Rows as CSV."""
+    return "".join(map(csv_line, rows))
 
 
 def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:

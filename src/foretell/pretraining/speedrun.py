@@ -67,11 +67,11 @@ class Characters:
 
     @classmethod
     def of(cls, text: str) -> Characters:
-        """The vocabulary is the sorted set of the text's characters."""
+        """The vocabulary is the sorted set of the text's characters; `check_fits` refuses a text without any."""
         vocabulary, ids = np.unique(np.array(list(text), dtype=str), return_inverse=True)
         split = int((1 - HELD_OUT) * len(ids))
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return cls(ids[:split], ids[split:], len(vocabulary), len(text[split:].encode()), digest)
+        return cls(ids[:split], ids[split:], max(1, len(vocabulary)), len(text[split:].encode()), digest)
 
     def held_out_batches(self, length: int) -> list[Batch]:
         """The held-out text in windows of `length`; a last, incomplete window is left out."""

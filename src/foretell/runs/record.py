@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import NoneType
@@ -13,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic_core import to_jsonable_python
 
 from foretell.config import TrainingConfig
-from foretell.errors import CheckpointError, OutputError
+from foretell.errors import CheckpointError, OutputError, shell_words
 from foretell.files import TEXT_LIMIT, check_not_removed, read_bytes, read_json, sync, to_json, write_json, write_text
 from foretell.runs.checkpoint import list_checkpoints
 
@@ -107,7 +106,7 @@ def advice_without_record(directory: Path) -> str:
     checkpoints = list_checkpoints(directory / "checkpoints")
     if not checkpoints:
         return ""
-    path = shlex.quote(str(checkpoints[-1].directory))
+    path = shell_words(checkpoints[-1].directory)
     return f"its {RUN} is lost, but each checkpoint is a model, as in foretell train DATA --start-from {path}"
 
 

@@ -1,4 +1,4 @@
-"""`Run`: a server until SIGTERM or Ctrl-C: bind, warm up, answer, drain."""
+"""`Run`: a server until SIGTERM, SIGHUP or Ctrl-C: bind, warm up, answer, drain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import uvicorn
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from foretell.errors import OutputError
+from foretell.errors import OutputError, hangup_signals
 from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access
 from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
@@ -159,7 +159,7 @@ class Run:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, *hangup_signals()):
             loop.add_signal_handler(number, self._on_signal)
         self.server.engine.start(loop)
         serving = asyncio.create_task(self.http.serve(sockets=[self.listener]))

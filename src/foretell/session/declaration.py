@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import torch
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, shell_words
 from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
@@ -31,6 +31,7 @@ from foretell.session.task import Task
 from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
+logger = logging.getLogger(__name__)
 PROBED = "tiny"  # the size whose speed is measured first
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
@@ -46,8 +47,7 @@ class Machine:
     memory: DeviceMemory
 
     def describe(self, parallel: str) -> str:
-        processes = self.memory.processes
-        several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
+        several = "" if self.memory.processes == 1 else f"{self.memory.processes} processes ({parallel}), each "
         return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
 
 
@@ -164,9 +164,10 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         def seconds(name: str) -> float:
             try:
                 return self.seconds_per_step(configs[name], data, machine)
-            except ConfigError:  # it does not fit the memory, so it is not chosen
+            except ConfigError as error:  # it does not fit the memory, so it is not chosen
                 if name == first:
                     raise
+                logger.info(f"left out    the size {name}: {str(error).partition(';')[0]}")
                 return math.inf
 
         costs, budget = measured_costs(
@@ -202,7 +203,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         if not words:
             return "start again with another --out to train longer"
         words += ["--steps", str(steps)] if steps else []
-        return f"to train it further: {command_name()} {shlex.join([*words, '--out', f'{run.directory}-longer'])}"
+        return f"to train it further: {command_name()} {shell_words(*words, '--out', f'{run.directory}-longer')}"
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
         """The command that starts a training from a run; empty if no training can."""

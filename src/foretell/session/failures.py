@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -25,6 +24,9 @@ from foretell.errors import (
     OutputError,
     PeerError,
     TrainingError,
+    end_by_signal,
+    hangup_signals,
+    shell_words,
 )
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
@@ -38,10 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """While open, records the first signal instead of ending the process; `number` is None before it.
-
-    SIGHUP is sent when the terminal closes. If it is ignored, as under nohup, it stays ignored.
-    """
+    """While open, records the first signal instead of ending the process; `number` is None before it."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -49,9 +48,7 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue
+            for number in (signal.SIGINT, signal.SIGTERM, *hangup_signals()):
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -65,10 +62,8 @@ class StopSignal:
             # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
             with suppress(OSError, RuntimeError, ValueError):
                 logger.warning("stopping after this step; once more stops now")
-        elif number == signal.SIGINT:
-            raise KeyboardInterrupt
         else:
-            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
+            (signal.default_int_handler if number == signal.SIGINT else end_by_signal)(number, frame)
 
     @property
     def exit_code(self) -> int:
@@ -203,16 +198,16 @@ def next_divisor(number: int, above: int) -> int:
 
 
 def resume_command(run: Run) -> str:
-    return f"{command_name()} {run.record()['verb']} --out {shlex.quote(str(run.directory))} --resume auto"
+    return f"{command_name()} {run.record()['verb']} --out {shell_words(run.directory)} --resume auto"
 
 
 def command_name() -> str:
     """The command that starts this program in a shell: `foretell` where PATH has it, else a path."""
     on_path, program = shutil.which("foretell"), Path(sys.argv[0])
     if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
-        return "foretell" if on_path else f"{shlex.quote(sys.executable)} -m foretell"
+        return "foretell" if on_path else f"{shell_words(sys.executable)} -m foretell"
     if on_path and os.path.samefile(on_path, program):  # noqa: PTH121 - both are plain strings here
         return "foretell"
     home = Path.cwd()
     absolute = program.absolute()
-    return shlex.quote(str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute))
+    return shell_words(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)

@@ -9,7 +9,6 @@ comes near the bounds.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -157,7 +156,7 @@ def refuse_costly(content: TokenizerJson, origin: str) -> None:
         _refuse_long(content["model"].get(affix), f"its {affix}", origin)
     for section in SECTIONS:
         steps = list(_steps(content.get(section), section, origin))
-        expansion = math.prod(max(1, _expansion(step)) for step in steps)
+        expansion = math.prod(max(1, _expansion(step, origin)) for step in steps)
         if expansion > MOST_EXPANSION:
             raise TokenizerError(
                 f"{origin}: its {section} can make a text {expansion:,} times as long (at most {MOST_EXPANSION}); "
@@ -166,6 +165,8 @@ def refuse_costly(content: TokenizerJson, origin: str) -> None:
         for step in steps:
             _refuse_long(step.get("prepend"), f"the text that its {section} puts before a text", origin)
             _refuse_long_template(step, origin)
+            if step["type"] == "FixedLength" and step.get("length") == 0:
+                raise TokenizerError(f"{origin}: its {section} makes words of 0 characters; the file is wrong")
 
 
 def _refuse_sparse_ids(vocabulary: Any, origin: str) -> None:
@@ -196,7 +197,7 @@ def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
             pending += [inner for inner in value if isinstance(inner, list | dict)]
 
 
-def _expansion(step: dict[str, Any]) -> int:
+def _expansion(step: dict[str, Any], origin: str) -> int:
     """The most characters that a step makes of one."""
     kind, pattern = step.get("type"), step.get("pattern")
     if kind == "Replace":
@@ -205,18 +206,23 @@ def _expansion(step: dict[str, Any]) -> int:
         # A regular expression and an empty text match between characters too
         return math.ceil(replacement / len(literal)) if literal and isinstance(literal, str) else replacement + 1
     if kind == "Precompiled":
-        return _longest_precompiled(step.get("precompiled_charsmap"))
+        return _longest_precompiled(step.get("precompiled_charsmap"), origin)
     return 2 if kind == "ByteLevel" or (kind == "BPEDecoder" and not step.get("suffix")) else 1
 
 
-def _longest_precompiled(encoded: Any) -> int:
-    """The length of the longest text in SentencePiece's table: the size of an index, the index, texts ended by NUL."""
+def _longest_precompiled(encoded: Any, origin: str) -> int:
+    """The length of the longest text in SentencePiece's table: the size of an index, the index, texts ended by NUL.
+
+    A damaged table is a TokenizerError: the library would panic, which Rust prints on stderr.
+    """
     try:
-        table = base64.b64decode(encoded)
-    except (binascii.Error, TypeError, ValueError):
-        return 1  # the library refuses it
-    texts = table[4 + int.from_bytes(table[:4], "little") :]
-    return max(len(text.decode("utf-8", errors="replace")) for text in texts.split(b"\0"))
+        table = base64.b64decode(encoded, validate=True)
+        size = int.from_bytes(table[:4], "little")
+        if not 4 <= size <= len(table) - 4:
+            raise ValueError
+        return max(map(len, table[4 + size :].decode("utf-8").split("\0")))
+    except (TypeError, ValueError):
+        raise TokenizerError(f"{origin}: its precompiled_charsmap is damaged; get the file again") from None
 
 
 def _refuse_long(text: Any, what: str, origin: str) -> None:
@@ -327,7 +333,7 @@ def _without_added(backend: tokenizers.Tokenizer, text: str) -> list[str]:
 
 
 def _words(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    if backend.pre_tokenizer is None:
-        return [normalized]
-    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)]
+    with rust_failures("the text cannot be encoded"):
+        normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
+        parts = backend.pre_tokenizer.pre_tokenize_str(normalized) if backend.pre_tokenizer else [(normalized, None)]
+    return [word for word, _ in parts]

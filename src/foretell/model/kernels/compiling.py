@@ -27,7 +27,7 @@ import torch
 from numba import cfunc, njit, types
 from numba.core import registry
 
-from foretell.errors import end_by_sigterm
+from foretell.errors import end_by_signal
 from foretell.openmp import SPINS, short_waiting
 
 DIGITS = 16  # in the name of a version's folder
@@ -189,7 +189,7 @@ def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
     Compiled code that calls it is not compiled with it, so only kernels that are used are compiled.
     """
     signature = types.void(*[types.int64] * arguments)
-    with cache_in_folder(), ended_by_sigterm():
+    with cache_in_folder(), ended_by_signals():
         return cfunc(signature, cache=True, error_model="numpy")(function)
 
 
@@ -200,24 +200,25 @@ def compiled_program(program: Program) -> Any:
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process at once: a handler in Python would run only when LLVM returns, up to 40 s later.
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process at once: a handler in Python would wait for LLVM, up to 40 s.
 
     The handler of a training stays, which saves first.
     """
-    if signal.getsignal(signal.SIGTERM) is not end_by_sigterm or threading.current_thread() != threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    is_main = threading.current_thread() == threading.main_thread()
+    handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(each) is end_by_signal]
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, end_by_sigterm)
+        for number in handled:
+            signal.signal(number, end_by_signal)
 
 
 def compile_now(dispatcher: Any, arguments: int) -> None:
     """Compile a function of this many integers before its first call, or load it."""
-    with cache_in_folder(), ended_by_sigterm():
+    with cache_in_folder(), ended_by_signals():
         dispatcher.compile((types.int64,) * arguments)
 
 

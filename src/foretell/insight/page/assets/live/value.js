@@ -10,7 +10,7 @@ const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
 
 let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus, times, sum}
 let running = new AbortController();
-let origin = { element: null, stop: "" }; // the element that had the focus, and its number
+let origin = { element: null, stop: "" }; // the element outside the panel that had the focus, and its number
 let lastStop = ""; // the last number in a table that had the focus
 
 export function makeValuePanel() {
@@ -61,7 +61,7 @@ function makeOneStop(table) {
 
 function open(number) {
   const element = document.activeElement;
-  origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" };
+  if (!byId("value").contains(element)) origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" }; // else an address was typed
   path = [number];
   show(true);
 }
