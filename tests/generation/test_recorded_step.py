@@ -200,14 +200,16 @@ def test_hooks_that_only_read_get_the_stream_of_recorded_steps(
 def test_steps_are_not_recorded_with_hooks_that_a_replay_would_not_call(decoder: Decoder) -> None:
     reading, (embed, *blocks) = StreamOf(Scheduler(decoder)), stream_modules(decoder)
     assert not has_inner_hooks(decoder)
-    for module, register, is_inner in (
-        (embed, embed.register_forward_hook, False),
-        (blocks[1], blocks[1].register_forward_hook, False),
-        (blocks[1], blocks[1].register_forward_pre_hook, True),
-        (blocks[0].attention, blocks[0].attention.register_forward_hook, True),
-    ):
+    inside: Any = blocks[0].attention
+    registrations: list[tuple[Any, bool]] = [
+        (embed.register_forward_hook, False),
+        (blocks[1].register_forward_hook, False),
+        (blocks[1].register_forward_pre_hook, True),
+        (inside.register_forward_hook, True),
+    ]
+    for register, is_inner in registrations:
         handle = register(reading)
-        assert has_inner_hooks(decoder) == is_inner, module
+        assert has_inner_hooks(decoder) == is_inner, register
         handle.remove()
 
 
@@ -215,7 +217,7 @@ def test_while_a_hook_changes_the_stream_no_step_is_replayed(
     decoder: Decoder, recordings: list[tuple[int, int]]
 ) -> None:
     recorder = StepRecorder(decoder, PagedKVCache(decoder.config, 3, torch.float64, "cpu"), None)
-    rows = [PagedRow([1], 3, 1)], [None]
+    rows: tuple[list[PagedRow], list[int | None]] = [PagedRow([1], 3, 1)], [None]
     for replaced in range(2):  # before and after the step was recorded
         handle = decoder.trunk.blocks[replaced].register_forward_hook(lambda module, inputs, output: output + 1)
         assert recorder.step_for(*rows) is None

@@ -61,6 +61,7 @@ def test_a_change_that_does_not_fit_leaves_nothing(served, value):
     watch = None
     with pytest.raises((ApiError, UsageError)):
         watch = answer_to(served, change=[{"value": value, "scale": 0, "heads": [0]}]).choices[0].watch
+        assert watch is not None
         watch.begin()
     if watch is not None:  # the names fit
         watch.end()

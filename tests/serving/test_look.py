@@ -340,8 +340,9 @@ def test_equal_changes_share_a_form_of_the_model(server, model):
     head, other = [{"value": CORE, "heads": [1], "scale": 0}], [{"value": CORE, "heads": [0], "scale": 0}]
     recorders = []
     for change in (head, head, other, [{**head[0], "positions": [1]}], [{**head[0], "positions": [1]}]):
-        request, sequence = CompletionRequest(prompt=PROMPT, change=change), Sequence([1, 2])
-        recorders.append(make_recorder(served, sequence, request, 2**20, Changes(served, request.change)))
+        request = CompletionRequest.model_validate({"prompt": PROMPT, "change": change})
+        changes = Changes(served, request.change)
+        recorders.append(make_recorder(served, Sequence([1, 2]), request, 2**20, changes))
         recorders[-1].begin()
     first, *others = [recorder.sequence.decoder for recorder in recorders]
     assert [form is first for form in others] == [True, False, False, False] and others[2] is not others[3]
