@@ -135,6 +135,9 @@ class TrainingConfig(Section):
         (), description="globs of modules whose values are computed again for the gradient"
     )
     keep_checkpoints: int = Field(2, gt=0, description="the last few; the best is always kept")
+    similar_vectors: bool = Field(
+        False, description="token vectors begin similar where tokens have similar neighbors, not random"
+    )
     seed: int = Field(1, ge=0, lt=2**63, description="the seed of everything random")
 
     @model_validator(mode="after")

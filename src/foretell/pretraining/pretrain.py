@@ -14,6 +14,7 @@ from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
+from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining.request import TextRequest
@@ -38,6 +39,7 @@ from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
+from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
 from foretell.weight_shapes import weight_shapes
 
 NOT_HELD_OUT = (
@@ -130,6 +132,14 @@ class TextTraining(Training[TextRequest, TextTask]):
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
         length = self.row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
+
+    def first_model(self, config: Config, data: TokenizedText, start: Start | None) -> Decoder:
+        model = super().first_model(config, data, start)
+        if start is None and config.training.similar_vectors:
+            text = data.store.split("train")
+            information = information_of_neighbors(text.read(0, min(len(text), MOST_TOKENS)), config.model.vocab_size)
+            set_similar_vectors(model.embed.token.weight, information, config.training.seed)
+        return model
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder

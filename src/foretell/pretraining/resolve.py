@@ -41,6 +41,7 @@ ADAMW = {
     "medium": SizeRecipe(1e-3, 8192),
 }
 LARGE = SizeRecipe(6e-4, 16_384)
+LEAST_SIMILAR = 512  # tokens of a vocabulary; characters learned more slowly from similar vectors: docs/training.md
 SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
 CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
@@ -140,6 +141,7 @@ def training_config(
     make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # checked before anything depends on it
     if request.start is None:
         defaults = training_defaults(size, model, steps, chosen, row)
+        defaults["similar_vectors"] = model.vocab_size >= LEAST_SIMILAR
     else:
         defaults = continued_defaults(model, steps, chosen, row)
     if most is not None:
