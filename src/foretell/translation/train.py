@@ -46,6 +46,7 @@ from foretell.translation.pairs import (
     train_vocabulary,
     without_known,
 )
+from foretell.translation.similar_vectors import set_similar_vectors
 from foretell.translation.task import PairData, TranslationTask, fitting
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
@@ -173,7 +174,10 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         return Footprint(weight_shapes(config.model), row, rows)
 
     def first_model(self, config: TranslationConfig, data: PairText, start: Start | None) -> EncoderDecoder:
-        return make_encoder_decoder(config.model, config.training.seed)
+        model = make_encoder_decoder(config.model, config.training.seed)
+        if config.pairs.similar_vectors and not config.model.scale_embeddings:
+            set_similar_vectors(model, self.loader(data, config).pairs, config.training.seed)
+        return model
 
     def load_model(self, directory: Path, device: torch.device) -> EncoderDecoder:
         return load_saved(directory, device, for_training=True).model
