@@ -48,6 +48,7 @@ def test_the_settings_of_the_first_version_are_read_with_later_defaults():
         "label_smoothing": 0.0,
         "patience": None,
         "sample_prompts": [],
+        "similar_vectors": False,
     }
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.model.attention import Attention
+from foretell.model.attention import Attention, RotatedCrossAttention
 from foretell.model.cache import MemoryKVView
+from foretell.model.position import RotaryPosition
 
 B, T, S, D = 2, 3, 5, 8
 SIZES = {"num_layers": 2, "num_heads": 2, "width": D, "context_length": 8, "vocab_size": 11}
@@ -57,3 +58,24 @@ def test_padding_of_the_memory_is_ignored(attention):
     assert torch.equal(first, second)
     other[1, 1] = 7.0
     assert not torch.equal(first, attention(x, MemoryKVView(other, [5, 2]), None))
+
+
+def test_rotated_scores_depend_on_the_distance_between_positions():
+    config = ModelConfig.model_validate({**SIZES, "position": "rotary"})
+    attention, rotary = RotatedCrossAttention(config, layer=1).eval(), RotaryPosition(config)
+    x, memory, calls = torch.randn(B, T, D), torch.randn(B, S, D), []
+    attention.key.register_forward_hook(lambda module, inputs, output: calls.append(output.shape[1]))
+
+    def attend(first_query: int, first_key: int) -> Tensor:
+        """All queries at once, then each alone, with the keys of the first call."""
+        view, queries = MemoryKVView(memory), torch.arange(first_query, first_query + T)[None]
+        view.rotation = rotary(view.positions + first_key, torch.float32)
+        whole = attention(x, view, rotary(queries, torch.float32))
+        steps = [attention(x[:, [t]], view, rotary(queries[:, [t]], torch.float32)) for t in range(T)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=1e-5, atol=1e-6)
+        return whole
+
+    together = attend(0, 0)
+    torch.testing.assert_close(attend(7, 7), together, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(attend(7, 0), together, rtol=1e-2, atol=1e-3)
+    assert calls == [S, 0, 0, 0] * 3

@@ -49,7 +49,7 @@ def test_the_information_is_that_of_the_pairs(text: np.ndarray) -> None:
 def test_unseen_tokens_keep_their_vectors_and_equal_seeds_give_equal_ones(text: np.ndarray) -> None:
     weights = [torch.ones(V, D) for _ in range(3)]
     for weight, seed in zip(weights, (1, 1, 2), strict=True):
-        set_similar_vectors(weight, information_of_neighbors(text, V), seed)
+        set_similar_vectors([weight], information_of_neighbors(text, V), seed)
     first, again, other = weights
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(first[UNSEEN], torch.ones(D))

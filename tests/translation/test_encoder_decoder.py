@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.config import make_section
 from foretell.errors import ConfigError, ContextLengthError
 from foretell.model.structure import model_structure
 from foretell.translation.batches import make_source
+from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
 
 SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3]]
@@ -135,6 +137,18 @@ def test_every_value_of_both_sides_is_described(make_model, shape):
     assert structure.memory_axes("trunk.blocks.1.cross_attention.core.weights") == "S"
     assert structure.memory_axes("encoder.trunk.blocks.0.attention.core.weights") == "TS"
     assert structure.memory_axes("trunk.blocks.1.attention.core.weights") == ""
+
+
+def test_a_configuration_from_before_rotated_memories_is_what_it_was(tiny_config):
+    saved = {key: value for key, value in tiny_config("modern").model_dump().items() if key != "rotate_cross_attention"}
+    queries = "trunk.blocks.0.cross_attention.core.query"
+    for config, formula in (
+        (make_section(EncoderDecoderConfig, saved), "identity"),
+        (tiny_config("modern"), "rotated heads"),
+    ):
+        model = EncoderDecoder(config)
+        assert model_structure(model)[queries].formula == formula
+        assert (model.encode(make_source(SOURCES)).rotation is None) == (formula == "identity")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,17 @@ def test_a_quantised_model_translates(session, to, tmp_path):
         assert [each.score for each in quantised] != [each.score for each in exact]
 
 
+@pytest.mark.parametrize("are_similar", [True, False])
+def test_a_new_model_has_similar_vectors_unless_the_settings_say_no(session, tmp_path, are_similar):
+    overrides = {**OVERRIDES, "training": {**OVERRIDES["training"], "similar_vectors": are_similar}}
+    training = TranslationTraining(request(tmp_path / "run", overrides=overrides))
+    data = PairText(session.task.data, session.task.vocabulary)
+    config = training.config(session.task.config.model, {"residual": 0.0}, 60)
+    weight = training.first_model(config, data, None).embed.token.weight
+    red, rouge = (weight[session.task.vocabulary.source.encode(word)[0]] for word in ("red", "rouge"))
+    assert (torch.cosine_similarity(red, rouge, dim=0) > 0.9) == are_similar
+
+
 def test_the_run_has_a_loss_a_bleu_and_samples(session):
     last = session.run.metrics.records()[-1]
     assert last["validation_loss"] < 0.5

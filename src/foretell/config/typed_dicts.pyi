@@ -84,6 +84,7 @@ class TrainingDict(TypedDict, total=False):
     parallel: Literal["ddp", "fsdp"]
     checkpoint_activations: Sequence[str]
     keep_checkpoints: int
+    similar_vectors: bool
     seed: int
 
 class LoRADict(TypedDict, total=False):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.cache import KVView
+from foretell.model.cache import KVView, MemoryKVView
 from foretell.model.description import MEMORY, Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
@@ -59,10 +59,14 @@ class Attention(nn.Module):
         query = self.query_norm(self.split_heads(self.query(x)))  # (B, H, T, E)
         key = self.key_norm(self.split_heads(self.key(source)))  # (B, G, T, E)
         value = self.split_heads(self.value(source))  # (B, G, T, E)
-        query, key = self.rotate(query, rotation), self.rotate(key, rotation)
+        query, key = self.rotate(query, rotation), self.rotate_keys(key, kv, rotation)
         key, value = kv.extend(self.layer, key, value)  # (B, G, S, E)
         mixed = self.core(query, key, value, kv.mask(self.window))  # (B, H, T, E)
         return self.output(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    def rotate_keys(self, key: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        """The new keys (B, G, N, E), rotated by their positions, which in self-attention are the queries'."""
+        return self.rotate(key, rotation)
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
@@ -90,6 +94,31 @@ class CrossAttention(Attention):
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__(config, layer)
         self.rotate = keep_heads
+
+
+class RotatedCrossAttention(CrossAttention):
+    """Positions of the target rotate its queries, and positions of the memory its keys.
+
+    A score then depends on how far apart two tokens are in their sentences (docs/translation.md has the measurement).
+    """
+
+    description = CrossAttention.description.changed(
+        values={
+            **CrossAttention.description.values,
+            "core.query": Declared("B H T E", ("query_norm",), "rotated heads"),
+            "core.key": Declared("B G S E", ("key_norm",), "rotated heads"),
+        }
+    )
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__(config, layer)
+        self.rotate = rotate_heads
+
+    def rotate_keys(self, key: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        assert isinstance(kv, MemoryKVView)
+        assert kv.rotation is not None, "the memory was encoded without its rotation"
+        cosine, sine = (part[:, :, : key.shape[2]] for part in kv.rotation)  # there are no new keys in later calls
+        return rotate_heads(key, (cosine, sine))
 
 
 # The values inside a core, which the fused kernel does not return. They are computed in float32 or better: the fused

@@ -187,14 +187,17 @@ class MemoryKVView(KVView):
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
     memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Lengths as in
-    `FullKVView`. Vaswani et al. 2017, section 3.2.3.
+    `FullKVView`. rotation: of the keys, where positions rotate them, (1, 1, S, E) each. Vaswani et al. 2017, section
+    3.2.3.
     """
+
+    rotation: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, memory: Tensor, lengths: list[int] | None = None):
         super().__init__()
         B, S, _ = memory.shape
         self.memory, self.lengths = memory, lengths
-        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; the queries have none
+        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory, not of the queries
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)
         self.origins = list(range(B))  # the row of the first memory that each row is a copy of

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
-from foretell.model.attention import Attention, CrossAttention
+from foretell.model.attention import Attention, CrossAttention, RotatedCrossAttention
 from foretell.model.cache import ConditionedKVView, KVView
 from foretell.model.description import MEMORY, OWN_INPUT, Declared, Description
 from foretell.model.dropout import make_dropout
@@ -119,6 +119,9 @@ def memory_of(kv: KVView) -> KVView:
 ATTENTION = Sublayer("attention", Attention, lambda x, kv, rotation: (x, kv, rotation))
 CROSS_ATTENTION = Sublayer(
     "cross_attention", CrossAttention, lambda x, kv, rotation: (x, memory_of(kv), None), reads=(MEMORY,)
+)
+ROTATED_CROSS_ATTENTION = replace(
+    CROSS_ATTENTION, make=RotatedCrossAttention, arguments=lambda x, kv, rotation: (x, memory_of(kv), rotation)
 )
 FEEDFORWARD = Sublayer(
     "feedforward", lambda config, layer: FEEDFORWARDS[config.feedforward](config), lambda x, kv, rotation: (x,)
@@ -251,7 +254,14 @@ class ConditionedTransformer(Transformer):
     """A trunk whose blocks also read a memory, the output of an encoder (Vaswani et al. 2017, section 3.1)."""
 
     description = Transformer.description.changed(inputs=(OWN_INPUT, MEMORY))
+    cross_attention = CROSS_ATTENTION
 
     def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
         """Attention to the memory comes after self-attention."""
-        return ATTENTION, CROSS_ATTENTION, FEEDFORWARD
+        return ATTENTION, self.cross_attention, FEEDFORWARD
+
+
+class RotatedConditionedTransformer(ConditionedTransformer):
+    """`ConditionedTransformer` whose attention to the memory is rotary too."""
+
+    cross_attention = ROTATED_CROSS_ATTENTION

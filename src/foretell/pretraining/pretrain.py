@@ -138,7 +138,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         if start is None and config.training.similar_vectors:
             text = data.store.split("train")
             information = information_of_neighbors(text.read(0, min(len(text), MOST_TOKENS)), config.model.vocab_size)
-            set_similar_vectors(model.embed.token.weight, information, config.training.seed)
+            set_similar_vectors([model.embed.token.weight], information, config.training.seed)
         return model
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:

@@ -8,6 +8,7 @@ docs/training.md has the measurement.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,18 +20,21 @@ MOST_COUNTS = 2**26  # so a vocabulary of 262,144 has 128 contexts on either sid
 MOST_TOKENS = 2**23  # of the text; two seconds
 SMOOTHING = 0.75  # of the contexts' frequencies, so that rare ones count less (Levy et al. 2015, section 3.2)
 STD = 0.05  # of the elements
-LEAST = 0.01  # nats; less is rounding: a token that was not seen, or is next to any other as often as by chance
+LEAST = 0.01  # nats; less is rounding: a token that was not seen, or that is with all others as often as by chance
 
 
 @torch.no_grad()
-def set_similar_vectors(weight: Tensor, information: Tensor, seed: int) -> None:
-    """Give each token of an embedding (V, D) a vector that depends on its row of the information (V, C), if any.
+def set_similar_vectors(weights: Sequence[Tensor], information: Tensor, seed: int) -> None:
+    """Give each token of embeddings (V, D) a vector that depends on its row of the information (sum of V, C), if any.
 
     A function of information and seed.
     """
     is_known = information.amax(1) > LEAST
-    vectors = similar_vectors(information, weight.shape[1], seed)
-    weight[is_known] = STD * vectors[is_known].to(weight)
+    vectors = similar_vectors(information, weights[0].shape[1], seed)
+    first = 0
+    for weight in weights:
+        own = slice(first, first := first + len(weight))
+        weight[is_known[own]] = STD * vectors[own][is_known[own]].to(weight)
 
 
 def similar_vectors(information: Tensor, width: int, seed: int) -> Tensor:

@@ -18,11 +18,13 @@ class EncoderDecoderConfig(ModelConfig):
 
     encoder_layers: default, the number of the decoder's. source_vocab_size: None for one vocabulary, and one
     embedding, of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
+    rotate_cross_attention: where positions are rotary, in encoder-decoder attention too.
     """
 
     encoder_layers: int | None = Field(None, gt=0, le=2**14)
     source_vocab_size: Size | None = None
     scale_embeddings: bool = False
+    rotate_cross_attention: bool = False
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
@@ -33,6 +35,10 @@ class EncoderDecoderConfig(ModelConfig):
         }
         raise_first(problems)
         return self
+
+    @property
+    def has_rotated_memory(self) -> bool:
+        return self.rotate_cross_attention and self.position == "rotary"
 
     @property
     def encoder(self) -> ModelConfig:
@@ -73,7 +79,7 @@ VASWANI: dict[str, Any] = {
     "scale_embeddings": True,
     "context_length": 256,
 }
-MODERN_PAIR: dict[str, Any] = {**MODERN, "context_length": 256}
+MODERN_PAIR: dict[str, Any] = {**MODERN, "context_length": 256, "rotate_cross_attention": True}
 
 
 def _shape(num_layers: int, num_heads: int, width: int, **rest: Any) -> dict[str, Any]:
@@ -103,7 +109,8 @@ def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderD
 
 
 # By width: the rate of the nearest. Muon's at 256 was measured (docs/translation.md); the others were not compared
-RATES = {"muon": {64: 6e-3, 128: 5e-3, 256: 4e-3, 512: 2e-3}, "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4}}
+RATES = {"muon": {64: 6e-3, 128: 5e-3, 256: 6e-3, 512: 2e-3}, "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4}}
+WARMUPS = {"muon": 30, "adamw": 10}  # steps of a training for each of its warm-up
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (float("inf"), 0.1))
 LABEL_SMOOTHING = 0.1  # Vaswani et al. 2017, section 5.4
 
@@ -118,9 +125,10 @@ def training_defaults(model: EncoderDecoderConfig, steps: int) -> dict[str, Any]
         "learning_rate": rates[min(rates, key=lambda width: abs(width - model.width))],
         "schedule": "linear",
         "final_learning_rate_share": 0.0,
-        "warmup_steps": min(200, max(1, steps // 10)),
+        "warmup_steps": min(200, max(1, steps // WARMUPS[optimizer])),
         "weight_decay": 0.1 if optimizer == "muon" else 0.01,
         "beta2": 0.98,
         "label_smoothing": LABEL_SMOOTHING,
+        "similar_vectors": not model.scale_embeddings,
         **intervals(steps),
     }

@@ -32,7 +32,7 @@ from foretell.model.description import Declared, Description
 from foretell.model.init import INITIALIZERS, NoInitialization
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.structure import MEMORY_IDS, MEMORY_POSITIONS
-from foretell.model.transformer import ConditionedTransformer, Transformer
+from foretell.model.transformer import ConditionedTransformer, RotatedConditionedTransformer, Transformer
 from foretell.translation.config import EncoderDecoderConfig
 
 
@@ -137,7 +137,10 @@ class EncoderDecoder(Decoder):
         return other
 
     def encode(self, source: Source) -> MemoryKVView:
-        return MemoryKVView(self.encoder(source), source.lengths)
+        view = MemoryKVView(self.encoder(source), source.lengths)
+        if self.shape.has_rotated_memory:  # `forward`: a trace has these angles already, of the encoder's pass
+            view.rotation = self.encoder.trunk.rotation.forward(view.positions, view.memory.dtype)
+        return view
 
     def make_view(self, ids: Tensor) -> KVView:
         """The view of a pass over whole rows ids (B, T), each with its row of the source."""
@@ -166,7 +169,8 @@ class EncoderDecoder(Decoder):
 
     def make_trunk(self, config: ModelConfig) -> Transformer:
         """The decoder's blocks, and the last norm."""
-        return ConditionedTransformer(config)
+        assert isinstance(config, EncoderDecoderConfig)
+        return (RotatedConditionedTransformer if config.has_rotated_memory else ConditionedTransformer)(config)
 
     def check_source(self, source: Source) -> None:
         if max(source.lengths) > self.config.context_length:

@@ -37,6 +37,7 @@ from foretell.translation.config import (
     training_defaults,
 )
 from foretell.translation.encoder_decoder import EncoderDecoder, make_encoder_decoder, weight_shapes
+from foretell.translation.pair_information import give_similar_vectors
 from foretell.translation.pairs import (
     Pair,
     Vocabulary,
@@ -173,7 +174,10 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         return Footprint(weight_shapes(config.model), row, rows)
 
     def first_model(self, config: TranslationConfig, data: PairText, start: Start | None) -> EncoderDecoder:
-        return make_encoder_decoder(config.model, config.training.seed)
+        model = make_encoder_decoder(config.model, config.training.seed)
+        if config.training.similar_vectors:
+            give_similar_vectors(model, self.loader(data, config).pairs, config.training.seed)
+        return model
 
     def load_model(self, directory: Path, device: torch.device) -> EncoderDecoder:
         return load_saved(directory, device, for_training=True).model

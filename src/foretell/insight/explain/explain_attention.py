@@ -222,7 +222,8 @@ def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
     """
     source = scalar.source
     before = float(recording.array(source)[scalar.index])
-    trunk = scalar.name.partition("blocks.")[0]
+    is_memory = set(recording.structure.memory_axes(scalar.name)) & set(scalar.value.dims)
+    trunk = f"{recording.structure.memory}." if is_memory else scalar.name.partition("blocks.")[0]
     angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
     if not angles:
         return unchanged(f"Without rotary positions this equals {address_of(source, *scalar.index)}.", before)
