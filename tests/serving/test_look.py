@@ -120,6 +120,24 @@ def test_a_stream_ends_with_the_look(server, path):
     assert len(plain["foretell"]["look"]) == 2
 
 
+@pytest.mark.parametrize("look", [None, {"values": [CORE, WEIGHTS]}], ids=["shared", "recorded"])
+@pytest.mark.parametrize("part", ["weights", "scores"])
+def test_weights_and_scores_change_with_fast_kernels_too(fast, server, part, look):
+    """They are values of an explicit core, which replaces the one that is compiled with its block."""
+    fast.ask("/v1/completions", **ASKED)  # the first pass of a model uses plain modules
+
+    def likeliest(asked, **options):
+        """The log-probabilities of tokens that are not the likeliest: this model is sure of its tokens."""
+        answer = asked.ask("/v1/completions", **ASKED, logprobs=5, **options)
+        [first, *_] = answer["choices"][0]["logprobs"]["top_logprobs"]
+        return torch.tensor([first.get("l", 0.0), first.get("bytes:\\xf5", 0.0)])
+
+    change = [{"value": f"{CORE}.{part}", "scale": 0}]
+    found, expected = (likeliest(each, change=change, look=look) for each in (fast, server))
+    assert torch.allclose(found, expected, atol=1e-2)
+    assert not torch.allclose(found, likeliest(fast), atol=0.1)
+
+
 def test_a_head_that_is_switched_off(server, model):
     answer = server.ask("/v1/completions", **ASKED, change=[{"value": CORE, "heads": [1], "scale": 0}], logprobs=0)
     _, text = traced(model, [], {CORE: without_heads(1)})

@@ -87,11 +87,12 @@ class FusedWeights:
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
     def watch_hooks(self, block: Any) -> None:
-        """Use the compiled program only while the modules of this block have no hooks."""
+        """Use the compiled program only while the modules of this block have no hooks, and the core is its own."""
         # the dictionaries belong to the modules, so hooks that are registered later are seen
         inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.hooks = GLOBAL_HOOKS + inner_hooks
         self.own_hooks = hooks_of(block)
+        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may put another core there
 
     def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -114,6 +115,8 @@ class FusedWeights:
         """True if the compiled program computes this call."""
         is_few = self.max_rows is None or x.shape[0] * x.shape[1] <= self.max_rows
         if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
+            return False
+        if self.parts["core"] is not self.core:
             return False
         is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
         return is_paged and list(map(version_of, self.sources)) == self.versions
