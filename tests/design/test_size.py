@@ -179,7 +179,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        295,
+        297,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports",
     ),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import foretell
+from foretell.pretraining import pretrain
 from foretell.training import similar_vectors as module
 from foretell.training.similar_vectors import information_of_neighbors, set_similar_vectors, similar_vectors
 
@@ -73,3 +74,12 @@ def test_a_new_model_has_them_unless_the_settings_say_no(tmp_path, are_similar: 
     model = foretell.train(path, tmp_path / "run", size="toy", **options)
     [cat], [dog] = (model.encode(word) for word in (" cat", " dog"))
     assert (cosine(model.decoder.embed.token.weight.detach(), cat, dog) > 0.9) == are_similar
+
+
+def test_steps_that_are_measured_need_none(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(pretrain, "set_similar_vectors", lambda *arguments: calls.append(arguments))
+    path = tmp_path / "pets.txt"
+    path.write_text("".join(f"The cat number {number} sat on a mat. " for number in range(2000)))
+    foretell.train(path, tmp_path / "run", minutes=0.05, training={"similar_vectors": True}, progress=False)
+    assert len(calls) == 1

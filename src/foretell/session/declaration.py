@@ -140,7 +140,9 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
             if probed == config:
                 return seconds
         check_fits(self.footprint(config, data), config.training, machine.memory)
-        task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
+        any_vectors = config.training.model_copy(update={"similar_vectors": False})
+        model = self.first_model(config.model_copy(update={"training": any_vectors}), data, self.request.start)
+        task = self.make_task(config, data, model, {})
         task.objective.to(machine.device)
         task.choose_kernels(machine.device, machine.dtype)
         self.probed.append((config, seconds_per_step(task, config.training, machine.dtype, self.probe_seconds)))
