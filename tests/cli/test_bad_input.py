@@ -83,6 +83,8 @@ TABLE = [
     (["train", "missing.txt"], 1, ["missing.txt"]),
     (["train", "empty.txt"], 1, ["empty.txt", "empty"]),
     (["train", "repeated.txt", "--steps", "1"], 1, ["--kind bytes", "4,500"]),
+    (["finetune", "missing", "blank.txt", "--task", "classify", "--minutes", "0"], 2, ["minutes must be a positive"]),
+    (["speedrun", "missing", "--minutes", "0"], 2, ["minutes must be a positive number"]),
     (["train", "blank.txt"], 1, ["blank.txt"]),
     (["train", "binary.txt"], 1, ["binary.txt", "binary"]),
     (["train", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),

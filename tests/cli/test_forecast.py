@@ -161,6 +161,23 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd, monkey
     assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
 
 
+def test_evaluate_knows_what_was_held_out_and_says_how_many_origins_fit(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    days = np.datetime64("2024-01-01") + np.arange(62)
+    Path("days.csv").write_text("\n".join(["ds,y", *(f"{day},{n % 7}" for n, day in enumerate(days))]), "utf-8")
+
+    def notes_of(name: str, windows: int) -> str:
+        assert run(["evaluate", name, "days.csv", "--samples", "2", "--windows", str(windows)]) == 0
+        return " ".join(capfd.readouterr().err.split())
+
+    assert run(TRAIN) == run([*TRAIN[:-1], "runs/all", "--no-hold-out"]) == 0  # two windows of 3 values, and none
+    assert "was trained on some" not in notes_of("runs/d", 2)
+    assert "held out the last 6 values of series 'y': if this is" in (all_that_fit := notes_of("runs/d", 30))
+    assert "only 20 of 30 origins have values before them and 3 to forecast after them" in all_that_fit
+    assert "held out the last 0 values" in (first := notes_of("runs/all", 1))
+    assert "origins have" not in first
+
+
 def test_evaluate_writes_a_row_for_each_series(here, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
     command = ["evaluate", "d", "days.csv", "--samples", "2", "--per-series"]

@@ -88,6 +88,7 @@ def test_series_are_scored_alone_the_worst_first(forecaster):
     assert list(report.to_json()["by_series"]) == list(result.by_series)
     table = report.document().parts[-1]
     assert isinstance(table, Table)
+    assert table.header[-1] == "seasonal naive MASE"
     assert [row[0] for row in table.rows] == list(result.by_series)
 
 

@@ -119,6 +119,10 @@ REFUSED = {
         "day,area,price\n1,5,2\n1,6,3\n",
         "line 3: the time 1 occurs a second time; .* --id-column area",
     ),
+    "not a number, in rows with names": (
+        "Filiale;Datum;Umsatz\nOst;02.01.2023;1,5\nWest;02.01.2023;2,5\nOst;03.01.2023;k.A.\nWest;03.01.2023;1,25\n",
+        "line 4: 'k.A.' is not a number",
+    ),
     "a column of labels": (
         "weather\nsun\nrain\nsun\n",
         "'weather' has labels such as 'sun', .* one per line, .* --kind words",

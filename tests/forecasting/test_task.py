@@ -38,6 +38,7 @@ def test_a_run_holds_a_model_with_its_codec_in_the_place_of_a_tokenizer(run_dire
         "linear_range": 1.0,
         "horizon": 4,
         "season": 1,
+        "held_out_windows": 1,
     }
     assert (file_format["id_column"], file_format["date_format"]) == ("unique_id", "%Y-%m-%dT%H:%M:%S")
     assert not (checkpoint / "tokenizer.json").exists()

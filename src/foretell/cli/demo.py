@@ -31,6 +31,9 @@ def demo(
 
     Nothing is downloaded: the text is the language reference that every Python carries.
     """
+    from foretell.config.training import check_minutes
+
+    check_minutes(minutes)
     from rich.console import Console
 
     from foretell.cli.demo_display import DemoReporter, title

@@ -18,6 +18,7 @@ from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
+    from foretell.forecasting.rolling import Origin
     from foretell.forecasting.series import Series
     from foretell.forecasting.series_layout import SeriesFormat
     from foretell.forecasting.task import ForecastTask
@@ -337,6 +338,10 @@ def evaluate_forecast(
     if test is None:
         origins = rolling.rolling_origins(measured, ahead, step, windows)
         where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
+        if len(origins) < (asked := windows * len(measured)):
+            note(
+                f"only {len(origins):,} of {asked:,} origins have values before them and {ahead} to forecast after them"
+            )
     else:
         origins = rolling.given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
         ahead = max(len(origin.actual) for origin in origins)
@@ -344,14 +349,8 @@ def evaluate_forecast(
     settings = rolling.RollingSettings(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
-    held_out = forecaster.horizon
-    if test is None and held_out is not None and ahead + step * (windows - 1) > held_out:
-        note(
-            f"training held out the last {held_out} values of a series, more of a long one: if this is the "
-            "data it was trained on, the model was trained on some of the values that it forecasts here"
-        )
-    elif test is None and held_out is not None and forecaster.calibration is not None:
-        note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
+    if test is None:
+        note_held_out(forecaster, measured, origins)
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
         evaluation = rolling.evaluate_origins(forecaster, origins, settings, progress=progress)
@@ -368,6 +367,22 @@ def evaluate_forecast(
         write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")
     report(rolling.ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
+
+
+def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Origin]) -> None:
+    """A note on forecasts of values that the model was trained on, or that its intervals were calibrated on."""
+    lengths = {each.unique_id: len(each) for each in series}
+    held_out = {name: forecaster.held_out(length) for name, length in lengths.items()}
+    reached = next(
+        (each.name for each in origins if len(each.history) < lengths[each.name] - held_out[each.name]), None
+    )
+    if reached is not None:
+        note(
+            f"training held out the last {held_out[reached]} values of series '{reached}': if this is the data it was "
+            "trained on, the model was trained on some of the values that it forecasts here"
+        )
+    elif forecaster.horizon is not None and forecaster.calibration is not None:
+        note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
 
 
 def count(things: Sequence[object], name: str) -> str:

@@ -46,6 +46,9 @@ def speedrun(
     The record has rules, machine, settings, curves and digests. --verify trains again with the record's settings; on
     the same kind of processor the curve is bit-identical. The exit code is 1 if it is not.
     """
+    from foretell.config.training import check_minutes
+
+    check_minutes(minutes)
     from foretell.pretraining.speedrun import Characters, embedded_text, make_settings, run
     from foretell.session.declaration import describe_model
     from foretell.session.failures import command_name

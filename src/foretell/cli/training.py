@@ -60,6 +60,9 @@ class TrainingOptions:
 
     def directory(self, data: Sequence[str | Path]) -> Path:
         """The folder of the run; one that exists if it is to be resumed. Logs what is opened or read."""
+        from foretell.config.training import check_minutes
+
+        check_minutes(self.minutes)
         if not data and self.out is None and self.is_resumed:
             raise UsageError("--resume auto needs the run: give --out runs/NAME, or the data that the run has")
         if Path(arguments.STANDARD_INPUT) in data:  # texts are given as strings, and may come from there

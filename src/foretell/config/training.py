@@ -16,6 +16,7 @@ from foretell.files import JSON_LIMIT, read_bytes
 from foretell.sampling_options import SamplingFields
 
 Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+MOST_MINUTES = 10 * 525_600
 
 
 class TokenizerConfig(Section):
@@ -166,6 +167,11 @@ class Config(Section):
         window, context = self.data.window_length or 0, self.model.context_length
         raise_first({f"data.window_length {window} is above model.context_length {context}": window > context})
         return self
+
+
+def check_minutes(minutes: float | None) -> None:
+    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
+        raise ConfigError(f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {minutes:g}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

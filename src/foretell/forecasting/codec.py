@@ -203,11 +203,12 @@ class SeriesCodecPart(Part):
     season: int | None = 1  # of the cycle that is subtracted; None: the series decide
     format: SeriesFormat = DETECT  # how the file that it was trained on writes series
     calibration: Calibration | None = None
+    held_out_windows: int = 1  # of `horizon` values, in training
 
     def config(self) -> dict[str, Any]:
         written = self.format.model_dump(exclude_none=True)
-        own = {"horizon": self.horizon, "season": self.season, "format": written}
-        return {**self.codec.config.model_dump(mode="json"), **own}
+        own = {"horizon": self.horizon, "season": self.season, "held_out_windows": self.held_out_windows}
+        return {**self.codec.config.model_dump(mode="json"), **own, "format": written}
 
     def save_files(self, directory: Path) -> None:
         if self.calibration is not None:
@@ -222,6 +223,7 @@ class SeriesCodecPart(Part):
             saved.season,
             saved.format,
             load_calibration(source.directory),
+            saved.held_out_windows,
         )
 
 
@@ -230,4 +232,5 @@ class SavedCodecConfig(CodecConfig):
 
     horizon: int | None = Field(gt=0)
     season: Size | None = 1
+    held_out_windows: int = Field(1, ge=0)  # 0: nothing was held out
     format: SeriesFormat = DETECT

@@ -21,6 +21,7 @@ from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scal
 from foretell.forecasting.series import Series, check_size, choose_season, default_horizon, value_text
 from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
+from foretell.forecasting.windows import held_out_values
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
@@ -64,6 +65,11 @@ class Forecaster:
     # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
     calibration: Calibration | None = None
     season: int | None = 1  # of the cycle that is subtracted; None: the series decide, 1 until then
+    held_out_windows: int = 1  # of `horizon` values, in training
+
+    def held_out(self, length: int) -> int:
+        """The number of values that training held out of a series of this length; all of it without an own training."""
+        return length if self.horizon is None else held_out_values(length, self.horizon, self.held_out_windows)
 
     @property
     def context_length(self) -> int:
@@ -296,4 +302,5 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         format=part.format,
         calibration=part.calibration,
         season=part.season,
+        held_out_windows=part.held_out_windows,
     )

@@ -215,7 +215,7 @@ class ForecastReport(Shown):
         ]
         left_out = len(rows) - MOST_SERIES_SHOWN
         lines = [Paragraph(f"{left_out:,} series with smaller errors are left out; --out writes all")]
-        table = Table(("series", *HEADER, "naive MASE"), rows[:MOST_SERIES_SHOWN])
+        table = Table(("series", *HEADER, "seasonal naive MASE"), rows[:MOST_SERIES_SHOWN])
         return [table, *(lines if left_out > 0 else [])]
 
 

@@ -206,6 +206,8 @@ def find_id(
     texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
     if again is None:
         return texts[0] if len(texts) == 1 else None
+    if len(texts) > 1:  # a column of numbers with a few texts has values; the reader names the first of these texts
+        texts = [index for index in texts if 2 * sum(map(is_number, table.column(index))) < len(table.body)]
     candidates = named[:1] or texts
     if len(candidates) == 1:
         return candidates[0]

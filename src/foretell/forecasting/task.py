@@ -188,7 +188,9 @@ class ForecastTask(Task):
 
     def save_model(self, directory: Path) -> None:
         series = self.config.series
-        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, recorded_format(self.about))
+        windows = series.held_out_windows if series.hold_out else 0
+        file_format = recorded_format(self.about)
+        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, file_format, held_out_windows=windows)
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
 
     def fingerprints(self) -> dict[str, str]:

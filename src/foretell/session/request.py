@@ -10,12 +10,12 @@ from typing import Any, ClassVar, get_args
 from pydantic_core import to_jsonable_python
 
 from foretell.config import Section, TrainingConfig, check_given, check_known, make_section, own_names, training_names
+from foretell.config.training import check_minutes
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.loading import Start
 from foretell.runs.record import RESUMABLE
 
-MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000
 
 
@@ -79,10 +79,7 @@ class TrainingRequest:
         return next((f"model.{key}" for key in self.section("model") if key not in self.free_with_start), "")
 
     def _check_duration(self) -> None:
-        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
-            raise ConfigError(
-                f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {self.minutes:g}"
-            )
+        check_minutes(self.minutes)
         if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
             raise ConfigError(f"epochs must be a positive number of at most {MOST_EPOCHS:,}, not {self.epochs:g}")
         durations = {"minutes": self.minutes, "epochs": self.epochs, "steps": self.section("training").get("steps")}
