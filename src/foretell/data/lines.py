@@ -149,6 +149,8 @@ def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -
     is the wrong advice for such a file.
     """
     if b"\0" not in content:
+        if re.search(rb"[\x80-\x9f]", content[index:]):  # control characters in Latin 1, quotes and dashes in Windows
+            advice = re.sub("(?i)latin-?1", "cp1252", advice)
         what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
         return DataError(f"{where}: {what}; {advice}")
     if content.startswith(UTF16_MARKS):

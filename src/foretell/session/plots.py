@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,19 @@ def shared_axis(runs: Sequence[Metrics]) -> str:
     lines = [metrics[-1] for metrics in runs if metrics]
     per_step = {round(line["tokens"] / line["step"], 3) for line in lines if line.get("tokens")}
     return "step" if len(per_step) < 2 else "tokens"
+
+
+def losses_of(runs: Sequence[Run]) -> str:
+    """What follows the word loss, where it is the same for all runs: language models have a unit, heads may not."""
+    found = {loss_of(run.record()["config"].get("finetuning")) for run in runs}
+    return found.pop() if len(found) == 1 else ""
+
+
+def loss_of(tuning: Mapping[str, Any] | None) -> str:
+    if tuning is None:
+        return ", in nats per token"
+    best_by = tuning.get("best_by", "loss")
+    return "" if best_by == "loss" else f", where validation is 1 - {best_by}"
 
 
 def points_of(metrics: Metrics, key: str, axis: str) -> Points:
@@ -104,8 +117,11 @@ def check_can_draw(path: Path | None) -> None:
         raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
 
 
-def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "") -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title."""
+def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "", losses: str = "") -> None:
+    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title.
+
+    losses: what follows the word loss.
+    """
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
@@ -117,7 +133,7 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
             axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
         points = validation or [(math.nan, math.nan)]
         axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
-    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation with dots")
+    axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
     axes.set_title(warning, color="firebrick", fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
@@ -146,7 +162,9 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def draw_curve(run: Run) -> None:
     """Draw the loss curve of a run that ended."""
-    draw_if_possible(lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())]))
+    draw_if_possible(
+        lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())], losses=losses_of([run]))
+    )
 
 
 def draw_if_possible(draw: Callable[[], None]) -> None:
