@@ -37,6 +37,12 @@ def test_batched_predictions_are_those_of_each_text_alone(model: LanguageModel) 
         assert predict(model, text)[0].probabilities == pytest.approx(prediction.probabilities, rel=1e-4)
 
 
+@pytest.mark.parametrize("second", [float("nan"), None, ("play", 3)])
+def test_what_is_not_a_string_is_refused_with_its_index(model: LanguageModel, second) -> None:
+    with pytest.raises(UsageError, match=r"^texts\[1\] has (nan|None|3), which is not a string$"):
+        predict(model, ["play", second])
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_a_file_of_predictions_keeps_the_columns(
     model: LanguageModel, review_file: Path, tmp_path: Path, suffix
