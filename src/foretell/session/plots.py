@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,13 @@ def shared_axis(runs: Sequence[Metrics]) -> str:
 
 
 def losses_of(runs: Sequence[Run]) -> str:
-    """What follows the word loss, where it is the same for all runs: language models have a unit, heads may not."""
-    found = {loss_of(run.record()["config"].get("finetuning")) for run in runs}
-    return found.pop() if len(found) == 1 else ""
-
-
-def loss_of(tuning: Mapping[str, Any] | None) -> str:
-    if tuning is None:
-        return ", in nats per token"
-    best_by = tuning.get("best_by", "loss")
-    return "" if best_by == "loss" else f", where validation is 1 - {best_by}"
+    """The words after `loss`: the unit of language models, or the score that all tunings are chosen by, else none."""
+    tunings = [run.record()["config"].get("finetuning") for run in runs]
+    scores = {tuning and tuning.get("best_by", "loss") for tuning in tunings}
+    if len(scores) != 1 or "loss" in scores:
+        return ""
+    (score,) = scores
+    return f", where validation is 1 - {score}" if score else ", in nats per token"
 
 
 def points_of(metrics: Metrics, key: str, axis: str) -> Points:
@@ -118,10 +115,7 @@ def check_can_draw(path: Path | None) -> None:
 
 
 def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "", losses: str = "") -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title.
-
-    losses: what follows the word loss.
-    """
+    """Training and validation loss of named runs as a PNG, each run in one colour, titled with a warning."""
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
