@@ -115,12 +115,16 @@ def test_runs_of_tasks_compare_where_task_and_examples_are_the_same(foretell, tr
     assert evaluated["baseline"]["value"] == head["mean"]  # of the training, not of the evaluated file
 
 
-def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:
+def test_a_finished_run_keeps_its_report_without_another_fit(foretell, trained, files, monkeypatch) -> None:
     arguments = ["finetune", trained, "reviews.csv", *SHORT, "--out", "run"]
     assert foretell(*arguments).code == 0
+    report = Path("run/report.json").read_bytes()
+    monkeypatch.delattr("foretell.finetuning.finetune.tuned_baseline")
     outcome = foretell("finetune", "--out", "run", "--resume", "auto")
     assert outcome.code == 0
     assert "has all its 3 steps" in outcome.err
+    assert "baseline    " in outcome.err
+    assert Path("run/report.json").read_bytes() == report
 
 
 def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch) -> None:

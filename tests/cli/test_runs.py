@@ -133,7 +133,7 @@ def test_a_picture_of_many_runs_has_the_last_eight(foretell, here, monkeypatch):
         shutil.copytree(here / "second", here / f"copy-{number}")
     os.utime(here / "second" / "run.json", (2e9, 2e9))
     drawn: list[str] = []
-    monkeypatch.setattr(plots, "write_png", lambda path, runs, warning: drawn.extend(name for name, _ in runs))
+    monkeypatch.setattr(plots, "write_png", lambda path, runs, *_: drawn.extend(name for name, _ in runs))
     outcome = foretell("runs", "--png", "all.png")
     assert outcome.code == 0
     assert "the 8 of 10 runs that changed last" in outcome.err

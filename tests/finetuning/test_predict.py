@@ -17,6 +17,7 @@ from foretell.finetuning.label_kind import LabelPrediction
 from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
 from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns
+from foretell.inference.query import evaluate
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
@@ -35,6 +36,12 @@ def test_batched_predictions_are_those_of_each_text_alone(model: LanguageModel) 
     together = predict(model, texts)
     for text, prediction in zip(texts, together, strict=True):
         assert predict(model, text)[0].probabilities == pytest.approx(prediction.probabilities, rel=1e-4)
+
+
+@pytest.mark.parametrize("second", [float("nan"), None, ("play", 3)])
+def test_what_is_not_a_string_is_refused_with_its_index(model: LanguageModel, second) -> None:
+    with pytest.raises(UsageError, match=r"^texts\[1\] has (nan|None|3), which is not a string$"):
+        predict(model, ["play", second])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
@@ -131,6 +138,12 @@ def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> Non
 def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
     report = evaluate_file(model, open_table(review_file), NONE)
     assert (report.examples, report.figures["accuracy"], report.baseline["accuracy"]) == (60, 1.0, 0.5)
+
+
+def test_a_tuned_model_is_not_evaluated_as_a_language_model_unasked(model: LanguageModel, review_file: Path) -> None:
+    with pytest.raises(UsageError, match="foretell.predict, .* foretell evaluate MODEL FILE"):
+        evaluate(model, review_file)
+    assert evaluate(model, review_file, task="text", limit=2).tokens
 
 
 def test_a_file_is_evaluated_with_the_columns_of_the_training(make_headed, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from foretell.finetuning import tfidf as fitting
 from foretell.finetuning.kind import Example, Kind, find_kind, kind_of
@@ -43,6 +44,21 @@ def test_pairs_of_words_count(task: str) -> None:
     figures = tuned_baseline(kind_for(task, examples), examples[:40], examples[40:])
     assert RULES[task] in figures["rule"]
     assert figures["accuracy"] == 1 if task == "classify" else figures["r2"] > 0.95
+
+
+def test_the_fit_has_one_thread_and_leaves_the_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples, real, seen = reviews("classify"), fitting.LinearModel.fit, []
+
+    def fit(*arguments: Any) -> Any:
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return real(*arguments)
+
+    monkeypatch.setattr(fitting.LinearModel, "fit", fit)
+    with threadpool_limits(2):
+        before = [pool["num_threads"] for pool in threadpool_info()]
+        tuned_baseline(kind_for("classify", examples), examples, examples)
+        assert [pool["num_threads"] for pool in threadpool_info()] == before
+    assert 2 in before and set(seen) == {1}
 
 
 def test_the_strength_is_the_best_of_the_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:

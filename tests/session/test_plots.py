@@ -18,6 +18,7 @@ from foretell.session.plots import (
     LABEL,
     WIDTH,
     draw_curve,
+    losses_of,
     plot,
     points_of,
     shared_axis,
@@ -25,6 +26,7 @@ from foretell.session.plots import (
     write_png,
 )
 
+RECORD = {"config": {}, "data": [], "size": "micro", "device": "cpu", "dtype": "float32"}
 METRICS = [{"step": step, "loss": 5.0 / step, "validation_loss": None} for step in range(1, 101)]
 
 
@@ -149,8 +151,9 @@ def test_a_flat_curve_is_drawn_too():
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run that has its metrics."""
+    """A run that has its record and its metrics."""
     run = Run(tmp_path)
+    run.replace_record(RECORD)
     for line in METRICS[:5]:
         run.metrics.append(line)
     return run
@@ -221,6 +224,26 @@ def test_the_picture_says_what_it_shows(run, monkeypatch):
     assert all(tick == int(tick) for tick in axes.get_xticks())
     first, last = axes.get_xlim()
     assert 0.5 < first < 1 and 5 < last < 5.5
+
+
+@pytest.mark.parametrize(
+    ("tuning", "losses"),
+    [
+        (None, ", in nats per token"),
+        ({"task": "classify"}, ""),
+        ({"task": "classify", "best_by": "macro_f1"}, ", where validation is 1 - macro_f1"),
+    ],
+)
+def test_only_the_loss_of_a_language_model_is_in_nats_per_token(tuning, losses, run, monkeypatch):
+    text = Run(run.directory / "text")
+    text.directory.mkdir()
+    text.replace_record(RECORD)
+    run.replace_record({**RECORD, "config": {"finetuning": tuning}})
+    drawn: list[Any] = []
+    monkeypatch.setattr("foretell.session.plots.write_png", lambda *_, **given: drawn.append(given["losses"]))
+    draw_curve(run)
+    assert drawn == [losses] and losses_of([run, run]) == losses
+    assert losses_of([run, text]) == ("" if tuning else losses)
 
 
 def test_names_of_any_length_leave_room_for_the_curves(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,6 @@ from foretell.errors import DataError, ForetellError, UsageError
 if TYPE_CHECKING:
     from foretell.runs.run import Run
     from foretell.runs.summary import Summary
-    from foretell.session.plots import Metrics
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 
@@ -38,7 +38,7 @@ def runs(
             raise UsageError("--delete goes with the names of runs alone")
         return delete_runs(names)
     from foretell.runs.summary import RunTable, differing_settings, letters_of, summarize, warning_about
-    from foretell.session.plots import MARKS, check_can_draw, write_png
+    from foretell.session.plots import MARKS, check_can_draw, losses_of, write_png
 
     check_can_draw(png)
     folder, chosen = choose(names)
@@ -47,7 +47,8 @@ def runs(
     warning = warning_about([summary for summary, _ in summarized], differences) if differences else ""
     if png is not None:
         drawn = sorted(summarized, key=lambda pair: -pair[0].changed)[: len(MARKS)] if folder else summarized
-        write_png(png, [(str(run.directory), run.metrics.records()) for _, run in drawn], warning)
+        named = [(str(run.directory), run.metrics.records()) for _, run in drawn]
+        write_png(png, named, warning, losses_of([run for _, run in drawn]))
         several = f": the {len(drawn)} of {len(summarized)} runs that changed last; name others"
         note(f"picture     {png}{several if len(drawn) < len(summarized) else ''}")
     labels = [summary.name for summary, _ in summarized] if folder else list(names)
@@ -55,9 +56,11 @@ def runs(
     if json:
         print_json(table.to_json())
     elif folder is None:
-        letters, curves = letters_of(table.summaries), [run.metrics.records() for _, run in summarized]
-        groups = [[letter == group for letter in letters] for group in dict.fromkeys(letters)]
-        plots = [draw([curve * shown for curve, shown in zip(curves, group, strict=True)]) for group in groups]
+        letters = letters_of(table.summaries)
+        plots = [
+            draw([run for _, run in summarized], [letter == group for letter in letters])
+            for group in dict.fromkeys(letters)
+        ]
         results().print(coloured("\n\n".join([str(table), *plots])))
     elif summarized:
         write(str(table))
@@ -138,10 +141,11 @@ def coloured(text: str) -> Text:
     return shown
 
 
-def draw(runs: Sequence[Metrics]) -> str:
-    """The curves of runs in one plot."""
-    from foretell.session.plots import METRICS, plot, points_of, shared_axis, shared_metric
+def draw(runs: Sequence[Run], shown: Sequence[bool]) -> str:
+    """The curves of the runs that are shown in one plot; the others keep their marks."""
+    from foretell.session.plots import METRICS, losses_of, plot, points_of, shared_axis, shared_metric
 
-    key, axis = shared_metric(runs), shared_axis(runs)
-    drawn = plot([points_of(metrics, key, axis) for metrics in runs], axis, results().width)
-    return f"{METRICS[key]}, in nats per token\n{drawn}" if drawn else "nothing was measured yet"
+    curves = [run.metrics.records() * is_shown for run, is_shown in zip(runs, shown, strict=True)]
+    key, axis, losses = shared_metric(curves), shared_axis(curves), losses_of(list(compress(runs, shown)))
+    drawn = plot([points_of(metrics, key, axis) for metrics in curves], axis, results().width)
+    return f"{METRICS[key]}{losses}\n{drawn}" if drawn else "nothing was measured yet"

@@ -11,6 +11,7 @@ import io
 import logging
 import lzma
 import math
+import re
 import sys
 import zipfile
 import zlib
@@ -35,6 +36,8 @@ MOST_MEMBERS = 10_000  # files in a zip, whose list is read again for each of th
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
 NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+CP1252 = re.compile(rb"[\x80-\x9f]")  # quotes and dashes of Windows, control characters in Latin 1
+NOT_CP1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 CONVERT = "convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT"
 
 Note = Callable[[str, str], None]  # takes what was done to the input, and where
@@ -149,6 +152,8 @@ def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -
     is the wrong advice for such a file.
     """
     if b"\0" not in content:
+        if CP1252.search(content, index) and not NOT_CP1252.search(content, index):
+            advice = re.sub("(?i)latin-?1", "cp1252", advice)
         what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
         return DataError(f"{where}: {what}; {advice}")
     if content.startswith(UTF16_MARKS):

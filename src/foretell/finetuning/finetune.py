@@ -11,7 +11,7 @@ from torch import nn
 
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
-from foretell.files import remove_directory
+from foretell.files import read_json, remove_directory
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
@@ -162,7 +162,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     def opened(self, session: Session[FinetuneTask]) -> None:
         """Compute the baseline first, so that the training can be compared with it while it runs; or train the folds.
 
-        A run that is finished has the figures of its folds.
+        A run that is finished has the figures of its folds, or of the baseline, in its report.
         """
         files, path = session.task.data.files, session.run.directory / REPORT
         if session.task.config.finetuning.folds is not None:
@@ -171,7 +171,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
                 self.cross_validation = cross_validate(session, start)
         elif session.world.is_first:
             kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
-            self.baseline = tuned_baseline(kind, files.train, files.dev, tfidf)
+            known = read_json(path).get("baseline") if path.exists() else None
+            self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: Session[FinetuneTask]) -> None:

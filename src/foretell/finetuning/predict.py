@@ -34,10 +34,14 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
 
     For tasks on more than one text, each of `texts` is a sequence: both texts of a pair, a question and its answers, or
     the words to tag.
-    Raises the errors of `predict_rows`.
+    Raises the errors of `predict_rows`, and UsageError for what is not a string.
     """
     several = [texts] if isinstance(texts, str) else texts
-    return ShownList(predict_rows(model, [(row,) if isinstance(row, str) else tuple(row) for row in several]))
+    rows = [(row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row) for row in several]
+    for index, row in enumerate(rows):
+        if other := [text for text in row if not isinstance(text, str)]:  # a missing cell of pandas is the number nan
+            raise UsageError(f"texts[{index}] has {other[0]!r:.80}, which is not a string")
+    return ShownList(predict_rows(model, rows))
 
 
 def given_texts(kind: Kind, texts: Sequence[str]) -> tuple[str, ...]:

@@ -235,8 +235,9 @@ def fit_tfidf(kind: Kind, train: Sequence[Example]) -> TfidfModel | None:
         logger.info(f"baseline    for TF-IDF with a linear model: {INSTALL}")
         return None
     from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
-    with warnings.catch_warnings():
+    with threadpool_limits(1), warnings.catch_warnings():  # on two busy cores, two threads take 48 s and one takes 3 s
         warnings.simplefilter("ignore", ConvergenceWarning)  # the bound of the iterations is meant
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)  # in a fold
         return tune_tfidf(kind, LINEAR_MODELS[kind.linear_model], train)

@@ -234,6 +234,11 @@ def evaluate(
     token of each row, and of a prompt with an answer only the answer. Raises UsageError, DataError or CheckpointError.
     """
     check_model(model)
+    if task is None and "task_head" in model.parts:
+        raise UsageError(
+            "this model has a head: give it texts with foretell.predict, measure it on labelled rows with the "
+            "command foretell evaluate MODEL FILE, or as a language model with task='text'"
+        )
     config = text_config(text_field, rows, prompt_field, answer_field, separator)
     chosen = choose_task(data, task, stride, config, limit)
     if chosen == "choice":

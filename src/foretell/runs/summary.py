@@ -51,7 +51,7 @@ class RunReport(Shown):
 
 @dataclass(frozen=True)
 class Summary:
-    """One run. Losses are in nats per token; `changed` is the time of its last write, in seconds since 1970.
+    """One run. Losses of texts are in nats per token; `changed` is the time of its last write, in seconds since 1970.
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same

@@ -39,6 +39,16 @@ def shared_axis(runs: Sequence[Metrics]) -> str:
     return "step" if len(per_step) < 2 else "tokens"
 
 
+def losses_of(runs: Sequence[Run]) -> str:
+    """The words after `loss`: the unit of language models, or the score that all tunings are chosen by, else none."""
+    tunings = [run.record()["config"].get("finetuning") for run in runs]
+    scores = {tuning and tuning.get("best_by", "loss") for tuning in tunings}
+    if len(scores) != 1 or "loss" in scores:
+        return ""
+    (score,) = scores
+    return f", where validation is 1 - {score}" if score else ", in nats per token"
+
+
 def points_of(metrics: Metrics, key: str, axis: str) -> Points:
     """A metric over steps or tokens, without values that are absent or not finite."""
     values = ((line.get(axis), line.get(key)) for line in metrics)
@@ -104,8 +114,8 @@ def check_can_draw(path: Path | None) -> None:
         raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
 
 
-def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "") -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title."""
+def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "", losses: str = "") -> None:
+    """Training and validation loss of named runs as a PNG, each run in one colour, titled with a warning."""
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
@@ -117,7 +127,7 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
             axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
         points = validation or [(math.nan, math.nan)]
         axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
-    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation with dots")
+    axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
     axes.set_title(warning, color="firebrick", fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
@@ -146,7 +156,9 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def draw_curve(run: Run) -> None:
     """Draw the loss curve of a run that ended."""
-    draw_if_possible(lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())]))
+    draw_if_possible(
+        lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())], losses=losses_of([run]))
+    )
 
 
 def draw_if_possible(draw: Callable[[], None]) -> None:
