@@ -11,6 +11,7 @@ import torch
 
 from foretell.data.table import open_table
 from foretell.errors import DataError, OutputError, UsageError
+from foretell.evaluation.perplexity import TextEvaluation
 from foretell.finetuning.head import head_of
 from foretell.finetuning.inputs import EncodedExample, make_task_batch
 from foretell.finetuning.label_kind import LabelPrediction
@@ -143,7 +144,7 @@ def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
 def test_a_tuned_model_is_not_evaluated_as_a_language_model_unasked(model: LanguageModel, review_file: Path) -> None:
     with pytest.raises(UsageError, match="foretell.predict, .* foretell evaluate MODEL FILE"):
         evaluate(model, review_file)
-    assert evaluate(model, review_file, task="text", limit=2).tokens
+    assert isinstance(evaluate(model, review_file, task="text", limit=2), TextEvaluation)
 
 
 def test_a_file_is_evaluated_with_the_columns_of_the_training(make_headed, tmp_path: Path) -> None:
