@@ -101,7 +101,7 @@ def test_frozen_weights_stay_as_they_were_and_resume_bit_identical(foretell, cor
 
 
 def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell, corpus, monkeypatch):
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OutputError("could not write loss.png: no space")
 
     monkeypatch.setattr("foretell.session.plots.write_png", refuse)
