@@ -194,7 +194,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "whole texts are not kept",
     ),
     ("textbook", 0, 3, "heads that are rotated in part"),
-    ("training", 1, 277, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
+    ("training", 1, 282, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
     (
         "translation",
         2,

@@ -65,5 +65,10 @@ def information_of_neighbors(ids: np.ndarray, vocab_size: int) -> Tensor:
         joint = counts.view(vocab_size, C + 1)[:, :C].float()
         alone = joint.sum(0) ** SMOOTHING
         by_chance = frequency[:, None] / len(tokens) * (alone * joint.sum() / alone.sum())
-        sides.append(joint.div_(by_chance).log_().nan_to_num_(nan=0.0).clamp_(min=0.0))
+        sides.append(positive_log(joint.div_(by_chance)))
     return torch.cat(sides, 1)
+
+
+def positive_log(ratio: Tensor) -> Tensor:
+    """max(0, log(ratio)), in place; 0 where neither of two tokens was seen."""
+    return ratio.log_().nan_to_num_(nan=0.0).clamp_(min=0.0)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.training.similar_vectors import set_similar_vectors
+from foretell.training.similar_vectors import positive_log, set_similar_vectors
 from foretell.translation.batches import EncodedPair
 from foretell.translation.encoder_decoder import EncoderDecoder
 
@@ -57,4 +57,4 @@ def count_together(pairs: Sequence[EncodedPair], size: int, shift: int) -> Tenso
 def mutual_information(counts: Tensor) -> Tensor:
     """max(0, log(P(a, b) / (P(a) P(b)))) in nats for tokens a and b of a pair, from their counts, in place."""
     alone = counts.diagonal().clone()  # the largest is the number of pairs: all have an end token
-    return counts.mul_(alone.max()).div_(alone).div_(alone[:, None]).log_().nan_to_num_(nan=0.0).clamp_(min=0.0)
+    return positive_log(counts.mul_(alone.max()).div_(alone).div_(alone[:, None]))

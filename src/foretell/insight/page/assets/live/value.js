@@ -61,7 +61,8 @@ function makeOneStop(table) {
 
 function open(number) {
   const element = document.activeElement;
-  if (!byId("value").contains(element)) origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" }; // else an address was typed
+  const isTyped = byId("value").contains(element); // an address: the focus returns to where it was before
+  if (!isTyped) origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" };
   path = [number];
   show(true);
 }
