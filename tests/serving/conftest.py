@@ -181,6 +181,16 @@ def click(page: Any, name: str, within: str = "body", exact: bool = False) -> No
     settled(page)
 
 
+def code_of(page: Any, name: str) -> str:
+    """The text that a button of the exports shows; on a busy machine a part that comes late moves the button."""
+    if page.locator("#export details").get_attribute("open") is None:
+        page.locator("#export details").evaluate("details => details.open = true")
+    click(page, name)
+    if not page.locator("#export-code").count():
+        click(page, name)
+    return page.locator("#export-code").inner_text()
+
+
 @pytest.fixture
 def open_live(server: Served, browser: Any) -> Iterator[Callable[..., tuple[Any, list[str]]]]:
     """Open the live page, with options of a browser's context: the page, and its console's complaints."""

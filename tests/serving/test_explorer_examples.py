@@ -17,7 +17,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.serving.models import read_examples
 from foretell.text import train_tokenizer
-from tests.serving.conftest import click, settled
+from tests.serving.conftest import code_of, settled
 
 PRIMER = Path(str(files("foretell") / "primer"))
 EXAMPLES = [
@@ -104,9 +104,7 @@ def test_a_link_without_a_text_begins_with_the_models_example(browser, two_model
 
 def test_python_opens_what_the_server_was_given(browser, two_models):
     page = open_at(browser, two_models.address, "#model=runs%2Fpri2&text=A+text")
-    page.locator("#export details").evaluate("details => details.open = true")
-    click(page, "As Python")
-    code = page.locator("#export-code").inner_text()
+    code = code_of(page, "As Python")
     assert code.startswith("import foretell\nimport torch\n") and 'foretell.load("primer")' in code
     page.close()
     models = {each["name"]: each.get("argument") for each in two_models.client.get("/explore").json()["models"]}

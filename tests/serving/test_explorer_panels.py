@@ -13,7 +13,7 @@ import torch
 
 import foretell
 from foretell.insight.replacement import without_heads
-from tests.serving.conftest import click, settled
+from tests.serving.conftest import click, code_of, settled
 
 TEXT, OTHER = "The return value of the", "The second line of the file"
 LENGTH = 5  # of the text, in tokens
@@ -490,13 +490,6 @@ def test_a_typed_address_and_one_that_is_wrong(open_panels):
 
 
 # --- ways out --------------------------------------------------------------------------------------------------------
-
-
-def code_of(page: Any, name: str) -> str:
-    if page.locator("#export details").get_attribute("open") is None:
-        page.locator("#export details").evaluate("details => details.open = true")
-    click(page, name)
-    return page.locator("#export-code").inner_text()
 
 
 def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):

@@ -33,7 +33,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import id_tokenizer
 from tests.insight.explain.test_explanation import opened as address_at
-from tests.serving.conftest import click, edit, settled
+from tests.serving.conftest import click, code_of, edit, settled
 
 TEXT, LABELS = "a fine day", ("good", "bad", "neither")
 VALUES, BINS = "3 1 4 - 5 9 2.5 6", 31
@@ -608,11 +608,7 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
 def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
     others = json.dumps(SEVERAL.get(name, []))
     page, _ = opened(open_live, name, VALUES if name == "series" else TEXT, others=others)
-    page.locator("#export details").evaluate("details => details.open = true")
-    click(page, "As Python")
-    if not page.locator("#export-code").count():  # a part that came late has closed it
-        click(page, "As Python")
-    code = page.locator("#export-code").inner_text().replace(json.dumps(name), repr(str(folders / name)))
+    code = code_of(page, "As Python").replace(json.dumps(name), repr(str(folders / name)))
     exec(compile(code, "<page>", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     shown = [float(text) for text in numbers(page, "#next-table tbody .number")[:5]]

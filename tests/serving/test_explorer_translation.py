@@ -19,7 +19,7 @@ from foretell.translation.config import VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import make_encoder_decoder
 from foretell.translation.pairs import make_vocabulary
 from foretell.translation.translator import Translator, load_translator, save_translator
-from tests.serving.conftest import click, settled
+from tests.serving.conftest import click, code_of, settled
 
 SOURCE, TARGET = "the cat sat", "le chien"
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 48}
@@ -208,9 +208,7 @@ def test_another_model_takes_the_source_as_its_text(open_live):
 
 def test_python_prints_the_numbers_of_the_page(open_live, folder, capsys):
     page, _ = opened(open_live)
-    unfold(page, "export")
-    click(page, "As Python")
-    code = page.locator("#export-code").inner_text().replace('"fr"', repr(str(folder)))
+    code = code_of(page, "As Python").replace('"fr"', repr(str(folder)))
     exec(compile(code, "<page>", "exec"), {})
     *tokens, _ = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in tokens] == texts(page, "#next-table tbody .number")[:5]
