@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from foretell.errors import LessonError
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
+from foretell.insight.explain.steps import plain
 from foretell.lessons.catalog import find_lesson
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, BatchSource, Progress, train
@@ -44,7 +44,7 @@ class FigureCheck:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values. Infinity and NaN become text, since JSON has neither."""
-        return {name: plain(value) for name, value in asdict(self).items()}
+        return plain(asdict(self))
 
     def difference(self) -> str:
         """Expected and computed value in one line; of arrays the entry with the largest difference."""
@@ -86,17 +86,6 @@ def distances(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
     """Absolute differences of two arrays of one shape; equal infinities have difference 0."""
     with np.errstate(invalid="ignore"):
         return np.where(expected == got, 0.0, np.abs(expected.astype(float) - got.astype(float)))
-
-
-def plain(value: Any) -> Any:
-    """Numbers, text and lists of them, as JSON represents them."""
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(element) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 LessonStatus = Literal["passed", "failed", "skipped"]

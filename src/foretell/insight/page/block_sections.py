@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.insight.page.block_values import BlockPart, BlockValue, values_with_offset
+from foretell.insight.page.block_values import BlockPart, BlockValue
 from foretell.insight.page.contributions import (
     PARTS_AT_ONCE,
     WRITES_AT_ONCE,
@@ -115,7 +115,8 @@ def values_at(blocks: Callable[[PageModel], list[list[BlockPart]]]) -> dict[str,
     """The content and the needs of a family that has the values of a layer at one position, one after the other."""
 
     def values(page: PageModel, index: str) -> list[BlockValue]:
-        return values_with_offset(blocks(page)[layer_in(index)])
+        parts = blocks(page)[layer_in(index)]
+        return [value for part in parts for value in part.values if value.offset is not None]
 
     def content(traced: TracedPass, index: str) -> np.ndarray:
         parts = []

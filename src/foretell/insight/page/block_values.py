@@ -6,8 +6,7 @@ Also its neurons, and the parts that add up to the stream that the head reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -55,16 +54,8 @@ class BlockPart:
     name: str
     values: list[BlockValue]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 Sections = Mapping[tuple[str, int], str]
-
-
-def values_with_offset(parts: list[BlockPart]) -> list[BlockValue]:
-    """The values of a layer that a section of one position has, one after the other."""
-    return [value for part in parts for value in part.values if value.offset is not None]
 
 
 def same_numbers(structure: Structure, name: str) -> tuple[str, int]:

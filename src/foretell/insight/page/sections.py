@@ -137,7 +137,7 @@ EMBEDDING = "word and position vectors"
 HEAD_INPUT = "the vectors that the head reads, and its rows"
 # The order is the order in a file: what is left out first comes last
 FAMILIES = (
-    Family("vocabulary", lambda traced, _: json.dumps(traced.vocabulary, ensure_ascii=False), pack_text),
+    Family("vocabulary", lambda traced, _: json.dumps(traced.page.vocabulary, ensure_ascii=False), pack_text),
     Family("logits", lambda traced, _: traced.logits, pack_exact),
     Family("stream.sizes", norms, needs=stream_names),
     lens_family("ids", "ids", pack_whole),
