@@ -311,14 +311,8 @@ def decoder_layer_states(X: Matrix, Z: Matrix, layer: CrossLayerParameters) -> l
     crossed = first + cross_attention(first, Z, layer.cross_attention)
     second = layer_norm_per_column(crossed, layer.gamma_4, layer.beta_4)
     transformed = second + feed_forward(second, cross_mlp_weights(layer), relu)
-    return [
-        attended,
-        first,
-        crossed,
-        second,
-        transformed,
-        layer_norm_per_column(transformed, layer.gamma_5, layer.beta_5),
-    ]
+    third = layer_norm_per_column(transformed, layer.gamma_5, layer.beta_5)
+    return [attended, first, crossed, second, transformed, third]
 
 
 def cross_mlp_weights(layer: CrossLayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]:
