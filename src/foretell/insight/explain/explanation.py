@@ -289,11 +289,7 @@ def check_loss_position(position: int, length: int) -> None:
 
 # By the formula that the module's class declares; norms are explained by their record. Extend it for a formula of your
 # own; what a formula needs of its module is in docs/explain.md
-EXPLAINERS: dict[str, Explainer] = {
-    **LAYER_EXPLAINERS,
-    **ATTENTION_EXPLAINERS,
-    **DISTRIBUTION_EXPLAINERS,
-}
+EXPLAINERS: dict[str, Explainer] = LAYER_EXPLAINERS | ATTENTION_EXPLAINERS | DISTRIBUTION_EXPLAINERS
 IN_CORE = {stage.formula for stage in STAGES.values()}
 
 

@@ -18,10 +18,11 @@ from foretell.insight.page.contributions import (
     parts_of,
     positions_of,
     sections_of,
+    stream_needs,
     strongest_neurons,
     write_operations,
 )
-from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.family import Family, PositionFamily, last_number
 from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
@@ -57,10 +58,6 @@ def layer_in(index: str) -> int:
 
 def has_contributions(page: PageModel) -> bool:
     return page.head_input is not None
-
-
-def contribution_needs(page: PageModel, _: Index) -> list[str]:
-    return page.head_stream.names()
 
 
 def contribution_sections(page: PageModel, tokens: int) -> Sequence[int]:
@@ -143,7 +140,7 @@ CONTRIBUTIONS = (
         lambda traced, _: json.dumps(parts_of(traced)),
         pack_text,
         lambda page: range(has_contributions(page)),
-        contribution_needs,
+        stream_needs,
         "direct contributions to logits",
         group=lambda _: 0,
     ),
@@ -152,7 +149,7 @@ CONTRIBUTIONS = (
         logit_contributions,
         pack_exact,
         lambda page: contribution_sections(page, page.config.context_length),
-        contribution_needs,
+        stream_needs,
         "direct contributions to logits",
         contribution_sections,
         group=lambda _: 0,
@@ -178,7 +175,7 @@ CONTRIBUTIONS = (
         written_tokens,
         pack_exact,
         lambda page: write_sections(page, page.config.context_length),
-        lambda page, index: [*contribution_needs(page, index), *neuron_names(page, layer_in(index))],
+        lambda page, index: [*stream_needs(page, index), *neuron_names(page, layer_in(index))],
         "the tokens that the strongest neurons write, the last tokens of the text first",
         affordable_writes,
         group=lambda index: index.split(".")[1],

@@ -40,6 +40,11 @@ def positions_of(traced: TracedPass, section: int, at_once: int) -> slice:
     return slice(start, min(len(traced.ids), start + at_once))
 
 
+def stream_needs(page: PageModel, _: Any) -> list[str]:
+    """The values that the terms of the stream are computed from."""
+    return page.head_stream.names()
+
+
 def neurons_in(page: PageModel, layer: int) -> Neurons:
     neurons = page.neurons[layer]
     assert neurons is not None, f"layer {layer} has no neurons"

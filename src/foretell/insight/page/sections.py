@@ -15,7 +15,7 @@ import torch
 
 from foretell.insight.attribution.stream_terms import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
-from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in
+from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in, stream_needs
 from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
@@ -90,10 +90,8 @@ def task_family(
     return Family(f"outcomes.{name}", content, pack, indices, needs)
 
 
-OUTCOME_NEEDS: dict[str, Callable[[PageModel, Any], Sequence[str]]] = {
-    "parts": lambda page, _: page.head_stream.names(),
-    "tokens": lambda page, _: names_by_token(page.head_stream, page.structure),
-}
+def token_needs(page: PageModel, _: Index) -> list[str]:
+    return names_by_token(page.head_stream, page.structure)
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,8 @@ class TagFamily(PositionFamily):
         return super().index_in(page, name) if page.outcomes is not None and page.outcomes.kind == "tags" else None
 
 
-TAG_PARTS, TAG_TOKENS = (
-    TagFamily(f"outcomes.{name}.{{}}", content, pack_exact, needs=OUTCOME_NEEDS[name])
-    for name, content in (("parts", outcome_parts), ("tokens", outcome_tokens))
-)
+TAG_PARTS = TagFamily("outcomes.parts.{}", outcome_parts, pack_exact, needs=stream_needs)
+TAG_TOKENS = TagFamily("outcomes.tokens.{}", outcome_tokens, pack_exact, needs=token_needs)
 
 
 def norms(traced: TracedPass, _: int) -> np.ndarray:
@@ -151,8 +147,8 @@ FAMILIES = (
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
     task_family("logits", lambda traced, _: outcome_logits(traced)),
     task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words()), pack_whole),
-    task_family("parts", outcome_parts, needs=OUTCOME_NEEDS["parts"], has_tags=False),
-    task_family("tokens", outcome_tokens, needs=OUTCOME_NEEDS["tokens"], has_tags=False),
+    task_family("parts", outcome_parts, needs=stream_needs, has_tags=False),
+    task_family("tokens", outcome_tokens, needs=token_needs, has_tags=False),
     Family(
         "embed.sum",
         lambda traced, _: traced.stream(0),

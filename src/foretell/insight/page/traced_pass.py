@@ -16,14 +16,7 @@ from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights
-from foretell.insight.page.block_values import (
-    BlockPart,
-    BlockValue,
-    Neurons,
-    block_parts,
-    neurons_of,
-    same_numbers,
-)
+from foretell.insight.page.block_values import BlockPart, BlockValue, Neurons, block_parts, neurons_of, same_numbers
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
 from foretell.insight.replacement import Replacement
