@@ -166,8 +166,7 @@ def read_document(text: str, values: Mapping[str, Any]) -> DocumentSection:
     only if that value is true, or false. Backticks mark commands, and words that Markdown would change, such as
     `<EOS>`. They are not shown. A table with backticks in every row has a monospace font.
 
-    Raises:
-        LessonError: the text names an unknown value, or does not use all of them, or a name in it is not closed.
+    Raises LessonError if the text names an unknown value, or does not use all of them, or does not close a name.
     """
     if text.count("{{") != len(VALUE.findall(text)):
         raise LessonError("the lesson's text has '{{' without the name of one value and '}}' after it")

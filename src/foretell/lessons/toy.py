@@ -381,9 +381,8 @@ def probabilities_without_mask(decoder: Decoder) -> list[float]:
 def ask(decoder: Decoder, text: str) -> tuple[str, Sequence]:
     """The prompt as the toy reads it, and its answer to it: lower case, without punctuation, <EOS> at the end.
 
-    Raises:
-        TokenizerError: a word that is not among the toy's seven.
-        ContextLengthError: a prompt that fills the context.
+    Raises TokenizerError for a word that is not among the toy's seven, ContextLengthError for a prompt that fills the
+    context.
     """
     words = re.findall(r"\w+", text.replace(END, "").lower())
     prompt = " ".join([*words, END])
