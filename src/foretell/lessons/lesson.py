@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 
-from foretell.config import SamplingConfig, TrainingConfig, make_section
+from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.errors import LessonError
 from foretell.generation.batch_generation import generate
@@ -256,6 +256,23 @@ class RepeatedRows:
 
     def batch(self, step: int) -> Batch:
         return make_batch(np.array([self.rows[step % len(self.rows)]]))
+
+
+def bare_config(**settings: Any) -> ModelConfig:
+    """One layer and one head without norm, feed-forward layer and output projection; only the head has a bias."""
+    return make_section(
+        ModelConfig,
+        {
+            "num_layers": 1,
+            "num_heads": 1,
+            "norm": "none",
+            "feedforward": "none",
+            "attention_output": False,
+            "bias": {"attention": False, "head": True},
+            "tie_embeddings": False,
+            **settings,
+        },
+    )
 
 
 def adam(steps: int, learning_rate: float) -> TrainingConfig:
