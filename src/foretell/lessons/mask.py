@@ -160,7 +160,7 @@ def training_error(decoder: Decoder) -> str | None:
 
 
 def example_masks() -> list[np.ndarray]:
-    """Three masks of the model: causal, with a window of 2, with two documents; 1 where a row's word sees a column's."""
+    """Three masks of a model: causal, with a window of 2, with two documents; 1 where a row's word sees a column's."""
     ids = torch.tensor([[0, 0, 1, 1]])
     masks = (Mask(4, 4), Mask(4, 4, window=2), Mask(4, 4, query_document_ids=ids, key_document_ids=ids))
     return [mask.allowed[0, 0].numpy().astype(int) for mask in masks]
