@@ -88,9 +88,6 @@ def distances(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
         return np.where(expected == got, 0.0, np.abs(expected.astype(float) - got.astype(float)))
 
 
-LessonStatus = Literal["passed", "failed", "skipped"]
-
-
 @dataclass(frozen=True)
 class LessonReport:
     """The checks of one lesson. `skipped` is the reason why some could not be made; the others were made."""
@@ -105,7 +102,7 @@ class LessonReport:
         return [check for check in self.checks if not check.passed]
 
     @property
-    def status(self) -> LessonStatus:
+    def status(self) -> Literal["passed", "failed", "skipped"]:
         """failed if any check failed; otherwise skipped if some could not be made."""
         if self.failures:
             return "failed"

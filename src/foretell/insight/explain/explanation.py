@@ -261,9 +261,8 @@ def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, to
         number = stored_in_distribution(recording, scalar)
         return None if number is None else (number, torch.float64)
     if scalar.value.formula == "vector norm":
-        return float(
-            torch.linalg.vector_norm(recording.stored(scalar.source)[index], dtype=torch.float64)
-        ), torch.float64
+        vector = recording.stored(scalar.source)[index]
+        return float(torch.linalg.vector_norm(vector, dtype=torch.float64)), torch.float64
     if scalar.value.formula == "divisor of a norm":
         spread = recording.stored(scalar.source)
         return divisor_of(recording, scalar, float(spread[index])), spread.dtype

@@ -22,7 +22,7 @@ from foretell.insight.page.contributions import (
     strongest_neurons,
     write_operations,
 )
-from foretell.insight.page.family import Family, PositionFamily, last_number
+from foretell.insight.page.family import Family, PositionFamily, last_number, value_family
 from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
@@ -39,14 +39,7 @@ def values_family(is_statistic: bool, left_out: str) -> Family:
     def indices(page: PageModel) -> list[str]:
         return [index for index, value in page.values.items() if value.is_statistic == is_statistic]
 
-    return Family(
-        "values.{}",
-        lambda traced, index: traced.array(traced.page.values[index].name),
-        indices=indices,
-        needs=lambda page, index: [page.values[index].name],
-        left_out=left_out,
-        group=layer_in,
-    )
+    return value_family("values.{}", lambda page, index: page.values[index].name, indices, left_out, layer_in)
 
 
 def layer_in(index: str) -> int:
