@@ -87,20 +87,14 @@ class CrossLayerParameters:
 
 
 @dataclass(frozen=True)
-class ETransformerParameters:
+class ETransformerParameters(DTransformerParameters):
     """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
 
     gamma and beta are (d_f,), W_u (N_V, d_f).
     """
 
-    W_e: Matrix
-    W_p: Matrix
-    layers: tuple[LayerParameters, ...]
     W_f: Matrix
     b_f: Vector
-    gamma: Vector
-    beta: Vector
-    W_u: Matrix
 
 
 @dataclass(frozen=True)
