@@ -77,7 +77,7 @@ class KeptPasses:
             return
         self._recorded.pop(client, None)
         self._recorded[client] = (asked, traced)
-        while sum(each.trace.nbytes for _, each in self._recorded.values()) > served.look_bytes:
+        while sum(each.trace.held_bytes for _, each in self._recorded.values()) > served.look_bytes:
             del self._recorded[next(iter(self._recorded))]
 
     @torch.inference_mode()
