@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
@@ -25,7 +24,6 @@ from foretell.forecasting.series import Series, choose_season, default_horizon
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
-from foretell.language_model import load_model
 from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
@@ -199,9 +197,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
 
-    def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
-
     def make_task(
         self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]
     ) -> ForecastTask:
@@ -220,8 +215,11 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())
-        if (combination := calibration.combination) is not None:
-            logger.info(f"forecasts   {combination.describe()}; {combination.describe_errors()}")
+        if (chosen := calibration.combination) is not None:
+            logger.info(
+                f"forecasts   {chosen.describe()}; error on held-out values {chosen.error:.3f} standard deviations, "
+                f"{chosen.model_error:.3f} of the model alone"
+            )
         logger.info(
             f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
             f"in {time.monotonic() - began:.0f} s{', as wide as recent changes' * (calibration.unit == 'changes')}"
@@ -278,8 +276,6 @@ def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: 
         values = each.values[-PROBED_VALUES:]
         costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
     cost = over_known(np.mean, costs)
-    return (
-        "rounding to them cannot be compared, no seasonal error"
-        if cost is None
-        else f"rounding alone costs {cost:.3f} MASE"
-    )
+    if cost is None:
+        return "rounding to them cannot be compared, no seasonal error"
+    return f"rounding alone costs {cost:.3f} MASE"

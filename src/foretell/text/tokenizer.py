@@ -320,11 +320,9 @@ class Tokenizer:
         piece = self.piece(token_id)
         if is_byte(piece) and piece not in self.special_tokens:
             return bytes([int(piece[3:5], 16)])
-        return (
-            piece_bytes(piece)
-            if self._byte_level and piece not in self.special_tokens
-            else self.text_of(token_id).encode()
-        )
+        if self._byte_level and piece not in self.special_tokens:
+            return piece_bytes(piece)
+        return self.text_of(token_id).encode()
 
     def text_of(self, token_id: int) -> str:
         """One token as readable text: ' the'; incomplete characters as '<0xE2>', special tokens as their name.
