@@ -30,9 +30,7 @@ SERIAL = 2**14  # activations that one thread prepares before the others are ask
 
 Unit = Literal["vectors", "dots", "amx"]  # of the processor; all but the first read planes of activations
 KERNEL_ARGUMENTS = 8
-LINEAR = np.dtype(
-    [*CALL, ("matrix", "i8"), ("x", "i8"), ("out", "i8"), ("M", "i8"), ("rows", "i8"), ("is_narrow", "i8")]
-)
+LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
 
 @dataclass(frozen=True)

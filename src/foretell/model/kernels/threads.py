@@ -31,7 +31,7 @@ DONE = 8  # the place of the second one
 PATIENCE = 2000  # rounds, 50 to 100 microseconds: longer than a task, unless its thread was interrupted
 RUNNING = threading.Lock()  # one of numba's pools of threads ends the process if two threads use it at once
 # The fields of a program's arguments that `run_on_threads` sets: counters and scratch memory by address
-CALL = [("threads", "i8"), ("counters", "i8"), ("scratch", "i8")]
+CALL = v.fields("threads counters scratch")
 
 
 class ThreadScratch(threading.local):

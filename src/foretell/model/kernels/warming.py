@@ -53,10 +53,11 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     if not layers:
         return []
     stores = map(stored_matrix, layers)
-    matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
+    kinds = dict.fromkeys(map(bits_and_group, stores))
+    matrices = [f"{bits} bits, {unit}" for bits, group in kinds for unit in units_with(bits, fastest_unit(bits, group))]
     is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
     rest = [STRICT, ACTIVATIONS] if is_strict else [BLOCKS, ACTIVATIONS] if is_fused else []
-    return [*matrices, LAYERS, THREADS, *rest, SOFTMAX]
+    return [*dict.fromkeys(matrices), LAYERS, THREADS, *rest, SOFTMAX]
 
 
 def bits_and_group(store: Any) -> tuple[int, int]:
@@ -64,11 +65,6 @@ def bits_and_group(store: Any) -> tuple[int, int]:
     if isinstance(store, QuantizedMatrix):
         return 8 if isinstance(store, Int8Matrix) else 4, store.group
     return store.weight.dtype.itemsize * 8, 0
-
-
-def matrix_kernels(bits: int, group: int) -> list[str]:
-    """The names of the kernels that multiply by a matrix on this processor."""
-    return [f"{bits} bits, {unit}" for unit in units_with(bits, fastest_unit(bits, group))]
 
 
 def compile_kernel(name: str) -> None:
