@@ -24,6 +24,7 @@ from torch import nn
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.block_program import compute_blocks
+from foretell.model.kernels.fast_decoder import tell_once
 from foretell.model.kernels.fast_linear import can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
@@ -113,14 +114,8 @@ def are_compiled(names: Iterable[str], wait: bool = False) -> bool:
     if compiling.is_kept():
         compile_in_background(tuple(missing))
     else:
-        tell_that_nothing_is_kept()
+        tell_once(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
     return False
-
-
-@cache
-def tell_that_nothing_is_kept() -> None:
-    """Log a warning, once per process."""
-    logger.warning(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
 
 
 # --- the background process ------------------------------------------------------------------------------------------
