@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.device import DeviceName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.forecasting.calibration import INTERVALS
@@ -32,9 +33,6 @@ from foretell.session.declaration import ChosenConfig, Machine, Training, descri
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
-
-if TYPE_CHECKING:
-    from foretell.device import DeviceName
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
@@ -208,7 +206,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             return
         began = time.monotonic()
         best = session.run.best()
-        forecaster = load_forecaster(best.directory, cast("DeviceName", session.device.type))
+        forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.about.get("from")
         prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
         calibration = session.task.calibration(replace(forecaster, calibration=None), prior)

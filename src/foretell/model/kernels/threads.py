@@ -6,7 +6,6 @@ task, not its whole share.
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
@@ -123,8 +122,7 @@ def pause(builder):
 @v.operation(v.void)
 def give_way(builder):
     """Let other threads run on this core."""
-    if os.name == "posix":
-        v.call(builder, "sched_yield", v.INT32)
+    v.call(builder, "sched_yield", v.INT32)
 
 
 @inlined
