@@ -78,7 +78,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "convert",
         3,
-        355,
+        312,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM",
     ),
@@ -106,7 +106,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1887,
+        1869,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -117,7 +117,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        821,
+        779,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use",
@@ -146,13 +146,13 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         6,
-        1104,
+        988,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
         "float32 by oneDNN on AMD; rotary positions in encoder-decoder attention",
     ),
-    ("pretraining", 2, 213, "speedruns, whose records others repeat"),
+    ("pretraining", 2, 190, "speedruns, whose records others repeat"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     (
         "runs",
@@ -163,7 +163,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "saved_model",
         1,
-        103,
+        96,
         "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples; the "
         "command for a model by its parts",
     ),
@@ -181,7 +181,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        306,
+        300,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports; "
         "the unit of losses",
@@ -189,7 +189,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        188,
+        154,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
         "whole texts are not kept",
     ),

@@ -112,12 +112,7 @@ class WindowSource:
 
 
 def held_out_windows(
-    series: Sequence[np.ndarray],
-    length: int,
-    horizon: int,
-    context: int | None = None,
-    most: int = 1,
-    season: int = 1,
+    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None, most: int = 1, season: int = 1
 ) -> list[Window]:
     """The last values of each series, `horizon` at a time, after what precedes them and fits, or `context` values."""
     windows = []
