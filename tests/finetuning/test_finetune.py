@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from foretell.config import TrainingConfig
 from foretell.convert.peft import export_peft
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, Interrupted
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
@@ -108,6 +108,25 @@ def test_a_given_time_trains_for_the_epochs_of_the_recipe_at_most(
     assert "ended       after 4 steps, the most for this data" in caplog.text
     [advice] = [line for line in read_json(tmp_path / "run" / REPORT)["advice"] if "longer" in line]
     assert "--steps 8" in advice
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_stop_while_the_baseline_is_fitted_tells_how_to_go_on(
+    ensemble: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, monkeypatch
+) -> None:
+    """The model of an ensemble needs the baseline, so that the run does not exist yet."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    out, sections = tmp_path / "run", {"finetuning": {"ensemble": ensemble}}
+    advice = "give the same command again" if ensemble else f"resume with: .* finetune --out {out} --resume auto"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match=advice) as raised:
+        patch.setattr("foretell.finetuning.tfidf.tune_tfidf", stop)
+        finetune(tiny_request(review_file, out, start=start, overrides=sections))
+    assert (raised.value.exit_code, out.exists()) == (130, not ensemble)
+    finetune(tiny_request(review_file, out, start=start, overrides=sections), resume=True)
+    assert read_json(out / REPORT)["baseline"]["rule"].startswith("TF-IDF")
 
 
 def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, cast
 from torch import nn
 
 from foretell.device import DeviceName, DtypeName, dtype_name
-from foretell.errors import Interrupted
 from foretell.files import read_json, remove_directory
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
@@ -27,7 +26,7 @@ from foretell.language_model import LanguageModel
 from foretell.loading import Start, find_start
 from foretell.runs.run import FOLDS, Run
 from foretell.session.declaration import describe_model, kept_data
-from foretell.session.failures import resume_command
+from foretell.session.failures import explain_stop
 from foretell.session.machine import Footprint
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -172,7 +171,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         elif session.world.is_first:
             kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
             known = read_json(path).get("baseline") if path.exists() else None
-            self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
+            with explain_stop("before the next step", session.run):
+                self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: Session[FinetuneTask]) -> None:
@@ -231,15 +231,11 @@ def cross_validate(session: Session[FinetuneTask], start: Start | None) -> Cross
             device=cast(DeviceName, session.device.type),
             dtype=cast(DtypeName, dtype_name(session.dtype)),
         )
-        try:
+        with explain_stop(f"in fold {index} of {count}", run):
             training = FoldTraining(request, config_of_fold(config, len(train), len(files.train)), part)
             fold = run_training(training, session.reporter, resume=True)
-        except Interrupted as error:
-            raise Interrupted(
-                f"stopped in fold {index} of {count}; resume with: {resume_command(run)}", error.exit_code
-            ) from None
-        targets = [example.target for example in fold.task.data.dev]
-        result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
+            targets = [example.target for example in fold.task.data.dev]
+            result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
         logger.info(f"fold        {index} of {count}: {describe_figures(compared(result.figures[-1]))}")
     return result
 

@@ -23,7 +23,7 @@ from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
-from foretell.session.failures import StopSignal, explain_failures, explain_stop, resume_command
+from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop, resume_command
 from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
@@ -190,7 +190,7 @@ class Session(Generic[AnyTask]):
             steps = f"{self.progress.step:,} steps"
             logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
         if self.world.is_first:
-            with explain_stop(self.run):
+            with explain_stop(AFTER_THE_LAST_STEP, self.run):
                 draw_curve(self.run)
 
     def report_start(self) -> None:
