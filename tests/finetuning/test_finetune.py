@@ -20,7 +20,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
-from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
+from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest, make_request
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
@@ -80,6 +80,25 @@ def test_a_checkpoint_that_is_better_than_the_last_evaluation_is_not_improving(
     assert longer_advice(session, {"accuracy": 0.9}) == []
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
     assert "--steps 24" in longer_advice(session, {"accuracy": 0.9})[0]
+
+
+def test_the_commands_of_a_run_read_the_data_as_it_did(start: Start, tmp_path: Path, reviews, finetune) -> None:
+    """Named columns, a column of groups, names instead of a header, and the encoding are part of reading."""
+    path = tmp_path / "reviews.csv"
+    path.write_text("\n".join(f"{label},{text},{index}" for index, (text, label) in enumerate(reviews)) + "\n")
+    columns = {"text_column": "body", "label_column": "opinion", "columns": ("opinion", "body", "author")}
+    options: dict[str, Any] = {**columns, "encoding": "latin-1", "group_column": "author", "training": {"steps": 2}}
+    session = finetune(make_request(path, out=tmp_path / "run", start=start, **options))
+    given = (
+        f"{path} --task classify --text-column body --label-column opinion --group-column author "
+        "--columns opinion,body,author --encoding latin-1"
+    )
+    [advice] = [line for line in read_json(tmp_path / "run" / REPORT)["advice"] if "longer" in line]
+    assert f"finetune {start.argument} {given} --steps 4" in advice
+    assert (
+        f"finetune {tmp_path / 'run'} {given}"
+        in FinetuneTraining(FinetuneRequest(out=session.run.directory)).how_to_extend()
+    )
 
 
 @pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])

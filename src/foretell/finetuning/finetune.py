@@ -16,8 +16,8 @@ from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
 from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
-from foretell.finetuning.request import FinetuneRequest, untrained
-from foretell.finetuning.settings import FinetuneConfig
+from foretell.finetuning.request import FinetuneRequest, command_words, untrained
+from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.split import split_folds
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
@@ -49,7 +49,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     cross_validation: CrossValidation | None = None
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return ["finetune", run, record["data"][0], "--task", record["config"]["finetuning"]["task"]]
+        return command_words([run], record, FinetuneConfig.model_validate(record["config"]).finetuning)
+
+    def recorded(self, data: LabelledFiles) -> dict[str, Any]:
+        """The columns that the user named; the others are found again."""
+        columns = self.request.columns
+        return {} if columns == Columns(texts=()) else {"columns": columns.model_dump(mode="json")}
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request

@@ -17,6 +17,7 @@ from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Kind
+from foretell.finetuning.request import command_words
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
@@ -154,9 +155,9 @@ def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) 
 def command_with(session: Session[FinetuneTask], *options: str) -> str:
     """The command of the run with other options."""
     about = session.task.about
-    dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
-    start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0]]
-    return f"{command_name()} finetune {shell_words(*start, '--task', session.task.head.task.name, *dev, *options)}"
+    start = [about["from"]["model"]] if "from" in about else []
+    words = command_words(start, about, session.task.config.finetuning)
+    return f"{command_name()} {shell_words(*words, *options)}"
 
 
 def draw_report(path: Path, draw: Callable[[Any], None]) -> None:

@@ -219,3 +219,20 @@ def make_request(
         overrides=overrides if lora is None else {**overrides, "lora": lora},
         **options,
     )
+
+
+def command_words(start: Sequence[str], about: Mapping[str, Any], settings: TuningSettings) -> list[str]:
+    """The words of the command that reads the data of a run as its own did. about: entries of run.json."""
+    data, *dev = about["data"]
+    columns = Columns.model_validate(about.get("columns", {"texts": ()}))
+    given = {
+        "--dev": dev,
+        "--text-column": columns.texts,
+        "--label-column": [columns.label],
+        "--choice-column": columns.choices,
+        "--group-column": [settings.group_column],
+        "--columns": [",".join(settings.names)],
+        "--encoding": [settings.encoding if settings.encoding != TuningSettings().encoding else None],
+    }
+    options = [word for option, values in given.items() for value in values if value for word in (option, value)]
+    return ["finetune", *start, data, "--task", settings.task, *options]
