@@ -18,7 +18,7 @@ from foretell.serving.requests import ChangeRequest
 
 MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
 MOST_OPERATIONS = 256  # of a pass
-# Beyond it, squares in later layers may be infinite, and a norm divides by them: every logit is 0, and no number shows it
+# Beyond it, squares in later layers may be infinite, and a norm divides by them: all logits are 0, a finite number
 LARGEST = 1e10
 Operation = Callable[[Tensor], Tensor]
 
