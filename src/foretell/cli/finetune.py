@@ -48,6 +48,7 @@ class HeadOptions:
     choice_column: arguments.ChoiceColumn = None
     columns: arguments.ColumnNames = None
     encoding: arguments.Encoding | None = None
+    decimal: arguments.DecimalMark = None
     truncate: arguments.Truncate = None
     pool: Annotated[
         Literal["extract", "last", "mean"] | None,

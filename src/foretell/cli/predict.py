@@ -43,8 +43,10 @@ def predict(
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
     arguments.refuse_folder(text[0])
-    path = Path(text[0])
-    is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
+    path, is_one = Path(text[0]), len(text) == 1 and text[0] != arguments.STANDARD_INPUT
+    is_one_file = is_one and arguments.is_file(path)
+    if is_one and not is_one_file and arguments.LIKE_A_FILE.fullmatch(text[0]):
+        raise DataError(f"{path}: no such file; to predict this text, give - and the text on standard input")
     if out is not None and not is_one_file:
         raise UsageError(f"--out is for a FILE with {ROWS}")
     loaded = open_model(model, **options.keywords())
@@ -104,6 +106,7 @@ def evaluate_task(
     choice_column: arguments.ChoiceColumn = None,
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
+    decimal: arguments.DecimalMark = None,
     truncate: arguments.Truncate = None,
     limit: arguments.Limit = None,
     json: arguments.Json = False,
@@ -114,12 +117,19 @@ def evaluate_task(
 
     --task text evaluates it as a language model.
     """
-    from foretell.data.table import open_table
-    from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.report import evaluate_file
-    from foretell.finetuning.settings import Columns
+    from foretell.finetuning.head import with_truncation
+    from foretell.finetuning.report import evaluate_task as evaluate
 
-    given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    table = open_table(file, encoding, arguments.names_of(columns), head_of(loaded).task.otherwise)
-    report(evaluate_file(loaded, table, given, limit), json)
+    evaluation = evaluate(
+        loaded,
+        file,
+        text_column=text_column or (),
+        label_column=label_column,
+        choice_column=choice_column or (),
+        columns=arguments.names_of(columns),
+        encoding=encoding,
+        decimal=decimal,
+        limit=limit,
+    )
+    report(evaluation, json)

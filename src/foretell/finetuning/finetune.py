@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from torch import nn
 
+from foretell.data.memory import write_rows
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.files import read_json, remove_directory
 from foretell.finetuning.figures import describe_figures
@@ -34,6 +36,8 @@ from foretell.session.session import Session
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
+
+KEPT_ROWS = "rows.jsonl"  # the run's copy of a table in memory
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +67,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         files = read_files(request.data, request.dev, request.tuning(), head, request.columns, request.seed)
         kind_of(files.settings).check(request.tuning())
         for part, path in (("data", request.data), ("dev", request.dev)):
-            if path is not None:
+            if isinstance(path, Path):
                 run.keep_file(path, part)
+            elif path is not None:
+                with TemporaryDirectory() as folder:
+                    write_rows(path, Path(folder) / KEPT_ROWS)
+                    run.keep_file(Path(folder) / KEPT_ROWS, part)
         return files
 
     def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
