@@ -47,7 +47,8 @@ Encoding = Annotated[
     Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
 ]
 DecimalMark = Annotated[
-    Literal[".", ","] | None, Parameter(help="The decimal mark of numbers: . or a comma.", show_choices=False)
+    Literal[".", ","] | None,
+    Parameter(help="The decimal mark in labels that are numbers: . or a comma.", show_choices=False),
 ]
 Truncate = Annotated[
     Literal["head", "tail", "middle"] | None,

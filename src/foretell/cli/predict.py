@@ -39,6 +39,7 @@ def predict(
     """The label or number that a tuned model predicts.
 
     A file (csv, tsv, jsonl, json, parquet, or txt with a text per line) is read row by row; its columns are kept.
+    Parquet files need a package: pip install 'foretell[data]'.
     """
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
@@ -94,7 +95,8 @@ def evaluate_task(
     file: Annotated[
         Path,
         Parameter(
-            help="A csv, tsv, jsonl or json file with labelled rows; - reads csv.", converter=arguments.input_file
+            help="A csv, tsv, jsonl, json or parquet file with labelled rows; - reads csv.",
+            converter=arguments.input_file,
         ),
     ],
     /,
