@@ -123,6 +123,12 @@ def test_a_change_to_numbers_that_are_too_large_is_refused(server, value, size):
     assert "beyond 1e10; use smaller numbers" in refused(answer, param="change")["message"]
 
 
+def test_a_change_to_numbers_that_are_too_large_is_refused_by_the_explorer(server):
+    change = [{"value": "trunk.blocks.0", "scale": 1e38}]
+    last = json.loads(server.post("/explore", text="ab", sections=["logits"], change=change).text.splitlines()[-1])
+    assert "beyond 1e10; use smaller numbers" in last["error"]["message"]
+
+
 def test_large_negative_scores_mask_positions(server):
     change = [{"value": "trunk.blocks.0.attention.core.masked", "positions": [0], "set": -1e9}]
     assert server.ask("/v1/completions", prompt="ab", max_tokens=3, change=change)["choices"]
