@@ -14,12 +14,12 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 import numpy as np
 
+from foretell.data.memory import FRAME, Frame, frame_cells
 from foretell.data.table import Cells, Delimited, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
@@ -44,19 +44,8 @@ PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
-FRAME = "the frame"
 
 logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Frame(Protocol):
-    """A DataFrame of pandas or polars, neither of which is imported."""
-
-    @property
-    def columns(self) -> Any: ...
-
-    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 def read_series(
@@ -139,6 +128,8 @@ def table_cells(
 ) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
     if not isinstance(path, str | Path):
+        if not isinstance(path, Frame):
+            raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(path).__name__}")
         return frame_cells(path), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
@@ -147,22 +138,6 @@ def table_cells(
         return table.cells(), None
     separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
     return Delimited(separator).cells(table), separator
-
-
-def frame_cells(frame: Frame) -> Iterator[Cells]:
-    """The names of the columns and the cells of each row. The index of pandas is a column unless it only counts."""
-    if not isinstance(frame, Frame):
-        raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(frame).__name__}")
-    index = getattr(frame, "index", None)
-    if index is not None and len(index) and (any(index.names) or not isinstance(index[0], Integral)):
-        frame = cast("Any", frame).reset_index()
-    names = list(frame.columns)
-    if len(set(names)) < len(names):
-        raise DataError(f"{FRAME}: two columns have the same name; rename one")
-    yield FRAME, [str(name) for name in names]
-    columns = [frame[name].to_list() for name in names]
-    for row_number, row in enumerate(zip(*columns, strict=True), start=1):
-        yield f"{FRAME}, row {row_number}", list(row)
 
 
 def write_frame(frame: Frame, path: Path) -> None:

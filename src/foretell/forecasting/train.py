@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.data.memory import Frame
 from foretell.device import DeviceName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -23,7 +24,7 @@ from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, 
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
 from foretell.forecasting.series import Series, choose_season, default_horizon
-from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
+from foretell.forecasting.series_file import read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model

@@ -208,7 +208,7 @@ class MemoryKVView(KVView):
         super().__init__()
         B, S, _ = memory.shape
         self.memory, self.lengths = memory, lengths
-        # Of the memory, not of the queries
+        # The positions of the memory, not of the queries
         self.positions = torch.arange(S, device=memory.device)[None] if positions is None else positions
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)

@@ -42,7 +42,7 @@ def refused(field: str, message: str) -> ApiError:
 
 
 def not_finite() -> ApiError:
-    return refused("change", "the changed model's numbers are infinite or NaN; use smaller numbers")
+    return refused("change", "the changed model's numbers are NaN, infinite or beyond 1e10; use smaller numbers")
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -151,7 +151,7 @@ class PairObjective(Objective):
     has_one_shape = False
 
     def make_view(self, batch: Batch) -> KVView:
-        """The keys that the target tokens of a batch may see, in both languages those of their pair."""
+        """The keys that the target tokens of a batch may see: in both languages, the tokens of their pair."""
         assert isinstance(batch, PairBatch)
         assert isinstance(self.decoder, EncoderDecoder)
         own = FreshKVView(batch.ids, batch.positions, batch.document_ids)
