@@ -24,7 +24,16 @@ from foretell.data.table import Cells, Delimited, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
-from foretell.forecasting.series import LARGEST, Series, Timeline, find_timeline, lone_timeline, numbered, too_large
+from foretell.forecasting.series import (
+    LARGEST,
+    Series,
+    Timeline,
+    find_timeline,
+    frequencies,
+    lone_timeline,
+    numbered,
+    too_large,
+)
 from foretell.forecasting.series_layout import (
     DETECT,
     LAYOUTS,
@@ -124,7 +133,7 @@ def check_given(given: SeriesFormat) -> None:
 
 def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     """The number of series, their frequency, and what is unusual about the file."""
-    lines = [f"{len(series):,} series, {series[0].timeline.frequency} apart"]
+    lines = [f"{len(series):,} series, {', '.join(frequencies(series))} apart"]
     if resolved.date_format not in (None, "number") and not resolved.date_format.startswith("%Y-%m"):
         lines.append(f"dates as {resolved.date_format}")
     if resolved.separator not in (None, ",", "\t"):

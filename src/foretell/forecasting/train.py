@@ -21,7 +21,7 @@ from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
-from foretell.forecasting.series import Series, choose_season, default_horizon
+from foretell.forecasting.series import Series, choose_seasons, default_horizon, frequencies, single
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
@@ -123,9 +123,12 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
 
     def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
-        season, why = choose_season(data, self.request.season)
-        reasons = [f"season      {season}: {why}"]
-        series = self.series_config(data, season)
+        seasons, why = choose_seasons(data, self.request.season)
+        season = single(seasons)
+        reasons = [f"season      {season or 'by interval'}: {why}"]
+        series = self.series_config(data, seasons)
+        if season is None and self.request.horizon is None:
+            reasons.append(f"horizon     {series.horizon} for all: two seasons of the shortest; --horizon changes it")
         size, start = self.request.size, self.request.start
         codec = self.request.configured("codec")
         if start is not None:
@@ -152,17 +155,20 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         if self.request.steps is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
-        cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
+        cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, seasons)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
         return ChosenConfig(config, size, reasons, record, most)
 
-    def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
+    def series_config(self, series: Sequence[Series], seasons: Sequence[int]) -> SeriesConfig:
         longest = max(len(each) for each in series)
-        horizon = self.request.horizon or default_horizon(series, season)
+        horizon = self.request.horizon or default_horizon(series, seasons)
         fitting = max(1, longest // (HELD_OUT_SHARE * horizon))
         windows = min(-(-CALIBRATION_WINDOWS // len(series)), fitting)
-        values = {"horizon": horizon, "held_out_windows": windows, "cycle": season}
+        # A season that the times do not tell is remembered; else the times of what is forecast tell it
+        is_usual = self.request.season is None and any(each.timeline.season for each in series)
+        cycle = None if is_usual else single(seasons)
+        values = {"horizon": horizon, "held_out_windows": windows, "cycle": cycle}
         return make_section(SeriesConfig, {**values, **self.request.section("series")}, "series")
 
     def model_config(
@@ -237,7 +243,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         held_out = f"the last {count} of each held out" if config.series.hold_out else "none held out"
         training = config.training
         return [
-            f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "
+            f"series      {len(series):,} of {spread} values, steps of {', '.join(frequencies(series))}; "
             f"{missing:,} missing, {held_out}",
             *task.about["reasons"],
             describe_model(task.about["size"], config.model),
@@ -271,10 +277,10 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
     )
 
 
-def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:
+def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons: Sequence[int]) -> str:
     """The cost of rounding values to bins, in units of the seasonal naive forecast's error (MASE)."""
     codec, costs = SeriesCodec(config.codec), []
-    for each in series:
+    for each, season in zip(series, seasons, strict=True):
         values = each.values[-PROBED_VALUES:]
         costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
     cost = over_known(np.mean, costs)
