@@ -106,14 +106,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        1975,
+        2061,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
         "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks; "
         "values too large to compute with are refused wherever they come from; what a training held out; "
-        "the season of each series",
+        "the season of each series; several files, folders and lazy frames",
     ),
     (
         "generation",
@@ -158,7 +158,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "runs",
         1,
-        248,
+        249,
         "records of time, folds and training tokens; a table of runs and the reports of tasks as documents",
     ),
     (

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
-SERIES = Parameter(help="A file with series: CSV, TSV, JSON or Parquet; - reads CSV.", converter=arguments.input_file)
+SERIES = Parameter(
+    help="A file with series: CSV, TSV, JSON or Parquet, or a folder; - reads CSV.", converter=arguments.input_file
+)
 SeriesFile = Annotated[Path, SERIES]
 Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
@@ -62,11 +64,9 @@ Season = Annotated[
 
 
 def train_forecast(
-    data: Annotated[
-        Path | None, Parameter(help="A file with series: CSV, TSV, JSON or Parquet; needed except to resume.")
-    ] = None,
-    /,
-    *,
+    *data: Annotated[
+        Path, Parameter(help="Files with series: CSV, TSV, JSON or Parquet, or folders; needed except to resume.")
+    ],
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
         int | None, arguments.whole("Values to hold out at the end of each series; default: two seasons.")
@@ -92,11 +92,11 @@ def train_forecast(
 
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
-    out = options.directory([] if data is None else [data])
+    out = options.directory(data)
     from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
     request = ForecastRequest(
-        data=data,
+        data=data or None,
         columns=tuple(column or ()),
         format=file_format.make(),
         size=size,

@@ -10,9 +10,12 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -20,7 +23,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from foretell.data.table import Cells, Delimited, csv_line, open_table
+from foretell.data.lines import content_suffix
+from foretell.data.table import FORMATS, Cells, Delimited, Parquet, Table, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
@@ -54,6 +58,7 @@ GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
 FRAME = "the frame"
+MIDNIGHT = " 00:00:00"
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +73,23 @@ class Frame(Protocol):
     def __getitem__(self, name: Any, /) -> Any: ...
 
 
+@runtime_checkable
+class LazyFrame(Protocol):
+    """A query of polars, which makes a frame."""
+
+    def collect(self) -> Frame: ...
+
+
+SeriesSource = str | Path | Frame | Sequence[str | Path]  # a folder stands for the files in it
+
+
 def read_series(
-    path: str | Path | Frame,
+    path: SeriesSource,
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
 ) -> list[Series]:
-    """The series of a file or a frame. `columns` names those to read where every column is one.
+    """The series of files, a folder or a frame. `columns` names those to read where every column is one.
 
     given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
@@ -84,15 +99,53 @@ def read_series(
 
 
 def read_series_data(
-    path: str | Path | Frame,
+    path: SeriesSource,
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
 ) -> tuple[list[Series], SeriesFormat]:
-    """As `read_series`, with the format that was found."""
+    """As `read_series`, with the format that was found; of several files, what their formats share."""
     check_given(given)
+    sources = list_sources(path)
+    tables = [read_table(source, columns, given, remembered) for source in sources]
+    formats = [each.model_dump() for _, each in tables]
+    shared = {name: value for name, value in formats[0].items() if all(each[name] == value for each in formats)}
+    return joined(sources, [series for series, _ in tables]), SeriesFormat(**shared)
+
+
+def list_sources(source: SeriesSource) -> list[Path | Frame]:
+    """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
+    if not isinstance(source, str | Path | list | tuple):
+        return [source]
+    sources: list[Path | Frame] = []
+    for path in map(Path, source if isinstance(source, list | tuple) else [source]):
+        inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
+        if path.is_dir() and not inside:
+            raise DataError(f"{path}: no file with series in this folder ({', '.join(FORMATS)})")
+        sources += sorted(inside) or [path]
+    return sources
+
+
+def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> list[Series]:
+    """The series of all files. A name that several files have gets the name of its file in front."""
+    counts = Counter(each.unique_id for series in tables for each in series)
+    made: dict[str, Series] = {}
+    for source, series in zip(sources, tables, strict=True):
+        for each in series:
+            name = each.unique_id
+            name = f"{source.stem}/{name}" if counts[name] > 1 and isinstance(source, Path) else name
+            if name in made:
+                raise DataError(f"{source}: a second series '{name[:80]}'; give each file its own name")
+            made[name] = replace(each, unique_id=name)
+    return list(made.values())
+
+
+def read_table(
+    path: Path | Frame, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat
+) -> tuple[list[Series], SeriesFormat]:
+    """The series of one file or frame, and its format."""
     cells, separator = table_cells(path, given, remembered)
-    path = path if isinstance(path, str | Path) else FRAME
+    path = path if isinstance(path, Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
     rows = [row for row in rows if any(row.cells)] if is_text else rows
@@ -144,22 +197,24 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
 
 
 def table_cells(
-    path: str | Path | Frame, given: SeriesFormat, remembered: SeriesFormat
+    path: Path | Frame, given: SeriesFormat, remembered: SeriesFormat
 ) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
-    if not isinstance(path, str | Path):
+    if not isinstance(path, Path):
         return frame_cells(path), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
         if given.separator is not None:
             raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
-        return table.cells(), None
+        return (parquet_cells if isinstance(table.format, Parquet) else Table.cells)(table), None
     separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
     return Delimited(separator).cells(table), separator
 
 
 def frame_cells(frame: Frame) -> Iterator[Cells]:
     """The names of the columns and the cells of each row. The index of pandas is a column unless it only counts."""
+    if isinstance(frame, LazyFrame):
+        frame = frame.collect()
     if not isinstance(frame, Frame):
         raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(frame).__name__}")
     index = getattr(frame, "index", None)
@@ -169,9 +224,23 @@ def frame_cells(frame: Frame) -> Iterator[Cells]:
     if len(set(names)) < len(names):
         raise DataError(f"{FRAME}: two columns have the same name; rename one")
     yield FRAME, [str(name) for name in names]
-    columns = [frame[name].to_list() for name in names]
+    columns = [dates_of(frame[name].to_list(), dt.datetime) for name in names]
     for row_number, row in enumerate(zip(*columns, strict=True), start=1):
         yield f"{FRAME}, row {row_number}", list(row)
+
+
+def parquet_cells(table: Table) -> Iterator[Cells]:
+    """The names of the columns and the cells of each row."""
+    rows = list(table.cells())
+    columns = [[name, *dates_of(cells, str)] for name, *cells in zip(*(cells for _, cells in rows), strict=True)]
+    for index, (where, _) in enumerate(rows):
+        yield where, [column[index] for column in columns]
+
+
+def dates_of(cells: list[Any], kind: type) -> list[Any]:
+    """Times of this type that are all at midnight as dates, for which pandas and Arrow often have the same type."""
+    is_midnight = all(isinstance(each, kind) and str(each).endswith(MIDNIGHT) for each in cells)
+    return [str(each).removesuffix(MIDNIGHT) for each in cells] if is_midnight else cells
 
 
 def write_frame(frame: Frame, path: Path) -> None:

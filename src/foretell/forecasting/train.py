@@ -22,7 +22,13 @@ from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, 
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
 from foretell.forecasting.series import Series, choose_seasons, default_horizon, frequencies, single
-from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
+from foretell.forecasting.series_file import (
+    SeriesSource,
+    list_sources,
+    read_series,
+    read_series_data,
+    write_frame,
+)
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model
@@ -52,7 +58,7 @@ PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 class ForecastRequest(TrainingRequest):
     config_type: ClassVar[type[Section]] = ForecastConfig
 
-    data: Path | Frame | None = None  # None only to resume
+    data: SeriesSource | None = None  # None only to resume
     columns: tuple[str, ...] = ()
     format: SeriesFormat = DETECT
     horizon: int | None = None
@@ -75,7 +81,7 @@ class ForecastRequest(TrainingRequest):
 
     @property
     def described(self) -> list[str]:
-        return [] if self.data is None else [str(self.data) if isinstance(self.data, Path) else FRAME_NAME]
+        return described(self.data)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -111,16 +117,18 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         request = self.request
         assert request.data is not None
         series, self.format = read_series_data(request.data, request.columns, request.format)
-        if isinstance(request.data, Path):
-            run.keep_file(request.data, "data")
-        else:
-            with TemporaryDirectory() as folder:
-                write_frame(request.data, Path(folder) / FRAME_NAME)
-                run.keep_file(Path(folder) / FRAME_NAME, "data")
+        sources = list_sources(request.data)
+        with TemporaryDirectory() as folder:
+            for index, source in enumerate(sources):
+                path = source if isinstance(source, Path) else Path(folder) / FRAME_NAME
+                if not isinstance(source, Path):
+                    write_frame(source, path)
+                run.keep_file(path, "data" if len(sources) == 1 else f"data/{index:06}")  # two may have the same name
         return series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
-        return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
+        files = sorted(path for path in kept_data(run).parent.rglob("*") if path.is_file())
+        return read_series(files, tuple(record["columns"]), recorded_format(record))
 
     def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
         seasons, why = choose_seasons(data, self.request.season)
@@ -259,16 +267,22 @@ def forecaster_start(argument: str | Path) -> Start:
     return replace(start, model=replace(start.model, notes=()))  # on the missing tokenizer
 
 
-def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:
+def described(data: SeriesSource | None) -> list[str]:
+    """The data as run.json names them."""
+    if data is None:
+        return []
+    paths = [data] if isinstance(data, str | Path) else data if isinstance(data, list | tuple) else [FRAME_NAME]
+    return list(map(str, paths))
+
+
+def make_training(data: SeriesSource | None, out: str | Path | None, **options: Any) -> ForecastTraining:
     """The training of `foretell.train(task="forecast")`, with its options."""
-    source = Path(data) if isinstance(data, str) else data
-    names = [] if source is None else [source if isinstance(source, Path) else FRAME_NAME]
     resume, start_from = options.pop("resume"), options.pop("start_from")
     file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
     return ForecastTraining(
         ForecastRequest(
-            data=source,
-            out=default_run_directory(names, resume) if out is None else Path(out),
+            data=data,
+            out=default_run_directory(described(data), resume) if out is None else Path(out),
             columns=tuple(options.pop("columns", ())),
             format=SeriesFormat(**file_format),
             start=None if start_from is None else forecaster_start(start_from),
