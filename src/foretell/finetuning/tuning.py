@@ -43,13 +43,10 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """Entries of run.json besides the configuration."""
         return {}
 
-    def most_steps(self, config: Any) -> int | None:
-        """The steps of a training of a given time, at most; config: without that time."""
-        return None
-
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         config, reasons = self.configure(data), []
-        most = self.most_steps(config)
+        # With more steps than those of the epochs, the best checkpoint is an early one with a high learning rate
+        most = config.training.steps
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine, most)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
