@@ -62,11 +62,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        766,
+        779,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
-        "origins that fit, and that reach trained values",
+        "origins that fit, and that reach trained values; conversations are recognised",
     ),
     (
         "config",
@@ -85,9 +85,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         0,
-        -1,
+        6,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table; "
-        "cp1252 is told from Latin 1",
+        "cp1252 is told from Latin 1; files of conversations are recognised",
     ),
     (
         "evaluation",
@@ -98,10 +98,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1536,
+        1548,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
-        "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused",
+        "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
+        "answers that are cut, and a note on losses of different tokens",
     ),
     (
         "forecasting",

@@ -45,7 +45,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         config, reasons = self.configure(data), []
-        # With more steps than those of the epochs, the best checkpoint is an early one with a high learning rate
+        # With more steps than the epochs have, the best checkpoint is an early one with a high learning rate
         most = config.training.steps
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine, most)
