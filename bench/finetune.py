@@ -37,10 +37,6 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
-from foretell.data.table import open_table
-from foretell.finetuning.report import evaluate_file
-from foretell.finetuning.settings import Columns
-
 if TYPE_CHECKING:
     from foretell.config.typed_dicts import TrainingDict
 
@@ -197,7 +193,7 @@ def tune(data: DataSet, start: Path | str | None, name: str, seed: int, minutes:
         minutes=minutes,
     )
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    test = evaluate_file(model, open_table(data.file("test")), Columns(texts=()))
+    test = foretell.evaluate_task(model, data.file("test"))
     return {"test": test.figures["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
 
 

@@ -35,7 +35,7 @@ import foretell
 from foretell.errors import CheckpointError
 from foretell.generation.logit_digests import logits_digest, merkle_root
 from foretell.generation.scheduler import Scheduler
-from foretell.inference.answer_receipt import AnswerReceipt, identity_of, json_digest, make_receipt, with_digest
+from foretell.inference.answer_receipt import AnswerReceipt, identity_of, json_digest, make_receipt
 from foretell.inference.completion import Completer, make_completer, make_proposer, make_sampling
 from foretell.inference.verification import verify
 from foretell.language_model import LanguageModel
@@ -181,7 +181,7 @@ def repaired(values: dict[str, Any]) -> AnswerReceipt:
     """A changed receipt with digests that match the change."""
     values["request_sha256"] = json_digest(values["request"])
     values["root"] = merkle_root([bytes.fromhex(digest) for digest in values["logits"]]).hex()
-    return with_digest(AnswerReceipt.from_json(values))
+    return AnswerReceipt.from_json(values).sealed()
 
 
 def changed_token(model: LanguageModel, prompt: str, options: dict[str, Any], rng: random.Random) -> Forged:

@@ -3,6 +3,7 @@
     python bench/train.py --nanogpt DIR           every mode, with compiled nanoGPT: about ten minutes on two cores
     python bench/train.py --nanogpt DIR --quick   fewer rows and rounds: under a minute
     python bench/train.py --nanogpt DIR --modes float32 --cpu-time --threads 1    where other programs run
+    python bench/train.py --nanogpt DIR --busy    another program computes on one core all the time
 
 DIR is a checkout of github.com/karpathy/nanoGPT; without it, foretell is measured alone. All contenders start from the
 same weights and take the same optimizer step (forward, backward, clip, AdamW), each with its own code, in turns. Before
@@ -17,6 +18,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -112,12 +114,13 @@ def main() -> None:
     modes = [mode for mode in arguments.modes if mode != "compiled" or (arguments.compile and has_compiler())]
     workloads = QUICK if arguments.quick else FULL
     peak_flops = measure_peak_flops()
-    with freed_memory_kept():
+    with freed_memory_kept(), another_program() if arguments.busy else contextlib.nullcontext():
         tables = [measure(workload, rounds, nanogpt, modes) for workload, rounds in workloads]
     report = {
         **start_report("train"),
         "quick": arguments.quick,
         "cpu_time": arguments.cpu_time,
+        "busy": arguments.busy,
         "matrix_gflops": peak_flops / 1e9,
         "missing": list_missing(nanogpt, arguments.compile),
         "ratio_to_nanogpt": tables[0]["ratio_to_nanogpt"],
@@ -137,6 +140,7 @@ def parse_arguments() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="measure compiled nanoGPT too (default: yes, except with --quick)",
     )
+    parser.add_argument("--busy", action="store_true", help="while another program computes on one core")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="default: all")
     add_cpu_time(parser)
     arguments = parser.parse_args()
@@ -145,6 +149,17 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.compile is None:
         arguments.compile = not arguments.quick
     return arguments
+
+
+@contextlib.contextmanager
+def another_program() -> Iterator[None]:
+    """A program that computes on one core during the block."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
 
 
 def load_nanogpt(folder: Path) -> ModuleType:

@@ -24,6 +24,7 @@ from foretell.errors import TrainingError as TrainingError
 from foretell.errors import UsageError as UsageError
 from foretell.finetuning.label_attribution import attribute_label as attribute_label
 from foretell.finetuning.predict import predict as predict
+from foretell.finetuning.report import evaluate_task as evaluate_task
 from foretell.forecasting.forecaster import forecast as forecast
 from foretell.forecasting.forecaster import load_forecaster as load_forecaster
 from foretell.forecasting.series_file import read_series as read_series

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
+from foretell.data.memory import Frame, as_source
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError, UsageError
 from foretell.finding import default_run_directory
@@ -18,7 +19,7 @@ from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.request import make_request
-from foretell.finetuning.settings import Pool, Truncate
+from foretell.finetuning.settings import DecimalMark, Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
@@ -155,7 +156,8 @@ class HeadOptions(TuningOptions, total=False):
     label_column: str | None
     choice_column: Sequence[str]
     columns: Sequence[str]
-    dev: str | Path | None
+    dev: str | Path | Frame | Sequence[Mapping[str, Any]] | None
+    decimal: DecimalMark
     dev_fraction: float
     folds: int | None
     group_column: str | None
@@ -223,7 +225,7 @@ def finetune(
 @overload
 def finetune(
     model: str | Path | None,
-    data: str | Path,
+    data: str | Path | Frame | Sequence[Mapping[str, Any]],
     /,
     out: str | Path | None = None,
     *,
@@ -234,7 +236,7 @@ def finetune(
 
 def finetune(
     model: str | Path | None,
-    data: Paths,
+    data: Paths | Frame | Sequence[Mapping[str, Any]],
     /,
     out: str | Path | None = None,
     *,
@@ -247,25 +249,27 @@ def finetune(
     """Train a model further and return the best model of the run.
 
     task: chat learns the answers of conversations, text continues on a domain's text; the others train one extra layer
-    on the labelled rows of a file. options are the options of `foretell finetune --task TASK`: `HeadOptions`,
-    `ChatOptions` or `DomainOptions`; training and lora are dicts of fields of TrainingConfig and LoRAConfig. out: the
-    run's directory; default: runs/NAME after the data. resume continues a run that exists. The report on labelled rows
-    and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
+    on the labelled rows of a file, of a DataFrame of pandas or polars, or of a list of dicts, and
+    `foretell.evaluate_task` measures the model on others. options are the options of `foretell finetune --task TASK`:
+    `HeadOptions`, `ChatOptions` or `DomainOptions`; training and lora are dicts of fields of TrainingConfig and
+    LoRAConfig. out: the run's directory; default: runs/NAME after the data. resume continues a run that exists. The
+    report on labelled rows and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
     """
     check_known(task, (*KINDS, "chat", "text"), "task")
     known = {"chat": ChatOptions, "text": DomainOptions}.get(task, HeadOptions).__optional_keys__
     for name in options:
         check_known(name, tuple(sorted(known)), f"option of finetune for {task}:")
-    paths = listed(data)
+    if task in KINDS and isinstance(data, list | tuple) and any(isinstance(each, str | Path) for each in data):
+        raise ConfigError(f"task {task} takes one file; give its path")
+    source = as_source(data) if task in KINDS else None
+    paths = listed(data) if source is None else [str(source)]
     options |= {"out": directory_of(out, paths, resume), "start": None if model is None else load_start(model)}
     if task == "chat":
         training: Training[Any, Any] = ChatTraining(chat_request(paths, **options))
     elif task == "text":
         training = DomainTraining(domain_request(paths, **options))
-    elif isinstance(data, str | Path):
-        training = FinetuneTraining(make_request(data, task=task, **options))
     else:
-        raise ConfigError(f"task {task} takes one file; give its path")
+        training = FinetuneTraining(make_request(source, task=task, **options))
     return best_model(training, resume, progress, reporter)
 
 
@@ -302,10 +306,14 @@ def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values for name, values in sections.items() if values is not None}
 
 
-def listed(paths: Paths | None) -> list[str | Path]:
+def listed(paths: object) -> list[str | Path]:
+    """Paths as a list; a `ConfigError` for rows in memory, which this task does not read."""
     if paths is not None and not isinstance(paths, str | Path | Sequence):
         raise ConfigError(f"data are paths of files, not {type(paths).__name__}; write it to a file")
-    return [paths] if isinstance(paths, str | Path) else list(paths or [])
+    several = [paths] if isinstance(paths, str | Path) else list(paths or [])
+    if any(not isinstance(each, str | Path) for each in several):
+        raise ConfigError("data are paths of files, not rows; write them to a file")
+    return several
 
 
 def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:

@@ -157,7 +157,8 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(reviews)))
     assert foretell("evaluate", "run", "-", "--json").json["examples"] == 24
     missing = foretell("predict", "run", "missing.csv")
-    assert missing.code == 0 and "'missing.csv' is read as a text: there is no such file" in missing.err
+    refusal = "foretell: missing.csv: no such file; to predict this text, give - and the text on standard input"
+    assert (missing.code, missing.last_line) == (1, refusal)
     (files / "book.xlsx").write_bytes(b"PK")
     assert "a file of another kind" in foretell("predict", "run", "book.xlsx").last_line
     assert (files / "out.csv").read_text(encoding="utf-8").startswith("text,label,predicted_label,probability_no,")

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from foretell.runs.lock import held
 from foretell.runs.run import Run
+from foretell.runs.summary import RunTable, Summary, values_by_path
 from foretell.session import plots
 
 QUICK = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
@@ -309,3 +311,17 @@ def test_listing_runs_does_not_import_torch(here):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     code = code.replace("'runs'", "'runs', 'first', 'second'")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_columns_without_a_value_make_room_and_settings_of_other_tasks_have_rows():
+    values: dict[str, Any] = {"directory": "", "size": "almanac", "parameters": 2, "data": [], "step": 3, "steps": 3}
+    values |= {"tokens": 9, "best_step": 3, "best_validation_loss": 0.5, "held_out": "x", "state": "done", "changed": 0}
+    plain = Summary(name="a", **values, bits_per_byte=None)
+    header, _, row = str(RunTable([plain], ["a-name-of-20-letters"])).splitlines()[:3]
+    assert header.split() == ["run", "size", "weights", "steps", "tokens", "loss", "state", "changed"]
+    assert row.split()[1] == "almanac" and len(row) <= 80
+    assert "bits" in str(RunTable([plain, replace(plain, bits_per_byte=1.5)], ["a", "b"]))
+    assert values_by_path({"head": {"columns": {"texts": ["t"]}, "mean": 0.0}, "lora": None}) == {
+        "head.columns.texts": ["t"],
+        "head.mean": 0.0,
+    }

@@ -46,7 +46,7 @@ OPTIONS = {
         *("--task", "--dev", "--dev-fraction", "--text-column", "--label-column", "--choice-column", "--columns"),
         *("--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights", "--best-by", "--epochs", "--dropout"),
         *("--head-dropout", "--folds", "--group-column", "--word-dropout", "--lora", "--json"),
-        *("--from-scratch", "--size", "--ensemble"),
+        *("--from-scratch", "--size", "--ensemble", "--decimal"),
         *TRAINING,
     },
     "predict": {

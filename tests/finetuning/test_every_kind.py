@@ -24,7 +24,7 @@ from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.predict import predict, predict_file, write_predictions
-from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_file
+from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_task
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
@@ -165,7 +165,7 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     predicted = list(predict_file(model, table, Columns(texts=())))
     assert write_predictions(out, predicted, kind, lambda count: None) == 60
     assert kind.predicted in out.read_text(encoding="utf-8").splitlines()[0]
-    assert evaluate_file(model, table, Columns(texts=())).examples == 60
+    assert evaluate_task(model, data).examples == 60
 
 
 def test_the_command_line_takes_a_new_kind(base: Path, review_file: Path, tmp_path: Path, monkeypatch, capsys) -> None:

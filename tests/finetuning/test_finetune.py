@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 
 from foretell.config import TrainingConfig
 from foretell.convert.peft import export_peft
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, Interrupted
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
-from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
+from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest, make_request
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
@@ -82,6 +82,25 @@ def test_a_checkpoint_that_is_better_than_the_last_evaluation_is_not_improving(
     assert "--steps 24" in longer_advice(session, {"accuracy": 0.9})[0]
 
 
+def test_the_commands_of_a_run_read_the_data_as_it_did(start: Start, tmp_path: Path, reviews, finetune) -> None:
+    """Named columns, a column of groups, names instead of a header, and the encoding are part of reading."""
+    path = tmp_path / "reviews.csv"
+    path.write_text("\n".join(f"{label},{text},{index}" for index, (text, label) in enumerate(reviews)) + "\n")
+    columns = {"text_column": "body", "label_column": "opinion", "columns": ("opinion", "body", "author")}
+    options: dict[str, Any] = {**columns, "encoding": "latin-1", "group_column": "author", "training": {"steps": 2}}
+    session = finetune(make_request(path, out=tmp_path / "run", start=start, **options))
+    given = (
+        f"{path} --task classify --text-column body --label-column opinion --group-column author "
+        "--columns opinion,body,author --encoding latin-1"
+    )
+    [advice] = [line for line in read_json(tmp_path / "run" / REPORT)["advice"] if "longer" in line]
+    assert f"finetune {start.argument} {given} --steps 4" in advice
+    assert (
+        f"finetune {tmp_path / 'run'} {given}"
+        in FinetuneTraining(FinetuneRequest(out=session.run.directory)).how_to_extend()
+    )
+
+
 @pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])
 def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
     rate: float, is_improving: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
@@ -108,6 +127,25 @@ def test_a_given_time_trains_for_the_epochs_of_the_recipe_at_most(
     assert "ended       after 4 steps, the most for this data" in caplog.text
     [advice] = [line for line in read_json(tmp_path / "run" / REPORT)["advice"] if "longer" in line]
     assert "--steps 8" in advice
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_stop_while_the_baseline_is_fitted_tells_how_to_go_on(
+    ensemble: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, monkeypatch
+) -> None:
+    """The model of an ensemble needs the baseline, so that the run does not exist yet."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    out, sections = tmp_path / "run", {"finetuning": {"ensemble": ensemble}}
+    advice = "give the same command again" if ensemble else f"resume with: .* finetune --out {out} --resume auto"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match=advice) as raised:
+        patch.setattr("foretell.finetuning.tfidf.tune_tfidf", stop)
+        finetune(tiny_request(review_file, out, start=start, overrides=sections))
+    assert (raised.value.exit_code, out.exists()) == (130, not ensemble)
+    finetune(tiny_request(review_file, out, start=start, overrides=sections), resume=True)
+    assert read_json(out / REPORT)["baseline"]["rule"].startswith("TF-IDF")
 
 
 def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,33 @@ def test_settings_without_a_meaning_for_the_task_are_refused(task: Any, tuning: 
     kind = kind_of(HeadSettings(task=task, columns=Columns(texts=())))
     with pytest.raises(UsageError, match=message):
         kind.check(TuningSettings(task=task, **tuning))
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["n", "a category of complaints about deliveries"])
+@pytest.mark.parametrize("count", [3, 12, 20, 50])
+def test_labels_and_counts_of_a_confusion_do_not_overlap(count: int, name: str) -> None:
+    figure_class = pytest.importorskip("matplotlib.figure").Figure
+    figure = figure_class(figsize=(10, 4.6), dpi=150, layout="constrained")
+    labels = [f"{name} {index}" for index in range(count)]
+    kind = LabelKind(HeadSettings(task="classify", labels=tuple(labels), columns=Columns(texts=("text",))))
+    targets = [(float(index % count),) for index in range(8 * count)]
+    outputs = [np.eye(count)[int(index)] for (index,) in targets]
+    report = kind.report(outputs, targets) | {"confusion": np.full((count, count), 10_000).tolist()}
+    kind.draw(figure, report, outputs, targets)
+    figure.draw_without_rendering()
+    confusion = figure.axes[0]
+    rows, columns = confusion.get_yticklabels(), confusion.get_xticklabels()
+    if count <= 20:
+        assert len({row.get_text() for row in rows}) == count
+        boxes = [text.get_window_extent() for text in confusion.texts[:count]]  # of the first row
+        assert all(one.x1 <= two.x0 for one, two in pairwise(boxes))
+    if not columns[0].get_rotation():
+        boxes = [column.get_window_extent() for column in columns]
+        assert all(one.x1 <= two.x0 for one, two in pairwise(boxes))
+    else:
+        assert name == "n"
+    boxes = [row.get_window_extent() for row in rows]
+    assert all(one.y0 >= two.y1 - 1 for one, two in pairwise(boxes))

@@ -16,7 +16,7 @@ from foretell.finetuning.head import head_of
 from foretell.finetuning.inputs import EncodedExample, make_task_batch
 from foretell.finetuning.label_kind import LabelPrediction
 from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
-from foretell.finetuning.report import evaluate_file
+from foretell.finetuning.report import evaluate_task
 from foretell.finetuning.settings import Columns
 from foretell.inference.query import evaluate
 from foretell.insight.trace import Trace
@@ -137,12 +137,12 @@ def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> Non
 
 
 def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
-    report = evaluate_file(model, open_table(review_file), NONE)
+    report = evaluate_task(model, review_file)
     assert (report.examples, report.figures["accuracy"], report.baseline["accuracy"]) == (60, 1.0, 0.5)
 
 
 def test_a_tuned_model_is_not_evaluated_as_a_language_model_unasked(model: LanguageModel, review_file: Path) -> None:
-    with pytest.raises(UsageError, match="foretell.predict, .* foretell evaluate MODEL FILE"):
+    with pytest.raises(UsageError, match="foretell.predict, .* labelled rows with foretell.evaluate_task"):
         evaluate(model, review_file)
     assert isinstance(evaluate(model, review_file, task="text", limit=2), TextEvaluation)
 
@@ -153,7 +153,7 @@ def test_a_file_is_evaluated_with_the_columns_of_the_training(make_headed, tmp_p
         "note,start,this,that,right\nx,the film,was great,was dull,this\n", encoding="utf-8"
     )
     model = make_headed("choice", pool="extract", columns=columns)
-    assert evaluate_file(model, open_table(tmp_path / "x.csv"), NONE).examples == 1
+    assert evaluate_task(model, tmp_path / "x.csv").examples == 1
 
 
 def test_a_trace_shows_the_pass_that_the_head_reads(model: LanguageModel) -> None:

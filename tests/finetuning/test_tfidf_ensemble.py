@@ -13,7 +13,6 @@ import pytest
 from safetensors.torch import load_file
 
 from foretell.cli.main import run as foretell
-from foretell.data.table import open_table
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import read_json, write_json
 from foretell.finetuning import tfidf as fitting
@@ -21,7 +20,7 @@ from foretell.finetuning.head import head_of, head_outputs, input_format
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.label_attribution import DECODER_ALONE, attribute_label
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_file
+from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_task
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.finetuning.tfidf import TERMS_FILE, TfidfModel, fit_tfidf, mixed, task_outputs, tfidf_of
@@ -160,7 +159,7 @@ def test_predict_and_evaluate_use_the_mixture(
         assert predict(changed, text)[0].probabilities == pytest.approx(
             dict(zip(head.settings.labels, np.exp(expected), strict=True)), abs=1e-6
         )
-        evaluation = evaluate_file(changed, open_table(review_file), Columns(texts=()))
+        evaluation = evaluate_task(changed, review_file)
         assert evaluation.to_json()["ensemble"]["decoder_share"] == share
     assert task_outputs(model, [], model.dtype) == []
 
@@ -168,7 +167,7 @@ def test_predict_and_evaluate_use_the_mixture(
 def test_a_model_without_it_has_no_mixture(tuned: Path, review_file: Path) -> None:
     plain = load(tuned)
     assert tfidf_of(plain) is None
-    assert "ensemble" not in evaluate_file(plain, open_table(review_file), Columns(texts=())).to_json()
+    assert "ensemble" not in evaluate_task(plain, review_file).to_json()
     assert "ensemble" not in read_json(tuned / REPORT)
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.generation.beam import Hypothesis, beam_search, length_penalty
+from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 
 V, END, LIMIT = 4, 3, 4
 
 
-class TableModel:
+class TableModel(CachedSteps):
     """Logits that depend on the row and on all tokens read."""
 
     def __init__(self, rows: list[int]):

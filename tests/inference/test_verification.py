@@ -11,7 +11,7 @@ import torch
 from foretell.config import ModelConfig, make_section
 from foretell.errors import DataError, UsageError
 from foretell.inference import verification
-from foretell.inference.answer_receipt import AnswerReceipt, json_digest, with_digest
+from foretell.inference.answer_receipt import AnswerReceipt, json_digest
 from foretell.inference.completion import Completion, generate, make_completer, make_proposer, make_sampling
 from foretell.inference.verification import verify
 from foretell.language_model import LanguageModel
@@ -60,7 +60,7 @@ def changed(receipt: AnswerReceipt, path: str, value: Any) -> dict[str, Any]:
 def repaired(values: dict[str, Any]) -> AnswerReceipt:
     """A changed receipt with digests that match the change, as a forger would write it."""
     values["request_sha256"] = json_digest(values["request"])
-    return with_digest(AnswerReceipt.from_json(values))
+    return AnswerReceipt.from_json(values).sealed()
 
 
 # --- honest answers --------------------------------------------------------------------------------------------------

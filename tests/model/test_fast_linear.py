@@ -15,10 +15,11 @@ from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
 from foretell.model.kernels.fast_decoder import MIN_TOKENS, PackedLinear, with_fast_kernels
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.surgery import copy_with
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, fast_form
+from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, fast_form
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 128, "vocab_size": 37}
 IDS = torch.tensor([[1, 2, 3], [4, 5, 36]])
@@ -31,6 +32,12 @@ def model(to: Any = None, dtype: torch.dtype = torch.float32, **changes: Any) ->
     return decoder.to(dtype)
 
 
+def with_fast_layers(decoder: Decoder, max_rows: int | None = MAX_ROWS) -> Decoder:
+    """A copy of a decoder with the fast forms of its layers; its blocks are not fused."""
+    forms = {path: fast_form(layer, max_rows) for path, layer in decoder.named_modules() if can_pack(layer)}
+    return copy_with(decoder, forms)
+
+
 def fast_paths(decoder: nn.Module) -> list[str]:
     return [path for path, module in decoder.named_modules() if type(module) in FAST.values()]
 
@@ -40,7 +47,7 @@ def fast_paths(decoder: nn.Module) -> list[str]:
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_decoder_with_fast_layers_has_the_logits_of_the_plain_one(to, dtype, is_tied):
     decoder = model(to, dtype, tie_embeddings=is_tied)
-    fast = with_fast_kernels(decoder, fuse=False)
+    fast = with_fast_layers(decoder)
     assert {"head", "trunk.blocks.0.attention.query"} <= set(fast_paths(fast))
     assert fast_paths(decoder) == []
     with torch.inference_mode():
@@ -63,7 +70,7 @@ def test_weights_and_names_of_the_decoder_are_kept():
 @pytest.mark.parametrize("to", [None, "int8", "int4"])
 def test_packed_copies_of_changed_weights_are_not_used(to):
     decoder = model(to)
-    fast = with_fast_kernels(decoder, fuse=False)
+    fast = with_fast_layers(decoder)
     with torch.no_grad():
         layer: Any = decoder.get_submodule("trunk.blocks.1.feedforward.down")
         (layer.weight if to is None else layer.scales).zero_()
@@ -95,7 +102,7 @@ def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs):
 
 
 def test_without_a_limit_a_row_has_the_same_bits_with_any_other_rows():
-    decoder = with_fast_kernels(model(), max_rows=None, fuse=False)
+    decoder = with_fast_layers(model(), max_rows=None)
     layer = decoder.get_submodule("trunk.blocks.0.feedforward.up")
     x = torch.randn(500, 32)
     with torch.no_grad():

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from foretell.model.kernels import compiling
 from foretell.model.kernels.compiling import DISUSED, OF_PROCESS, cache_folder, compiled_callback, is_private
+from foretell.model.kernels.matmul import Unit, make_kernel
 
 
 @pytest.fixture
@@ -158,6 +160,13 @@ def test_a_compiled_kernel_is_loaded_the_second_time(tmp_path: Path, monkeypatch
     monkeypatch.setattr(compiling, "CACHE", str(tmp_path))
     kernels = [compiled_callback(do_nothing, 1) for _ in range(2)]
     assert [kernel.cache_hits for kernel in kernels] == [0, 1]
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16, 32])
+def test_a_kernel_of_a_matrix_encloses_only_constants(bits: int) -> None:
+    """numba finds it by what it encloses, and a compiled function is another one in the next process."""
+    for unit in get_args(Unit):
+        assert {type(cell.cell_contents) for cell in make_kernel(bits, unit).__closure__} <= {int, str}
 
 
 def test_a_kernel_is_compiled_once_it_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

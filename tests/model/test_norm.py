@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretell.model.kernels import rms_norm as module
-from foretell.model.kernels.rms_norm import rms_norm
+from foretell.model.kernels.rms_norm import ScaleToUnit
 
 EPSILON = 1e-6
+rms_norm = ScaleToUnit.apply
 
 
 def torch_rms_norm(x: Tensor, scale: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:

@@ -37,11 +37,14 @@ def output_and_gradients(core, heads: list[Tensor]) -> list[Tensor]:
     return [output.detach(), *torch.autograd.grad((output * loss_weights).sum(), heads)]
 
 
+DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 0, 1, -1], [0] * T])
 MASKS = {
     "causal": Mask(T, T),
     "open": Mask(T, T, causal=False),
     "padded": full_mask(torch.arange(T)[None], T, [7, 3, 1]),
     "padded memory": full_mask(torch.arange(T)[None], 1, [7, 3, 1]),
+    "window": Mask(T, T, window=3),
+    "documents": Mask(T, T, query_document_ids=DOCUMENTS, key_document_ids=DOCUMENTS),
 }
 
 
@@ -95,7 +98,9 @@ def test_with_dropout_the_kernel_is_for_training_without_hooks_inside(monkeypatc
     core(*inputs(), mask)
     assert passes == [core.dropout]
     core(*(heads.detach() for heads in inputs()), mask)
-    core(*inputs(), Mask(T, T, window=2))
+    with monkeypatch.context() as context:
+        context.setattr(short_attention, "SHORT", T - 1)
+        core(*inputs(), Mask(T, T, window=2))
     core.eval()(*inputs(), mask)
     weights: list[Tensor] = []
     with core.dropout.register_forward_hook(lambda _, given, output: weights.append(output)):
@@ -124,7 +129,9 @@ def test_a_memory_of_another_length_equals_the_explicit_core() -> None:
         torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
 
 
-def test_the_core_uses_the_kernel_only_with_gradients_and_not_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_uses_the_kernel_only_with_gradients_and_for_windows_only_in_short_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used_dtypes: list[torch.dtype] = []
 
     kernel = short_attention.short_attention
@@ -136,7 +143,9 @@ def test_the_core_uses_the_kernel_only_with_gradients_and_not_for_windows(monkey
     monkeypatch.setattr(short_attention, "short_attention", recording_kernel)
     core = ShortAttention(config(H))
     core(*inputs(dtype=torch.bfloat16), Mask(T, T))
+    core(*inputs(dtype=torch.float16), Mask(T, T, window=2))
+    monkeypatch.setattr(short_attention, "SHORT", T - 1)
     core(*inputs(dtype=torch.bfloat16), Mask(T, T, window=2))
     core(*inputs(), Mask(T, T, causal=False))
     core(*[heads.detach() for heads in inputs(dtype=torch.bfloat16)], Mask(T, T))
-    assert used_dtypes == [torch.bfloat16, torch.float64]
+    assert used_dtypes == [torch.bfloat16, torch.float16, torch.float64]

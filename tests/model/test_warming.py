@@ -104,7 +104,7 @@ def test_code_that_cannot_be_kept_is_not_compiled(
     empty_cache: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiling, "CACHE", str(compiling.private_folder()))
-    warming.tell_that_nothing_is_kept.cache_clear()
+    fast_decoder.tell_once.cache_clear()
     assert PackedLinear in kinds(with_fast_kernels(model()))
     assert not empty_cache
     assert "no folder to keep compiled code in" in caplog.records[0].message

@@ -153,7 +153,7 @@ def test_the_last_pass_of_a_client_is_read_again_if_it_has_the_values(strict_mod
         ("one", {"text": TEXT}, [page.attention[0].weights]),
     ):
         assert kept.recorded(client, asked, values) is None
-    served.look_bytes = traced.trace.nbytes
+    served.look_bytes = traced.trace.held_bytes
     kept.keep_recorded(served, "other", {"text": TEXT}, traced)
     assert kept.recorded("one", {"text": TEXT}, stream) is None and kept.recorded("other", {"text": TEXT}, stream)
 

@@ -114,6 +114,26 @@ def test_a_wrong_type_is_answered_with_all_types_of_the_field(kind, fields, mess
     assert message in error.value.message
 
 
+@pytest.mark.parametrize("value", ["trunk.blocks.0", "trunk.blocks.0.attention.core", "trunk.blocks.0.feedforward.up"])
+@pytest.mark.parametrize("size", [{"scale": 1e38}, {"scale": 1e20}, {"add": 1e15}, {"set": -1e30}])
+def test_a_change_to_numbers_that_are_too_large_is_refused(server, value, size):
+    """A norm would divide by an infinite square, so that all logits are 0 and the answer is the first token."""
+    change = [{"value": value, **size}]
+    answer = server.post("/v1/completions", prompt="ab", max_tokens=3, change=change)
+    assert "beyond 1e10; use smaller numbers" in refused(answer, param="change")["message"]
+
+
+def test_a_change_to_numbers_that_are_too_large_is_refused_by_the_explorer(server):
+    change = [{"value": "trunk.blocks.0", "scale": 1e38}]
+    last = json.loads(server.post("/explore", text="ab", sections=["logits"], change=change).text.splitlines()[-1])
+    assert "beyond 1e10; use smaller numbers" in last["error"]["message"]
+
+
+def test_large_negative_scores_mask_positions(server):
+    change = [{"value": "trunk.blocks.0.attention.core.masked", "positions": [0], "set": -1e9}]
+    assert server.ask("/v1/completions", prompt="ab", max_tokens=3, change=change)["choices"]
+
+
 def test_a_changed_position_after_the_last_token_is_refused(server):
     change = [{"value": "embed", "positions": [90], "scale": 0}]
     refused(server.post("/v1/completions", prompt="x", max_tokens=3, change=change), param="change")

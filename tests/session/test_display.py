@@ -124,3 +124,15 @@ def test_both_lines_fit_eighty_columns():
 def test_the_gauges_show_only_what_was_measured():
     assert describe_gauges(METRICS).plain == ("learning rate 1.2e-05  gradient 1234.57  41% MFU  125,952 MiB")
     assert "MFU" not in describe_gauges(METRICS | {"mfu": None}).plain
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_sample_wraps_at_words_on_a_terminal_and_is_one_line_in_a_log(is_terminal: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=is_terminal, width=80, soft_wrap=True, color_system=None)
+    PlainReporter(console).sample(20, "The quick brown fox", " jumps over the lazy dog" * 6)
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    assert lines[0].startswith("  step 20:  The quick brown fox jumps over")
+    assert len(lines) == (3 if is_terminal else 1)
+    if is_terminal:
+        assert max(map(len, lines)) <= 80 and lines[1].startswith(" " * 12 + "jumps over")

@@ -558,8 +558,8 @@ Disk = namedtuple("Disk", "total used free")
     ("patched", "value", "words"),
     [
         ("foretell.session.protocol.device_memory", 8, "parameters need .* memory is"),
-        ("foretell.session.machine.state_per_process", 10**12, "parameters need .* memory is"),
-        ("foretell.session.machine.training_memory", 10**12, "rows of .* tokens at once need more than"),
+        ("foretell.planning.estimate.state_per_process", 10**12, "parameters need .* memory is"),
+        ("foretell.planning.estimate.training_memory", 10**12, "rows of .* tokens at once need more than"),
         ("foretell.session.machine.shutil.disk_usage", 3, "checkpoints need .*, and 3 bytes are free"),
     ],
 )

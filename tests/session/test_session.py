@@ -88,6 +88,43 @@ def test_the_best_evaluation_is_saved_and_the_regular_checkpoints_stay(
     assert [checkpoint.step for checkpoint in list_checkpoints(session.run.checkpoints)] == [3, 4, 8]
 
 
+@pytest.mark.parametrize("log_every", [1, 2, 8])
+def test_every_checkpoint_has_a_line_of_metrics_with_its_figures(log_every: int, sessions: Any) -> None:
+    """A checkpoint between two evaluations may be the best, so that reports name its step."""
+    session = sessions.start(evaluate_every=8, checkpoint_every=3, log_every=log_every)
+    session.go()
+    lines = {line["step"]: line for line in session.run.metrics.records()}
+    assert len(lines) == len(session.run.metrics.records())
+    for checkpoint in list_checkpoints(session.run.checkpoints):
+        state = checkpoint.training()
+        line = lines[checkpoint.step]
+        assert [line["validation_loss"], line["largest_error"]] == list(state["evaluation"].values())
+    assert [step for step, line in lines.items() if line["validation_loss"] is not None] == [3, 6, 8]
+
+
+@pytest.mark.parametrize("log_every", [1, 8])
+def test_the_checkpoint_of_a_signal_has_a_line_of_metrics_with_its_figures(
+    log_every: int, sessions: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = sessions.start(evaluate_every=8, checkpoint_every=8, log_every=log_every)
+    batch = session.task.batch
+
+    def stopping(step: int) -> Any:
+        if step == 4:
+            signal.raise_signal(signal.SIGINT)
+        return batch(step)
+
+    session.task.batch = stopping
+    with pytest.raises(Interrupted):
+        session.go()
+    lines = session.run.metrics.records()
+    assert [line["step"] for line in lines] == ([1, 2, 3, 4, 5] if log_every == 1 else [5])
+    state = session.run.at("last").training()
+    assert [lines[-1]["validation_loss"], lines[-1]["largest_error"]] == list(state["evaluation"].values())
+    sessions.resume(evaluate_every=8, checkpoint_every=8, log_every=log_every).go()
+    assert "not as it was written" not in caplog.text
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("after", [2, 6])
 def test_resuming_is_bit_identical_to_never_stopping(after: int, optimizer: str, sessions: Any) -> None:
@@ -109,10 +146,12 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(sessions: Any, monkeyp
     session = sessions.start("stopped")
     log = Session.log
 
+    signals = iter([signal.SIGINT])  # once: the checkpoint's step is logged too
+
     def log_and_interrupt(self: Session, progress: Any) -> None:
         log(self, progress)
-        if progress.step == 3:
-            signal.raise_signal(signal.SIGINT)
+        for number in signals if progress.step == 3 else ():
+            signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "log", log_and_interrupt)

@@ -144,7 +144,7 @@ def masked_loss_and_gradient(
     d_X, d_layers = encoder_backward(states[:-2], theta.layers, gelu_erf, d_X)
     d_W_e, d_W_p = embed_backward(masked, theta.W_e, theta.W_p, d_X)
     d_W_u = d_scores @ normalised.T
-    gradient = ETransformerParameters(d_W_e, d_W_p, d_layers, d_W_f, d_b_f, d_gamma, d_beta, d_W_u)
+    gradient = ETransformerParameters(d_W_e, d_W_p, d_layers, d_gamma, d_beta, d_W_u, d_W_f, d_b_f)
     return -sum(float(np.log(P[x[t], t])) for t in positions), gradient
 
 
@@ -296,4 +296,4 @@ def random_e_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> ETr
     """Initial parameters of the encoder: a decoder's, and a final projection."""
     theta, d_e = random_parameters(sizes, rng), sizes.d_e
     W_f, b_f = rng.normal(scale=d_e**-0.5, size=(d_e, d_e)), np.zeros(d_e)
-    return ETransformerParameters(theta.W_e, theta.W_p, theta.layers, W_f, b_f, theta.gamma, theta.beta, theta.W_u)
+    return ETransformerParameters(**vars(theta), W_f=W_f, b_f=b_f)

@@ -1,4 +1,4 @@
-"""Batches of pairs: similar lengths, all pairs once per epoch, a function of (seed, step)."""
+"""Batches of pairs: rows of several pairs, all pairs once per epoch, a function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ import pytest
 import torch
 
 from foretell.errors import DataError
-from foretell.translation.batches import (
-    GROUPS,
-    EncodedPair,
-    PairLoader,
-    PairObjective,
-    cut,
-    evaluation_batches,
-    make_pair_batch,
-)
+from foretell.translation import batches
+from foretell.translation.batches import EncodedPair, PairLoader, PairObjective, evaluation_batches, make_pair_batch
 from foretell.translation.config import shape_config
 from foretell.translation.encoder_decoder import make_encoder_decoder
 
-TOKENS = 120
+TOKENS, CONTEXT = 120, 256
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +28,11 @@ def pairs() -> list[EncodedPair]:
 
 
 def members(batch) -> list[int]:
-    return batch.ids[:, 0].tolist()
+    return batch.ids[(batch.positions == 0) & (batch.document_ids >= 0)].tolist()
 
 
 def test_an_epoch_has_every_pair_once_in_another_order(pairs):
-    loader = PairLoader(pairs, TOKENS, seed=1)
+    loader = PairLoader(pairs, TOKENS, 1, CONTEXT)
     count = loader.batches_per_epoch
     epochs = [[members(loader.batch(epoch * count + index)) for index in range(count)] for epoch in range(2)]
     for epoch in epochs:
@@ -48,75 +41,93 @@ def test_an_epoch_has_every_pair_once_in_another_order(pairs):
 
 
 def test_a_batch_depends_on_seed_and_step_alone(pairs):
-    first, again, other = (PairLoader(pairs, TOKENS, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (PairLoader(pairs, TOKENS, seed, CONTEXT) for seed in (1, 1, 2))
     assert torch.equal(first.batch(30).ids, (again.batch(5), again.batch(30))[1].ids)
     assert [members(first.batch(step)) for step in range(4)] != [members(other.batch(step)) for step in range(4)]
 
 
-def groups(batch, tokens=TOKENS):
-    return [batch.rows(first, last) for first, last in cut(batch.row_lengths, tokens // GROUPS)]
+def test_batches_hold_about_so_many_tokens_and_little_padding(pairs):
+    loader = PairLoader(pairs, 600, 1, CONTEXT)
+    made = [loader.batch(step) for step in range(loader.batches_per_epoch)]
+    real = [batch.tokens for batch in made]
+    padded = [batch.ids.numel() + batch.source.ids.numel() for batch in made]
+    assert sum(real) == loader.lengths.sum()
+    assert max(real) < 1.1 * 600
+    assert min(real) > 0.9 * 600
+    assert sum(padded) < 1.1 * sum(real)
 
 
-def test_batches_hold_at_most_so_many_tokens_and_little_padding(pairs):
-    loader = PairLoader(pairs, TOKENS, seed=1)
-    batches = [loader.batch(step) for step in range(loader.batches_per_epoch)]
-    sizes = [sum(group.ids.numel() + group.source.ids.numel() for group in groups(batch)) for batch in batches]
-    real = sum(batch.count + sum(batch.source.lengths) for batch in batches)
-    assert max(sizes) <= TOKENS
-    assert np.mean(sizes) > TOKENS / 2
-    assert loader.padding == pytest.approx(1 - real / sum(sizes))
-    assert loader.padding < 0.12
-
-
-def test_every_batch_has_short_and_long_pairs(pairs):
-    loader = PairLoader(pairs, TOKENS, seed=1)
-    median = np.median(loader.lengths[:, 0])
-    for step in range(loader.batches_per_epoch - 1):
-        lengths = loader.batch(step).source.lengths
-        assert min(lengths) < median < max(lengths)
-
-
-def test_pairs_longer_than_a_group_are_groups_alone():
+def test_pairs_longer_than_a_batch_are_batches_alone():
     long = EncodedPair(np.ones(100, int), np.ones(101, int))
-    loader = PairLoader([long] * 5, batch_tokens=50, seed=1)
-    assert [len(loader.batch(step)) for step in range(2)] == [3, 2]
-    assert [len(group) for group in groups(loader.batch(0), 50)] == [1, 1, 1]
+    loader = PairLoader([long] * 5, 50, 1, CONTEXT)
+    assert [loader.batch(step).tokens for step in range(5)] == [200] * 5
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.5], ids=["without dropout", "with dropout"])
-def test_groups_have_the_loss_of_the_whole_batch(pairs, rate):
-    dropout = {"embedding": rate, "attention": 0.0, "residual": rate}
-    model = make_encoder_decoder(shape_config("toy", {"dropout": dropout}, vocab_size=301), seed=1)
-    batch = PairLoader(pairs, 2000, seed=1).batch(0)
-    whole, grouped = (PairObjective(model, 0.1, tokens).train() for tokens in (None, 2000))
-    passes = []
-    model.trunk.register_forward_pre_hook(lambda module, inputs: passes.append(len(inputs[0])))
-    expected, loss = whole(batch), grouped(batch)
-    torch.testing.assert_close(loss.sum, expected.sum)
-    torch.testing.assert_close(loss.parts, expected.parts)
-    assert loss.count == expected.count
-    assert len(passes) == 1 + GROUPS
-    assert passes[0] == sum(passes[1:])
+def test_the_longest_sentence_sets_the_length_of_rows():
+    short, long = EncodedPair(np.ones(9, int), np.ones(11, int)), EncodedPair(np.ones(90, int), np.ones(101, int))
+    batch = make_pair_batch([*[short] * 10, long], CONTEXT)
+    assert (tuple(batch.ids.shape), tuple(batch.source.ids.shape)) == ((2, 100), (2, 90))
+
+
+def test_rows_fit_the_context(pairs):
+    batch = make_pair_batch(pairs, 15)
+    assert max(batch.ids.shape[1], batch.source.ids.shape[1]) <= 15
+    assert sorted(members(batch)) == list(range(1, 301))
+
+
+@pytest.mark.parametrize("shape", ["toy", "vaswani-tiny"])
+def test_a_pair_has_the_loss_that_it_has_alone(pairs, shape, monkeypatch):
+    monkeypatch.setattr(batches, "ROW_TOKENS", 30)
+    objective = PairObjective(make_encoder_decoder(shape_config(shape, {}, vocab_size=301), seed=1).eval())
+    batch, alone = make_pair_batch(pairs[:30], CONTEXT), {}
+    for number, pair in enumerate(pairs[:30], 1):
+        single = make_pair_batch([pair], CONTEXT)
+        alone[number] = objective.token_losses(single)[single.loss_weights > 0]
+    assert len(batch) > 4
+    losses = objective.token_losses(batch)
+    for row, documents in enumerate(batch.document_ids):
+        for document in range(int(documents.max()) + 1):
+            chosen = documents == document
+            torch.testing.assert_close(losses[row, chosen], alone.pop(int(batch.ids[row, chosen][0])))
+    assert not alone
+
+
+def test_padding_has_finite_gradients(pairs):
+    """Where a row of the target is padded and its source is not, a query of padding must see some key."""
+    model = make_encoder_decoder(shape_config("toy", {}, vocab_size=301), seed=1)
+    uneven = [EncodedPair(np.ones(9, int), np.ones(3, int)), EncodedPair(np.ones(9, int), np.ones(10, int))]
+    batch = make_pair_batch(uneven, CONTEXT)
+    PairObjective(model).train()(batch).sum.backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
 def test_no_pairs_are_refused():
     with pytest.raises(DataError, match="no pair is left to learn from"):
-        PairLoader([], TOKENS, seed=1)
+        PairLoader([], TOKENS, 1, CONTEXT)
 
 
-def test_targets_are_shifted_and_padding_does_not_count():
+def test_targets_are_shifted_and_padding_does_not_count(monkeypatch):
+    monkeypatch.setattr(batches, "ROW_TOKENS", 4)
     batch = make_pair_batch(
-        [EncodedPair(np.array([5, 6, 9]), np.array([1, 7, 9])), EncodedPair(np.array([9]), np.array([1, 2, 3, 9]))]
+        [
+            EncodedPair(np.array([5, 6, 9]), np.array([1, 7, 9])),
+            EncodedPair(np.array([9]), np.array([1, 2, 9])),
+            EncodedPair(np.array([4, 9]), np.array([1, 2, 3, 9])),
+        ],
+        CONTEXT,
     )
-    assert batch.ids.tolist() == [[1, 7, 9], [1, 2, 3]]
-    assert batch.targets.tolist() == [[7, 9, 0], [2, 3, 9]]
-    assert batch.loss_weights.tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert (batch.source.ids.tolist(), batch.source.lengths) == ([[5, 6, 9], [9, 0, 0]], [3, 1])
-    assert batch.tokens == 3 + 2 + 3 + 1  # of both languages, without padding
+    assert batch.ids.tolist() == [[1, 7, 1, 2], [1, 2, 3, 0]]
+    assert batch.targets.tolist() == [[7, 9, 2, 9], [2, 3, 9, 0]]
+    assert batch.loss_weights.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert batch.positions.tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]
+    assert batch.document_ids.tolist() == [[0, 0, 1, 1], [0, 0, 0, -1]]
+    assert (batch.source.ids.tolist(), batch.source.lengths) == ([[5, 6, 9, 9], [4, 9, 0, 0]], [4, 2])
+    assert batch.source.document_ids is not None
+    assert batch.source.document_ids.tolist() == [[0, 0, 0, 1], [0, 0, -1, -1]]
+    assert batch.tokens == 4 + 3 + 4 + 2  # of both languages, without padding
     part = batch.rows(1, 2)
-    assert (part.ids.tolist(), part.source.ids.tolist(), part.count, len(part)) == ([[1, 2, 3]], [[9]], 3, 1)
-    assert batch.rows(0, 1).ids.tolist() == [[1, 7]]
+    assert (part.ids.tolist(), part.source.ids.tolist(), part.count, len(part)) == ([[1, 2, 3]], [[4, 9]], 3, 1)
 
 
 def test_evaluation_has_every_pair_once(pairs):
-    assert sorted(chain(*map(members, evaluation_batches(pairs, TOKENS)))) == list(range(1, 301))
+    assert sorted(chain(*map(members, evaluation_batches(pairs, TOKENS, CONTEXT)))) == list(range(1, 301))

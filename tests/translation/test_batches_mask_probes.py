@@ -19,7 +19,7 @@ from foretell.translation.task import check_pair_mask
 def batch() -> PairBatch:
     rng = np.random.default_rng(0)
     lengths = [(7, 9), (4, 6), (7, 8), (2, 3)]
-    return make_pair_batch([EncodedPair(rng.integers(11, size=s), rng.integers(11, size=t)) for s, t in lengths])
+    return make_pair_batch([EncodedPair(rng.integers(11, size=s), rng.integers(11, size=t)) for s, t in lengths], 16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -47,6 +47,27 @@ BROKEN = {
     "trunk.blocks.0.cross_attention.core": "trunk.blocks.0.cross_attention.core sees the source's padding",
     "encoder.trunk.blocks.1.attention.core": "encoder.trunk.blocks.1.attention.core sees the source's padding",
 }
+
+
+class PaddingAlone(nn.Module):
+    """A core that hides padding, and no other pair of the row."""
+
+    def __init__(self, core: nn.Module):
+        super().__init__()
+        self.core = core
+
+    def forward(self, query, key, value, mask):
+        keys = mask.key_document_ids
+        return self.core(
+            query, key, value, cache.document_mask((keys[:, :1] * 0).expand(-1, query.shape[2]), keys.clamp(max=0))
+        )
+
+
+@pytest.mark.parametrize("path", ["trunk.blocks.0.cross_attention.core", "encoder.trunk.blocks.1.attention.core"])
+def test_a_core_that_sees_other_pairs_is_caught(make_model, batch, path):
+    model = make_model("modern", torch.float32)
+    with replace(model, path, PaddingAlone), pytest.raises(TrainingError, match=f"{path} sees another pair"):
+        check_pair_mask(model, batch)
 
 
 @pytest.mark.parametrize("path", BROKEN)

@@ -46,6 +46,10 @@ ColumnNames = Annotated[str | None, Parameter(help="The columns of a file withou
 Encoding = Annotated[
     Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
 ]
+DecimalMark = Annotated[
+    Literal[".", ","] | None,
+    Parameter(help="The decimal mark in labels that are numbers: . or a comma.", show_choices=False),
+]
 Truncate = Annotated[
     Literal["head", "tail", "middle"] | None,
     Parameter(help="Leave out the head, tail or middle of what does not fit; default: refuse.", show_choices=False),

@@ -49,16 +49,18 @@ class HeadOptions:
     choice_column: arguments.ChoiceColumn = None
     columns: arguments.ColumnNames = None
     encoding: arguments.Encoding | None = None
+    decimal: arguments.DecimalMark = None
     truncate: arguments.Truncate = None
     pool: Annotated[
         Literal["extract", "last", "mean"] | None,
         Parameter(
-            help="The vector of a text: the mean (default of classify), at an extract token, or at its last.",
+            help="What the new layer reads: mean, the mean of the vectors of a text's tokens (default of classify); "
+            "extract, the vector of a new token after the text (of most tasks); last, of its last token (of tag).",
             show_choices=False,
         ),
     ] = None
     lm_weight: Annotated[
-        float | None, Parameter(help="The weight of language modelling in the loss; default: 0.5.")
+        float | None, Parameter(help="The weight of language modelling in the loss; default: 0.5, or 0 from scratch.")
     ] = None
     class_weights: Annotated[
         Literal["balanced", "none"] | None,
@@ -72,10 +74,14 @@ class HeadOptions:
     ] = False
     size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None
     epochs: Epochs = None
-    dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None
-    head_dropout: Annotated[float | None, Parameter(help="Dropout before the new layer; default: 0.1.")] = None
+    dropout: Annotated[
+        float | None, Parameter(help="Dropout of the whole model; default: 0.1, or 0.3 from scratch.")
+    ] = None
+    head_dropout: Annotated[
+        float | None, Parameter(help="Dropout before the new layer; default: 0.1, or 0.3 from scratch.")
+    ] = None
     word_dropout: Annotated[
-        float | None, Parameter(help="The share of a text's tokens that each step leaves out; default: 0.")
+        float | None, Parameter(help="The share of tokens that each step leaves out; default: 0, or 0.3 from scratch.")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -86,7 +92,8 @@ class HeadOptions:
 def finetune(
     model: Annotated[str | None, Parameter(help="The MODEL to start from; without it, a new one.")] = None,
     data: Annotated[
-        Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example; for tag also CoNLL.")
+        Path | None,
+        Parameter(help="A csv, tsv, jsonl, json or parquet file with a row per example; for tag also CoNLL."),
     ] = None,
     /,
     *,
@@ -102,8 +109,11 @@ def finetune(
 ) -> None:
     """Train a model with one extra layer on labelled texts.
 
-    GPT-1's recipe (Radford et al. 2018): new start, delimiter and extract tokens, one linear layer on the extract
-    token's vector, and language modelling as a second loss. The held-out examples decide which checkpoint is best.
+    GPT-1's recipe (Radford et al. 2018): one new linear layer reads the vector that --pool names, new tokens begin,
+    separate and end the texts where the task needs them, and language modelling is a second loss. The held-out examples
+    decide which checkpoint is best.
+
+    Parquet files need a package: pip install 'foretell[data]'.
 
     With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.

@@ -39,12 +39,15 @@ def predict(
     """The label or number that a tuned model predicts.
 
     A file (csv, tsv, jsonl, json, parquet, or txt with a text per line) is read row by row; its columns are kept.
+    Parquet files need a package: pip install 'foretell[data]'.
     """
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
     arguments.refuse_folder(text[0])
-    path = Path(text[0])
-    is_one_file = len(text) == 1 and text[0] != arguments.STANDARD_INPUT and arguments.names_file(text[0])
+    path, is_one = Path(text[0]), len(text) == 1 and text[0] != arguments.STANDARD_INPUT
+    is_one_file = is_one and arguments.is_file(path)
+    if is_one and not is_one_file and arguments.LIKE_A_FILE.fullmatch(text[0]):
+        raise DataError(f"{path}: no such file; to predict this text, give - and the text on standard input")
     if out is not None and not is_one_file:
         raise UsageError(f"--out is for a FILE with {ROWS}")
     loaded = open_model(model, **options.keywords())
@@ -92,7 +95,8 @@ def evaluate_task(
     file: Annotated[
         Path,
         Parameter(
-            help="A csv, tsv, jsonl or json file with labelled rows; - reads csv.", converter=arguments.input_file
+            help="A csv, tsv, jsonl, json or parquet file with labelled rows; - reads csv.",
+            converter=arguments.input_file,
         ),
     ],
     /,
@@ -104,6 +108,7 @@ def evaluate_task(
     choice_column: arguments.ChoiceColumn = None,
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
+    decimal: arguments.DecimalMark = None,
     truncate: arguments.Truncate = None,
     limit: arguments.Limit = None,
     json: arguments.Json = False,
@@ -114,12 +119,19 @@ def evaluate_task(
 
     --task text evaluates it as a language model.
     """
-    from foretell.data.table import open_table
-    from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.report import evaluate_file
-    from foretell.finetuning.settings import Columns
+    from foretell.finetuning.head import with_truncation
+    from foretell.finetuning.report import evaluate_task as evaluate
 
-    given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    table = open_table(file, encoding, arguments.names_of(columns), head_of(loaded).task.otherwise)
-    report(evaluate_file(loaded, table, given, limit), json)
+    evaluation = evaluate(
+        loaded,
+        file,
+        text_column=text_column or (),
+        label_column=label_column,
+        choice_column=choice_column or (),
+        columns=arguments.names_of(columns),
+        encoding=encoding,
+        decimal=decimal,
+        limit=limit,
+    )
+    report(evaluation, json)

@@ -33,11 +33,7 @@ ACTIVATION_WORDS = {
 
 GPT_BLOCK = (
     Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
-    Row(
-        "transformer.h.*.attn.c_attn",
-        QKV,
-        (Transpose(), Split()),
-    ),
+    Row("transformer.h.*.attn.c_attn", QKV, (Transpose(), Split())),
     Row("transformer.h.*.attn.c_proj", (f"{BLOCK}.attention.output",), (Transpose(),)),
     Row("transformer.h.*.ln_2", (f"{BLOCK}.feedforward_norm",)),
     Row("transformer.h.*.mlp.c_fc", (f"{BLOCK}.feedforward.up",), (Transpose(),)),
@@ -197,11 +193,7 @@ PHI3 = Family(
     **PARTLY_ROTATED,
     rows=(
         *(row for row in LLAMA_ROWS if not row.theirs.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))),
-        Row(
-            "model.layers.*.self_attn.qkv_proj",
-            QKV,
-            (Split(), *ROTATED_FIRST),
-        ),
+        Row("model.layers.*.self_attn.qkv_proj", QKV, (Split(), *ROTATED_FIRST)),
         Row("model.layers.*.mlp.gate_up_proj", (f"{BLOCK}.feedforward.gate", f"{BLOCK}.feedforward.up"), (Split(),)),
     ),
     fields={
@@ -281,11 +273,7 @@ GPT_NEOX = Family(
         Row("gpt_neox.embed_in", ("embed.token",)),
         Row("gpt_neox.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
         Row("gpt_neox.layers.*.post_attention_layernorm", (f"{BLOCK}.feedforward_norm",)),
-        Row(
-            "gpt_neox.layers.*.attention.query_key_value",
-            QKV,
-            (SplitHeads(), *ROTATED_FIRST),
-        ),
+        Row("gpt_neox.layers.*.attention.query_key_value", QKV, (SplitHeads(), *ROTATED_FIRST)),
         Row("gpt_neox.layers.*.attention.dense", (f"{BLOCK}.attention.output",)),
         Row("gpt_neox.layers.*.mlp.dense_h_to_4h", (f"{BLOCK}.feedforward.up",)),
         Row("gpt_neox.layers.*.mlp.dense_4h_to_h", (f"{BLOCK}.feedforward.down",)),

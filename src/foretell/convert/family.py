@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 REQUIRED = ...  # the default of a field that must be present
 
 
+@dataclass(frozen=True)  # so that two of a class are equal
 class Transform:
     """Base class of declared differences between two weight formats."""
 
@@ -35,7 +36,6 @@ class Transform:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Split(Transform):
     """Several of our matrices are one of theirs, concatenated along the outputs: GPT-2's fused query, key and value."""
 
@@ -51,7 +51,6 @@ class Split(Transform):
         return list(tensors[0].split([shape[0] for shape in shapes]))
 
 
-@dataclass(frozen=True)
 class SplitHeads(Split):
     """One matrix has query, key and value of the first head, then of the next: GPT-NeoX (Black et al. 2022)."""
 
@@ -66,7 +65,6 @@ class SplitHeads(Split):
         return [part.flatten(0, 1) for part in heads.unbind(1)]
 
 
-@dataclass(frozen=True)
 class Transpose(Transform):
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
 
@@ -80,7 +78,6 @@ class Transpose(Transform):
         return self.to_theirs(tensors, config)
 
 
-@dataclass(frozen=True)
 class Permute(Transform):
     """They rotate pairs (2i, 2i+1) of each head, we rotate (i, i + E/2): the format of Llama's original release."""
 
@@ -95,7 +92,6 @@ class Permute(Transform):
         return tensor.unflatten(0, sizes).transpose(1, 2).flatten(0, 2)
 
 
-@dataclass(frozen=True)
 class PermuteRotated(Transform):
     """They rotate pairs (i, i + R/2) of the first R elements of each head, we rotate (i, i + E/2) for i below R/2.
 

@@ -20,17 +20,8 @@ import tokenizers
 import torch
 
 from foretell.config import ModelConfig
+from foretell.convert import gguf_metadata
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
-from foretell.convert.gguf_metadata import (
-    FREQUENCIES,
-    choose_architecture,
-    frequency_divisors,
-    is_composed,
-    read_metadata,
-    read_vocabulary,
-    write_metadata,
-    write_vocabulary,
-)
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.errors import OutputError, UsageError, did_you_mean
 from foretell.files import check_new, new_files, write_json
@@ -63,7 +54,7 @@ def export_gguf(
     check_new(target)
     gguf = import_gguf()
     config = model.decoder.config
-    family = choose_architecture(config, family_name)
+    family = gguf_metadata.choose_architecture(config, family_name)
     check_weights(family, config, model.decoder.state_dict())
     pairs = describe_file(model, family, precision)
     tensors = pack_weights(gguf, model.decoder, family, precision)
@@ -71,7 +62,7 @@ def export_gguf(
     report_path = target.with_name(EXPORT_REPORT)
     if report_path.exists():
         report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
-    prepare = partial(unicodedata.normalize, "NFC") if is_composed(model.tokenizer.to_json()) else str
+    prepare = partial(unicodedata.normalize, "NFC") if gguf_metadata.is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
         write_gguf(gguf, file, family.name, pairs, tensors)
         report = {
@@ -101,7 +92,7 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
         lines.append(
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
-    if is_composed(model.tokenizer.to_json()):
+    if gguf_metadata.is_composed(model.tokenizer.to_json()):
         lines.append(
             "the tokenizer normalizes text to NFC and llama.cpp does not: normalize texts before it reads them"
         )
@@ -122,9 +113,9 @@ def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: 
     for name, tensor in iter_theirs(family, decoder.config, weights):
         kind = precision_of(name, tuple(tensor.shape), precision)
         packed[name] = Packed(kind, pack(gguf, name, tensor.numpy(), kind))
-    divisors = frequency_divisors(decoder.config)
+    divisors = gguf_metadata.frequency_divisors(decoder.config)
     if divisors is not None:
-        packed[FREQUENCIES] = Packed("f32", divisors)
+        packed[gguf_metadata.FREQUENCIES] = Packed("f32", divisors)
     return packed
 
 
@@ -167,8 +158,8 @@ def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[
         "general.name": Path(model.name).name,
         "general.file_type": PRECISIONS[precision],
         **({"general.quantization_version": QUANTIZATION_VERSION} if precision == "q8_0" else {}),
-        **write_metadata(family, config),
-        **write_vocabulary(model.tokenizer, config.vocab_size),
+        **gguf_metadata.write_metadata(family, config),
+        **gguf_metadata.write_vocabulary(model.tokenizer, config.vocab_size),
     }
 
 
@@ -203,21 +194,21 @@ def read_gguf(gguf: ModuleType, path: Path) -> ReadBack:
     arrays: dict[str, Matrix] = {
         tensor.name: np.array(gguf.dequantize(tensor.data, tensor.tensor_type)) for tensor in reader.tensors
     }
-    family, config = read_metadata(pairs, arrays)
+    family, config = gguf_metadata.read_metadata(pairs, arrays)
     check_frequencies(config, arrays)
     weights = iter_ours(family, config, lambda name: torch.from_numpy(arrays[name]))
     return ReadBack(
         config,
         {module: tensor.numpy() for module, tensor in weights},
-        read_vocabulary(pairs),
+        gguf_metadata.read_vocabulary(pairs),
         f"gguf {version('gguf')}, tokenizers {tokenizers.__version__}, the textbook in NumPy",
     )
 
 
 def check_frequencies(config: ModelConfig, arrays: dict[str, Matrix]) -> None:
     """Refuse divisors of the rotary frequencies that do not follow from the scaling."""
-    expected, stored = frequency_divisors(config), arrays.get(FREQUENCIES)
+    expected, stored = gguf_metadata.frequency_divisors(config), arrays.get(gguf_metadata.FREQUENCIES)
     if expected is None and stored is None:
         return
     if expected is None or stored is None or not np.allclose(expected, stored, rtol=1e-5):
-        raise OutputError(f"the export differs from the model: '{FREQUENCIES}' is wrong")
+        raise OutputError(f"the export differs from the model: '{gguf_metadata.FREQUENCIES}' is wrong")

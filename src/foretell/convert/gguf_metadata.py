@@ -25,19 +25,8 @@ from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import BLOCK, GPT2, LLAMA, QKV, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, Rope, Row, Split
 from foretell.errors import CheckpointError, ConfigError, TokenizerError
-from foretell.text import Tokenizer
-from foretell.text.tokenizer_json import (
-    LLAMA3_PATTERN,
-    QWEN2_PATTERN,
-    TokenizerJson,
-    byte_level_json,
-    byte_level_split,
-    digit_split,
-    missing_bytes,
-    pattern_split,
-    special_token,
-    split_steps,
-)
+from foretell.text import Tokenizer, tokenizer_json
+from foretell.text.tokenizer_json import TokenizerJson
 from foretell.textbook.attention import Vector
 from foretell.textbook.family import frequency
 
@@ -223,11 +212,11 @@ class PreTokenizer:
 
 # llama.cpp's name -> its split; Llama 3 and DBRX split alike
 PRE_TOKENIZERS = {
-    "gpt-2": PreTokenizer(byte_level_split(use_regex=True)),
-    "qwen2": PreTokenizer(pattern_split(QWEN2_PATTERN)),
-    "llama-bpe": PreTokenizer(pattern_split(LLAMA3_PATTERN), takes_words=True),
-    "dbrx": PreTokenizer(pattern_split(LLAMA3_PATTERN)),
-    "smollm": PreTokenizer(digit_split()),
+    "gpt-2": PreTokenizer(tokenizer_json.byte_level_split(use_regex=True)),
+    "qwen2": PreTokenizer(tokenizer_json.pattern_split(tokenizer_json.QWEN2_PATTERN)),
+    "llama-bpe": PreTokenizer(tokenizer_json.pattern_split(tokenizer_json.LLAMA3_PATTERN), takes_words=True),
+    "dbrx": PreTokenizer(tokenizer_json.pattern_split(tokenizer_json.LLAMA3_PATTERN)),
+    "smollm": PreTokenizer(tokenizer_json.digit_split()),
 }
 WITHOUT_MERGES = "gpt-2"  # bytes stay bytes with any split
 
@@ -271,7 +260,7 @@ def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
             raise TokenizerError(
                 f"GGUF: the tokenizer has {field} = {model[field]!r}, which llama.cpp does not support"
             )
-    missing = missing_bytes(model["vocab"])
+    missing = tokenizer_json.missing_bytes(model["vocab"])
     if missing:
         raise TokenizerError(
             f"GGUF: {len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}; "
@@ -322,9 +311,9 @@ def find_split(document: TokenizerJson) -> str:
     model = document["model"]
     if not model["merges"]:
         return WITHOUT_MERGES
-    ours = split_steps(document["pre_tokenizer"]), bool(model.get("ignore_merges"))
+    ours = tokenizer_json.split_steps(document["pre_tokenizer"]), bool(model.get("ignore_merges"))
     for name, known in PRE_TOKENIZERS.items():
-        if ours == (split_steps(known.document), known.takes_words):
+        if ours == (tokenizer_json.split_steps(known.document), known.takes_words):
             return name
     raise TokenizerError(
         f"GGUF: the tokenizer splits text as none of the known pre-tokenizers of llama.cpp does "
@@ -339,10 +328,10 @@ def read_vocabulary(pairs: Mapping[str, Any]) -> tokenizers.Tokenizer:
     names, kinds = pairs[TOKENS], pairs[KINDS]
     vocabulary = {name: token_id for token_id, name in enumerate(names)}
     merges = [merge for merge in pairs[MERGES] if merge.replace(" ", "") in vocabulary]
-    document = byte_level_json(vocabulary, merges, pre_tokenizer.document)
+    document = tokenizer_json.byte_level_json(vocabulary, merges, pre_tokenizer.document)
     document["model"]["ignore_merges"] = pre_tokenizer.takes_words
     document["added_tokens"] = [
-        special_token(names[token_id], token_id) | {"special": kind == CONTROL}
+        tokenizer_json.special_token(names[token_id], token_id) | {"special": kind == CONTROL}
         for token_id, kind in enumerate(kinds)
         if kind in (CONTROL, USER_DEFINED)
     ]

@@ -18,14 +18,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
-from foretell.convert.family import (
-    Family,
-    Pairing,
-    Transpose,
-    outputs_in_our_order,
-    outputs_in_their_order,
-    pairings,
-)
+from foretell.convert.family import Family, Pairing, Transpose, outputs_in_our_order, outputs_in_their_order, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel

@@ -16,7 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -327,9 +327,14 @@ class Table:
 
 
 def open_table(
-    path: str | Path, encoding: str | None = None, columns: tuple[str, ...] = (), otherwise: Format = LINES
+    path: str | Path | Table, encoding: str | None = None, columns: tuple[str, ...] = (), otherwise: Format = LINES
 ) -> Table:
-    """The table in a file; raises DataError for a path that is not a file, and for a zip that holds several."""
+    """The table in a file; raises DataError for a path that is not a file, and for a zip that holds several.
+
+    A table in memory is returned with these names of columns, which it refuses.
+    """
+    if isinstance(path, Table):
+        return replace(path, columns=columns)
     return Table(find_file(Path(path)), encoding, columns, otherwise)
 
 

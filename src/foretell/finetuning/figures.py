@@ -11,6 +11,10 @@ from foretell.typesetting.text import shorten
 
 BINS = 10  # of confidence, for the calibration
 MOST_WRITTEN = 20  # labels whose counts are written into a confusion matrix
+MOST_LARGE = 12  # labels in large letters
+LONGEST_NAME = 16  # letters of a label at which a column can be named
+CELL_POINTS = 320.0  # the size of letters times the letters in a row that a confusion matrix has room for
+LOW = 0.08  # an accuracy below it has its count above, where the numbers of the axis are not
 SHADE_LIMIT = 0.5  # of a row's share: above it, letters on the shade are white
 NAMES = {"macro_f1": "macro F1", "span_f1": "span F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
 
@@ -112,14 +116,21 @@ def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
     """Shares of each true label by predicted label, with the counts."""
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    names = [shorten(label, 16).replace("$", r"\$") for label in labels]
+    where = " (index in the labels of report.json)"
     if len(labels) <= MOST_WRITTEN:
-        axes.set_xticks(range(len(labels)), names, rotation=45, ha="right", rotation_mode="anchor")
+        where, is_long = "", max(map(len, labels)) > LONGEST_NAME
+        names = [f"{index}  {shorten(label, 24)}" if is_long else label for index, label in enumerate(labels)]
+        names = [name.replace("$", r"\$") for name in names]
         axes.set_yticks(range(len(labels)), names)
+        axes.set_xticks(range(len(labels)))  # long names may be cut to the same one, so that numbers tell them apart
+        if not is_long:
+            axes.set_xticklabels(names, rotation=45, ha="right", rotation_mode="anchor")
+        axes.tick_params(labelsize=8 if len(labels) > MOST_LARGE else 10)
+        size = min(8.0, CELL_POINTS / (len(labels) * len(f"{matrix.max():,}")))
         for (row, column), count in np.ndenumerate(matrix):
             color = "white" if shares[row, column] > SHADE_LIMIT else "black"
-            axes.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=8)
-    axes.set(xlabel="predicted", ylabel="true", title="confusion on the held-out examples")
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=size)
+    axes.set(xlabel=f"predicted{where}", ylabel=f"true{where}", title="confusion on the held-out examples")
 
 
 def draw_calibration(axes: Any, calibration: dict[str, Any]) -> None:
@@ -133,14 +144,15 @@ def draw_calibration(axes: Any, calibration: dict[str, Any]) -> None:
             f"{each['examples']:,}",
             (each["confidence"], each["accuracy"]),
             textcoords="offset points",
-            xytext=(4, -10),
-            fontsize=7,
+            xytext=(4, -10 if each["accuracy"] > LOW else 6),
+            fontsize=6,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
         )
     error = calibration["expected_calibration_error"]
     axes.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="share that is right")
     axes.set_title(f"calibration, expected error {error:.3f}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")
 
 
 def draw_scatter(axes: Any, true: np.ndarray, predicted: np.ndarray) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from torch import nn
 
+from foretell.data.memory import write_rows
 from foretell.device import DeviceName, DtypeName, dtype_name
-from foretell.errors import Interrupted
 from foretell.files import read_json, remove_directory
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
 from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
-from foretell.finetuning.request import FinetuneRequest, untrained
-from foretell.finetuning.settings import FinetuneConfig
+from foretell.finetuning.request import FinetuneRequest, command_words, untrained
+from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.split import split_folds
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
@@ -27,7 +28,7 @@ from foretell.language_model import LanguageModel
 from foretell.loading import Start, find_start
 from foretell.runs.run import FOLDS, Run
 from foretell.session.declaration import describe_model, kept_data
-from foretell.session.failures import resume_command
+from foretell.session.failures import explain_stop
 from foretell.session.machine import Footprint
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -35,6 +36,8 @@ from foretell.session.session import Session
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
+
+KEPT_ROWS = "rows.jsonl"  # the run's copy of a table in memory
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     cross_validation: CrossValidation | None = None
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return ["finetune", run, record["data"][0], "--task", record["config"]["finetuning"]["task"]]
+        return command_words([run], record, FinetuneConfig.model_validate(record["config"]).finetuning)
+
+    def recorded(self, data: LabelledFiles) -> dict[str, Any]:
+        """The columns that the user named; the others are found again."""
+        columns = self.request.columns
+        return {} if columns == Columns(texts=()) else {"columns": columns.model_dump(mode="json")}
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
@@ -59,8 +67,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         files = read_files(request.data, request.dev, request.tuning(), head, request.columns, request.seed)
         kind_of(files.settings).check(request.tuning())
         for part, path in (("data", request.data), ("dev", request.dev)):
-            if path is not None:
+            if isinstance(path, Path):
                 run.keep_file(path, part)
+            elif path is not None:
+                with TemporaryDirectory() as folder:
+                    write_rows(path, Path(folder) / KEPT_ROWS)
+                    run.keep_file(Path(folder) / KEPT_ROWS, part)
         return files
 
     def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
@@ -168,7 +180,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         elif session.world.is_first:
             kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
             known = read_json(path).get("baseline") if path.exists() else None
-            self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
+            with explain_stop("before the next step", session.run):
+                self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: Session[FinetuneTask]) -> None:
@@ -227,15 +240,11 @@ def cross_validate(session: Session[FinetuneTask], start: Start | None) -> Cross
             device=cast(DeviceName, session.device.type),
             dtype=cast(DtypeName, dtype_name(session.dtype)),
         )
-        try:
+        with explain_stop(f"in fold {index} of {count}", run):
             training = FoldTraining(request, config_of_fold(config, len(train), len(files.train)), part)
             fold = run_training(training, session.reporter, resume=True)
-        except Interrupted as error:
-            raise Interrupted(
-                f"stopped in fold {index} of {count}; resume with: {resume_command(run)}", error.exit_code
-            ) from None
-        targets = [example.target for example in fold.task.data.dev]
-        result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
+            targets = [example.target for example in fold.task.data.dev]
+            result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
         logger.info(f"fold        {index} of {count}: {describe_figures(compared(result.figures[-1]))}")
     return result
 

@@ -6,6 +6,7 @@ sequences, the head's outputs, the loss, the metrics and the baseline, and how a
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,15 @@ LABEL_NAMES = (
     *("label", "labels", "class", "category", "target", "gold_label", "gold", "sentiment", "score", "rating"),
     *("similarity", "stars", "answer", "y"),
 )
+
+
+FIRST_EMPTY = 3  # rows with an empty cell that a message names
+WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+INDEX = re.compile(r"(Unnamed: \d+)?")  # the name of a column with the index of pandas
+
+
+class EmptyCellError(DataError):
+    """A row lacks a text, a label or a group."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ class Kind(ABC):
                 f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"
             )
         others = [name for name in available if name != label and name not in given.choices]
-        return cls.find_texts(others, given, where).model_copy(update={"label": label})
+        return cls.find_texts(others, given, where).model_copy(update={"label": label, "decimal": given.decimal})
 
     @classmethod
     def find_texts(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
@@ -151,8 +161,8 @@ class Kind(ABC):
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
         """The columns of texts by their names."""
-        if len(available) == 1:
-            return (available[0],)
+        if len(named := without_index(available)) == 1:
+            return (named[0],)
         return (only_column(available, cls.text_names, cls.text_word, "--text-column", where),)
 
     @classmethod
@@ -167,16 +177,17 @@ class Kind(ABC):
     @classmethod
     def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
         assert columns.label is not None
-        return (label_text(row.cells.get(columns.label), columns.label, row.where),)
+        label = label_text(row.cells.get(columns.label), columns.label, row.where)
+        return (label.replace(",", ".") if columns.decimal == "," and WITH_COMMA.fullmatch(label) else label,)
 
     @classmethod
     def read(cls, row: Row, columns: Columns) -> Example:
-        """A row as an example. Raises DataError for an empty text or label."""
+        """A row as an example. Raises EmptyCellError for an empty text or label."""
         texts = cls.texts(row, columns)
         empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
         if empty is not None:
             name = cls.text_name(empty, columns)
-            raise DataError(f"{row.where}: the text in column {name!r} is empty; fill it or remove the row")
+            raise EmptyCellError(f"{row.where}: the text in column {name!r} is empty; fill it or remove the row")
         return Example(texts, cls.labels(row, texts, columns), row.where)
 
     @classmethod
@@ -185,10 +196,18 @@ class Kind(ABC):
 
         Raises DataError for a row that is not an example, and for a file without rows.
         """
-        examples = [cls.read(row, columns) for row in table]
-        if group is not None:
-            groups = (label_text(row.cells.get(group), group, row.where, "group") for row in table)
-            examples = [replace(each, group=name) for each, name in zip(examples, groups, strict=True)]
+        examples, empty = [], list[EmptyCellError]()
+        for row in table:
+            try:
+                name = None if group is None else label_text(row.cells.get(group), group, row.where, "group")
+                examples.append(replace(cls.read(row, columns), group=name))
+            except EmptyCellError as error:
+                empty.append(error)
+        if len(empty) > 1:
+            first = "; ".join(str(error).partition(";")[0] for error in empty[:FIRST_EMPTY])
+            raise DataError(f"{len(empty):,} rows have empty cells: {first}{' ...' * (len(empty) > FIRST_EMPTY)}")
+        if empty:
+            raise empty[0]
         if not examples:
             raise DataError(f"{table}: it has no rows; give a file with a row per example")
         return examples
@@ -352,6 +371,11 @@ def only_column(available: Sequence[str], names: Sequence[str], what: str, optio
     )
 
 
+def without_index(available: Sequence[str]) -> list[str]:
+    """The columns that have names."""
+    return [name for name in available if not INDEX.fullmatch(name)]
+
+
 def cell_text(row: Row, column: str) -> str:
     value = row.cells.get(column)
     if isinstance(value, str):
@@ -366,5 +390,6 @@ def label_text(value: Any, column: str, where: str, word: str = "label") -> str:
         value = str(value).lower()
     if value is None or not isinstance(value, str | int | float) or not str(value).strip():
         what = "empty" if value is None or value == "" else f"{str(value)[:40]!r}"
-        raise DataError(f"{where}: the {word} in column {column!r} is {what}; give a word or a number")
+        error = EmptyCellError if what == "empty" else DataError
+        raise error(f"{where}: the {word} in column {column!r} is {what}; give a word or a number")
     return str(value).strip()

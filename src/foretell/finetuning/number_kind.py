@@ -13,7 +13,7 @@ from torch import Tensor
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.kind import WITH_COMMA, Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 
@@ -102,7 +102,10 @@ def number_of(example: Example) -> float:
     (label,) = example.labels
     number = parse_number(label)
     if number is None:
-        raise DataError(f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5 with a point")
+        advice = ", or give --decimal ," if WITH_COMMA.fullmatch(label) else ""
+        raise DataError(
+            f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5 with a point{advice}"
+        )
     if abs(number) > LARGEST:
         raise DataError(f"{example.where}: the label {number:g} is too large to compute with; rescale the numbers")
     return number

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from foretell.data.table import list_names
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example, Kind
+from foretell.finetuning.kind import Example, Kind, without_index
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind, parse_number
 from foretell.finetuning.settings import HeadSettings
@@ -38,8 +38,8 @@ class PairKind(Kind):
         pairs = [(lower[first], lower[second]) for first, second in PAIR_NAMES if first in lower and second in lower]
         if len(pairs) == 1:
             return pairs[0]
-        if not pairs and len(available) == 2:
-            return tuple(available)
+        if not pairs and len(named := without_index(available)) == 2:
+            return tuple(named)
         raise DataError(
             f"{where}: which two columns hold the texts? Name them with --text-column A --text-column B; besides the "
             f"label there are {list_names(available, 12)}"

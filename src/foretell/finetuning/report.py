@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from foretell.data.table import Table
+from foretell.data.memory import as_source
+from foretell.data.table import open_table
 from foretell.errors import shell_words
 from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Kind
-from foretell.finetuning.settings import Columns
+from foretell.finetuning.request import command_words
+from foretell.finetuning.settings import DecimalMark, make_columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
@@ -154,9 +156,9 @@ def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) 
 def command_with(session: Session[FinetuneTask], *options: str) -> str:
     """The command of the run with other options."""
     about = session.task.about
-    dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
-    start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0]]
-    return f"{command_name()} finetune {shell_words(*start, '--task', session.task.head.task.name, *dev, *options)}"
+    start = [about["from"]["model"]] if "from" in about else []
+    words = command_words(start, about, session.task.config.finetuning)
+    return f"{command_name()} {shell_words(*words, *options)}"
 
 
 def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
@@ -221,19 +223,35 @@ class FinetuneReport(RunReport):
         return replace(shown, parts=[*shown.parts, *advice])
 
 
-def evaluate_file(model: LanguageModel, table: Table, given: Columns, limit: int | None = None) -> TaskEvaluation:
-    """All figures on the first `limit` rows of a file, compared with predicting its most frequent label, or its mean.
+def evaluate_task(
+    model: LanguageModel,
+    data: Any,
+    *,
+    text_column: str | Sequence[str] = (),
+    label_column: str | None = None,
+    choice_column: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    encoding: str | None = None,
+    decimal: DecimalMark | None = None,
+    limit: int | None = None,
+) -> TaskEvaluation:
+    """All figures of a tuned model on labelled rows, compared with predicting the most frequent label, or the mean.
 
-    Columns that are not given have the names of the training's columns, where the file has them.
+    data: a file, a DataFrame of pandas or polars, or a list of dicts. limit: the number of rows that are read. Columns
+    and the decimal mark are the training's where they are not given, and where the data has such columns. Raises
+    UsageError for a model without a head, DataError for rows that cannot be read.
     """
-    head, available = head_of(model), table.first_columns()
+    head = head_of(model)
+    table = open_table(as_source(data), encoding, tuple(columns), head.task.otherwise)
+    available, given = table.first_columns(), make_columns(text_column, label_column, choice_column, decimal)
     kind, trained = head.task, head.settings.columns
     if not given.texts and not given.choices and all(name in available for name in (*trained.texts, *trained.choices)):
         given = given.model_copy(update={"texts": trained.texts, "choices": trained.choices})
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
-    columns = kind.find_columns(available, given, str(table))
-    examples = encode_examples(kind.read_all(table, columns)[:limit], kind, input_format(model))
+    given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
+    examples = kind.read_all(table, kind.find_columns(available, given, str(table)))[:limit]
+    examples = encode_examples(examples, kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]
     baseline = kind.baseline(targets, targets)

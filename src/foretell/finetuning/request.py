@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.data.memory import as_source
+from foretell.data.table import Table
 from foretell.distributed.world import current_world
 from foretell.errors import UsageError
 from foretell.finetuning.kind import Example, Kind, find_kind
-from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
+from foretell.finetuning.settings import (
+    Columns,
+    DecimalMark,
+    FinetuneConfig,
+    Pool,
+    Truncate,
+    TuningSettings,
+    make_columns,
+)
 from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
@@ -106,8 +116,8 @@ class FinetuneRequest(TrainingRequest):
 
     config_type: ClassVar[type[Section]] = FinetuneConfig
 
-    data: Path | None = None
-    dev: Path | None = None
+    data: Path | Table | None = None  # a table in memory, or the path of one
+    dev: Path | Table | None = None
     columns: Columns = field(default_factory=lambda: Columns(texts=()))
     is_from_scratch: bool = False  # a new model of `size` with random weights, instead of `start`
 
@@ -184,14 +194,15 @@ class FinetuneRequest(TrainingRequest):
 
 
 def make_request(
-    data: str | Path | None,
+    data: Any,
     *,
     task: str | None = None,
     text_column: str | Sequence[str] = (),
     label_column: str | None = None,
     choice_column: Sequence[str] = (),
     columns: Sequence[str] = (),
-    dev: str | Path | None = None,
+    dev: Any = None,
+    decimal: DecimalMark | None = None,
     dropout: float | None = None,
     pool: Pool | None = None,
     truncate: Truncate | None = None,
@@ -199,7 +210,10 @@ def make_request(
     lora: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> FinetuneRequest:
-    """A request from options of the command line; `options` has fields of `TuningSettings` and `FinetuneRequest`."""
+    """A request from options of the command line; `options` has fields of `TuningSettings` and `FinetuneRequest`.
+
+    data, dev: a path, a DataFrame of pandas or polars, or a list of dicts.
+    """
     tuning = {name: options.pop(name) for name in TuningSettings.model_fields if name in options}
     sections: dict[str, Mapping[str, Any]] = {
         "model": {"dropout": dropout},
@@ -209,13 +223,27 @@ def make_request(
     given = {name: {key: value for key, value in each.items() if value is not None} for name, each in sections.items()}
     overrides = {name: values for name, values in {**given, "training": training}.items() if values}
     return FinetuneRequest(
-        data=None if data is None else Path(data),
-        dev=None if dev is None else Path(dev),
-        columns=Columns(
-            texts=(text_column,) if isinstance(text_column, str) else tuple(text_column),
-            label=label_column,
-            choices=tuple(choice_column),
-        ),
+        data=None if data is None else as_source(data),
+        dev=None if dev is None else as_source(dev),
+        columns=make_columns(text_column, label_column, choice_column, decimal),
         overrides=overrides if lora is None else {**overrides, "lora": lora},
         **options,
     )
+
+
+def command_words(start: Sequence[str], about: Mapping[str, Any], settings: TuningSettings) -> list[str]:
+    """The words of the command that reads the data of a run as its own did. about: entries of run.json."""
+    data, *dev = [name if Path(name).exists() else "DATA" for name in about["data"]]  # it may have been in memory
+    columns = Columns.model_validate(about.get("columns", {"texts": ()}))
+    given = {
+        "--dev": dev,
+        "--text-column": columns.texts,
+        "--label-column": [columns.label],
+        "--choice-column": columns.choices,
+        "--decimal": [columns.decimal],
+        "--group-column": [settings.group_column],
+        "--columns": [",".join(settings.names)],
+        "--encoding": [settings.encoding if settings.encoding != TuningSettings().encoding else None],
+    }
+    options = [word for option, values in given.items() for value in values if value for word in (option, value)]
+    return ["finetune", *start, data, "--task", settings.task, *options]

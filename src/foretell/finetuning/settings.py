@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from foretell.config import ModelConfig, Section, TrainingConfig
+from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.finetuning.kinds import known_task
 from foretell.model.lora import LoRAConfig
 
 TaskName = Annotated[str, AfterValidator(known_task)]
 Pool = Literal["extract", "last", "mean"]
+DecimalMark = Literal[".", ","]
 Truncate = Literal["head", "tail", "middle"]
 
 
@@ -21,6 +23,20 @@ class Columns(Section):
     texts: tuple[str, ...]
     label: str | None = None  # None where the file needs no label: to predict
     choices: tuple[str, ...] = ()  # a column per choice; empty: a column `choices` with a list, as in JSON
+    decimal: DecimalMark | None = None  # the mark in labels that are numbers; None: a point, as in earlier versions
+
+    @model_serializer(mode="wrap")
+    def without_default_mark(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files without another mark are those that earlier versions write and read."""
+        return {name: value for name, value in write(self).items() if name != "decimal" or value is not None}
+
+
+def make_columns(
+    text: str | Sequence[str], label: str | None, choices: Sequence[str], decimal: DecimalMark | None = None
+) -> Columns:
+    """The columns that a user named; a text, or several."""
+    texts = (text,) if isinstance(text, str) else tuple(text)
+    return make_section(Columns, {"texts": texts, "label": label, "choices": tuple(choices), "decimal": decimal})
 
 
 class InputTokens(Section):

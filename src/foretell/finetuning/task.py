@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foretell.config import make_section
-from foretell.data.table import open_table
+from foretell.data.table import Table, open_table
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -60,7 +60,12 @@ class LabelledFiles:
 
 
 def read_files(
-    data: Path, dev: Path | None, tuning: TuningSettings, head: Mapping[str, Any], columns: Columns, seed: int
+    data: Path | Table,
+    dev: Path | Table | None,
+    tuning: TuningSettings,
+    head: Mapping[str, Any],
+    columns: Columns,
+    seed: int,
 ) -> LabelledFiles:
     """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it.
 

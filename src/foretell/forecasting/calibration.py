@@ -51,11 +51,6 @@ class Combination(Section):
         repeated = "the last value" if self.season == 1 else f"the last {counted}"
         return f"{1 - self.share:.0%} the model's, {self.share:.0%} {repeated} repeated"
 
-    def describe_errors(self) -> str:
-        return (
-            f"error on held-out values {self.error:.3f} standard deviations, {self.model_error:.3f} of the model alone"
-        )
-
 
 @dataclass(frozen=True)
 class HeldOut:

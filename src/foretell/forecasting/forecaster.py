@@ -13,13 +13,14 @@ from typing import cast
 import numpy as np
 
 from foretell.config import SamplingConfig, make_section
+from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text
-from foretell.forecasting.series_file import Frame, read_series
+from foretell.forecasting.series_file import read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.windows import held_out_values
 from foretell.generation.batch_generation import run

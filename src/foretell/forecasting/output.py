@@ -113,11 +113,9 @@ def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[f
         draw_panel(axes, forecast, levels)
     panels[0].legend(loc="upper left", fontsize=8, ncols=2 + len(levels))
     save_figure(figure, check_target(path, PNG_MARK))
-    return (
-        [f"{path} shows {len(shown)} of {len(forecasts):,} series; --series chooses"]
-        if len(shown) < len(forecasts)
-        else []
-    )
+    if len(shown) == len(forecasts):
+        return []
+    return [f"{path} shows {len(shown)} of {len(forecasts):,} series; --series chooses"]
 
 
 def choose_ticks(first: int, last: int, timeline: Timeline) -> list[int]:

@@ -312,16 +312,14 @@ def score(
 ) -> Score:
     """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
     pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
-    medians = [np.median(sampled, 0) for _, sampled in pairs]
-    mases = [
-        metrics.mase(each.actual, median, each.history, each.season)
-        for (each, _), median in zip(pairs, medians, strict=True)
-    ]
-    smapes = [metrics.smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
-    quantiles = [dict(zip(QUANTILES, np.quantile(each, QUANTILES, axis=0), strict=True)) for _, each in pairs]
-    losses = [metrics.quantile_loss(each.actual, shares) for (each, _), shares in zip(pairs, quantiles, strict=True)]
+    mases, smapes, losses, errors = [], [], [], []
+    for origin, sampled in pairs:
+        median, quantiles = np.median(sampled, 0), np.quantile(sampled, QUANTILES, axis=0)
+        mases.append(metrics.mase(origin.actual, median, origin.history, origin.season))
+        smapes.append(metrics.smape(origin.actual, median))
+        losses.append(metrics.quantile_loss(origin.actual, dict(zip(QUANTILES, quantiles, strict=True))))
+        errors.append(origin.actual - median)
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
-    errors = [each.actual - median for (each, _), median in zip(pairs, medians, strict=True)]
     known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
     scales = [metrics.mase_scale(each.history, each.season) for each in origins]
     return Score(

@@ -72,9 +72,9 @@ class Timeline:
         return replace(self, first=self.first + steps * self.step)
 
 
-def numbered(first: int = 1) -> Timeline:
+def numbered() -> Timeline:
     """1, 2, 3, ...: of values without times."""
-    return Timeline("number", 1, first)
+    return Timeline("number", 1, first=1)
 
 
 def find_timeline(texts: Sequence[str], name: str, date_format: str | None = None) -> tuple[Timeline, np.ndarray]:
@@ -88,12 +88,9 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
     if (gaps == 0).any():
         first, second = (texts[order[int(np.argmin(gaps)) + index]] for index in (0, 1))
         times = first if first == second else f"{first} (also written {second})"
-        advice = (
-            "; where clocks were set back, write times with their offset, as in +01:00"
-            if has_clock(date_format)
-            else ""
-        )
-        raise DataError(f"{name}: the time {times} occurs twice; keep one row of each time{advice}")
+        message = f"{name}: the time {times} occurs twice; keep one row of each time"
+        advice = "; where clocks were set back, write times with their offset, as in +01:00"
+        raise DataError(message + advice if has_clock(date_format) else message)
     step = Counter(gaps.tolist()).most_common(1)[0][0]
     # Days by local time are an hour longer or shorter where clocks change, if the file has them in UTC
     slack = CLOCK_CHANGE if unit == "second" and step % DAY == 0 else 0

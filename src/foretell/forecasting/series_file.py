@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from foretell.data.lines import content_suffix
-from foretell.data.table import FORMATS, Cells, Delimited, Parquet, Table, csv_line, open_table
+from foretell.data.memory import FRAME, Frame, frame_cells
+from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
@@ -57,20 +57,9 @@ PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
-FRAME = "the frame"
 MIDNIGHT = " 00:00:00"
 
 logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Frame(Protocol):
-    """A DataFrame of pandas or polars, neither of which is imported."""
-
-    @property
-    def columns(self) -> Any: ...
-
-    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 @runtime_checkable
@@ -80,7 +69,7 @@ class LazyFrame(Protocol):
     def collect(self) -> Frame: ...
 
 
-SeriesSource = str | Path | Frame | Sequence[str | Path]  # a folder stands for the files in it
+SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder stands for the files in it
 
 
 def read_series(
@@ -116,7 +105,7 @@ def read_series_data(
 def list_sources(source: SeriesSource) -> list[Path | Frame]:
     """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
     if not isinstance(source, str | Path | list | tuple):
-        return [source]
+        return [source.collect() if isinstance(source, LazyFrame) else source]
     sources: list[Path | Frame] = []
     for path in map(Path, source if isinstance(source, list | tuple) else [source]):
         inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
@@ -201,51 +190,35 @@ def table_cells(
 ) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
     if not isinstance(path, Path):
-        return frame_cells(path), None
+        if not isinstance(path, Frame):
+            raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(path).__name__}")
+        return with_dates(frame_cells(path), dt.datetime), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
         if given.separator is not None:
             raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
-        return (parquet_cells if isinstance(table.format, Parquet) else Table.cells)(table), None
+        return (with_dates(table.cells(), str) if isinstance(table.format, Parquet) else table.cells()), None
     separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
     return Delimited(separator).cells(table), separator
 
 
-def frame_cells(frame: Frame) -> Iterator[Cells]:
-    """The names of the columns and the cells of each row. The index of pandas is a column unless it only counts."""
-    if isinstance(frame, LazyFrame):
-        frame = frame.collect()
-    if not isinstance(frame, Frame):
-        raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(frame).__name__}")
-    index = getattr(frame, "index", None)
-    if index is not None and len(index) and (any(index.names) or not isinstance(index[0], Integral)):
-        frame = cast("Any", frame).reset_index()
-    names = list(frame.columns)
-    if len(set(names)) < len(names):
-        raise DataError(f"{FRAME}: two columns have the same name; rename one")
-    yield FRAME, [str(name) for name in names]
-    columns = [dates_of(frame[name].to_list(), dt.datetime) for name in names]
-    for row_number, row in enumerate(zip(*columns, strict=True), start=1):
-        yield f"{FRAME}, row {row_number}", list(row)
+def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
+    """The cells with columns of times that are all at midnight as dates: pandas and Arrow have one type for both.
 
-
-def parquet_cells(table: Table) -> Iterator[Cells]:
-    """The names of the columns and the cells of each row."""
-    rows = list(table.cells())
-    columns = [[name, *dates_of(cells, str)] for name, *cells in zip(*(cells for _, cells in rows), strict=True)]
+    kind: of the times.
+    """
+    rows = list(table)
+    columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    for column in columns:
+        if all(isinstance(each, kind) and str(each).endswith(MIDNIGHT) for each in column[1:]):
+            column[1:] = [str(each).removesuffix(MIDNIGHT) for each in column[1:]]
     for index, (where, _) in enumerate(rows):
         yield where, [column[index] for column in columns]
 
 
-def dates_of(cells: list[Any], kind: type) -> list[Any]:
-    """Times of this type that are all at midnight as dates, for which pandas and Arrow often have the same type."""
-    is_midnight = all(isinstance(each, kind) and str(each).endswith(MIDNIGHT) for each in cells)
-    return [str(each).removesuffix(MIDNIGHT) for each in cells] if is_midnight else cells
-
-
 def write_frame(frame: Frame, path: Path) -> None:
     """Write a frame as CSV, as it is read."""
-    write_text(path, table_text(cells for _, cells in frame_cells(frame)))
+    write_text(path, table_text(cells for _, cells in with_dates(frame_cells(frame), dt.datetime)))
 
 
 def table_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.device import DeviceName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.forecasting.calibration import INTERVALS
@@ -40,9 +41,6 @@ from foretell.session.declaration import ChosenConfig, Machine, Training, descri
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
-
-if TYPE_CHECKING:
-    from foretell.device import DeviceName
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
@@ -227,15 +225,18 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             return
         began = time.monotonic()
         best = session.run.best()
-        forecaster = load_forecaster(best.directory, cast("DeviceName", session.device.type))
+        forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.about.get("from")
         prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
         calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())
-        if (combination := calibration.combination) is not None:
-            logger.info(f"forecasts   {combination.describe()}; {combination.describe_errors()}")
+        if (chosen := calibration.combination) is not None:
+            logger.info(
+                f"forecasts   {chosen.describe()}; error on held-out values {chosen.error:.3f} standard deviations, "
+                f"{chosen.model_error:.3f} of the model alone"
+            )
         logger.info(
             f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
             f"in {time.monotonic() - began:.0f} s{', as wide as recent changes' * (calibration.unit == 'changes')}"
@@ -298,8 +299,6 @@ def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons:
         values = each.values[-PROBED_VALUES:]
         costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
     cost = over_known(np.mean, costs)
-    return (
-        "rounding to them cannot be compared, no seasonal error"
-        if cost is None
-        else f"rounding alone costs {cost:.3f} MASE"
-    )
+    if cost is None:
+        return "rounding to them cannot be compared, no seasonal error"
+    return f"rounding alone costs {cost:.3f} MASE"

@@ -1,10 +1,9 @@
-"""Beam search: the likeliest continuations of several rows at once, over any model that reads a token at a time."""
+"""Beam search: the likeliest continuations of several rows at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,18 +11,6 @@ from torch import Tensor
 from foretell.generation.sequence import FinishReason
 from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder, log_probabilities
-
-
-class StepModel(Protocol):
-    """The model interface of beam search."""
-
-    def start(self) -> Tensor:
-        """The logits (B, V) of the first token of each row."""
-        ...
-
-    def step(self, rows: list[int], tokens: list[int]) -> Tensor:
-        """The logits (R, V) after reading tokens[r] in a copy of the current row rows[r], which becomes row r."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +43,7 @@ def length_penalty(length: int, alpha: float) -> float:
 
 @torch.inference_mode()
 def beam_search(
-    model: StepModel,
+    model: CachedSteps,
     limits: Sequence[int],
     end_id: int,
     beam_size: int,
@@ -138,11 +125,11 @@ class CachedSteps:
         self.cache: KVCache = decoder.make_cache(len(prompts), len(prompts[0]) + max_tokens)
 
     def start(self) -> Tensor:
-        """The logits (B, V) after the prompts."""
+        """The logits (B, V) of the first token of each row."""
         return self._read(torch.tensor(self.prompts, device=self.cache.keys.device))
 
     def step(self, rows: list[int], tokens: list[int]) -> Tensor:
-        """The logits (R, V) after a token more of each row."""
+        """The logits (R, V) after reading tokens[r] in a copy of the current row rows[r], which becomes row r."""
         if rows != list(range(len(self.cache.lengths))):
             self.cache.keep_rows(rows)
         return self._read(torch.tensor(tokens, device=self.cache.keys.device)[:, None])

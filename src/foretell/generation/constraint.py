@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
-from foretell.generation.filters import Filter, Prefix, Prefixes
+from foretell.generation.filters import Prefix, Prefixes
 
 # llguidance has no time limit, and a{100000} takes 0.3 s per token: each step follows the rest of the repetition
 MAX_CHARACTERS = 20_000  # of a regular expression with its repetitions written out
@@ -86,6 +86,11 @@ class Constraint:
         if state.may_end:
             mask[list(prefix.end_ids)] = True
         return mask
+
+    def exclude(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
+        """A filter that excludes tokens with which the generated text cannot match."""
+        allowed = torch.stack([self.mask(prefix) for prefix in prefixes])
+        return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def _advance(self, key: tuple[int, ...]) -> State:
         """The state after these ids, computed from the state before the last id if that is kept."""
@@ -181,16 +186,6 @@ def first_reason(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     reasons = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
     return [*reasons, *lines][0]
-
-
-def constrained(constraint: Constraint) -> Filter:
-    """Exclude tokens with which the generated text cannot match."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        allowed = torch.stack([constraint.mask(prefix) for prefix in prefixes])
-        return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
-
-    return apply
 
 
 def make_grammar(config: SamplingConfig) -> str:

@@ -46,7 +46,7 @@ class Engine:
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
-        ids = padded(tokens, 0)  # (B, T)
+        ids = padded(tokens)  # (B, T)
         is_step = max(counts) == min(num_logits) == 1
         step = self._recorder(decoder).step_for(rows, source_rows) if is_step else None
         self.reading = list(zip(sequences, counts, strict=True))
@@ -95,10 +95,10 @@ class Engine:
         return self._recorders[decoder]
 
 
-def padded(rows: list[list[int]], value: int) -> Tensor:
-    """Rows of numbers as one tensor (B, T); shorter rows are filled up with a value."""
+def padded(rows: list[list[int]]) -> Tensor:
+    """Rows of ids as one tensor (B, T); shorter rows are filled up with 0."""
     length = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])
+    return torch.tensor([[*row, *[0] * (length - len(row))] for row in rows])
 
 
 def chosen(hidden: Tensor, counts: list[int], num_logits: list[int]) -> Tensor:

@@ -52,164 +52,141 @@ def odds(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.exp(values - values.max(-1, keepdims=True)))
 
 
+# Each function below with a decorator becomes a function of the setting, its last parameter, that returns the filter
+
+
+def with_setting(apply: Callable[[Tensor, Prefixes, Any], Tensor]) -> Callable[[Any], Filter]:
+    """A filter with a setting, for the whole batch."""
+    return lambda setting: lambda logits, prefixes: apply(logits, prefixes, setting)
+
+
+def for_each_row(change: Callable[[Tensor, Prefix, Any], None]) -> Callable[[Any], Filter]:
+    """A filter that changes a copy of each row of logits (V,) in place."""
+
+    def apply(logits: Tensor, prefixes: Prefixes, setting: Any) -> Tensor:
+        logits = logits.clone()
+        for row, prefix in zip(logits, prefixes, strict=True):
+            change(row, prefix, setting)
+        return logits
+
+    return with_setting(apply)
+
+
+def excluding(excluded: Callable[[Prefix, Any], Collection[int]]) -> Callable[[Any], Filter]:
+    """A filter that excludes the ids that a function of the prefix returns."""
+
+    def change(row: Tensor, prefix: Prefix, setting: Any) -> None:
+        ids = excluded(prefix, setting)
+        check_ids(ids, row, excluded.__name__)
+        row[list(ids)] = -torch.inf
+
+    return for_each_row(change)
+
+
+def check_ids(ids: Collection[int], logits: Tensor, name: str) -> None:
+    """Refuse ids outside the vocabulary of logits (..., V)."""
+    count = logits.shape[-1]
+    if unknown := [token for token in ids if not 0 <= token < count]:
+        raise ConfigError(f"{name} names token {unknown[0]}, and the ids of this model are 0 to {count - 1}")
+
+
 # --- filters that see the prefix -------------------------------------------------------------------------------------
 
 
-def repetition_penalty(penalty: float) -> Filter:
+@for_each_row
+def repetition_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
     """Divide positive and multiply negative logits of tokens that occurred by the penalty (Keskar et al. 2019, 4.1)."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        logits = logits.clone()
-        for row, prefix in zip(logits, prefixes, strict=True):
-            seen = torch.tensor(sorted(set(prefix.ids)), device=logits.device, dtype=torch.long)
-            row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
-        return logits
-
-    return apply
+    seen = torch.tensor(sorted(set(prefix.ids)), device=row.device, dtype=torch.long)
+    row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
 
 
-def frequency_penalty(penalty: float) -> Filter:
+@for_each_row
+def frequency_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
     """Subtract the penalty times the number of times that a token was generated; the prompt does not count.
 
     The formula of OpenAI's API reference: logit - count * frequency_penalty - (count > 0) * presence_penalty.
     """
-    return subtracting(lambda counts: penalty * counts)
+    counts = Counter(prefix.generated)
+    numbers = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)
+    row[torch.tensor(list(counts), device=row.device, dtype=torch.long)] -= penalty * numbers
 
 
-def presence_penalty(penalty: float) -> Filter:
+@for_each_row
+def presence_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
     """Subtract the penalty from the logits of tokens that were generated, however often."""
-    return subtracting(lambda counts: torch.full_like(counts, penalty))
+    row[torch.tensor(list(set(prefix.generated)), device=row.device, dtype=torch.long)] -= penalty
 
 
-def subtracting(amount: Callable[[Tensor], Tensor]) -> Filter:
-    """Subtract a function of the number of times (n,) that each token was generated."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        logits = logits.clone()
-        for row, prefix in zip(logits, prefixes, strict=True):
-            counts = Counter(prefix.generated)
-            numbers = torch.tensor(list(counts.values()), device=logits.device, dtype=logits.dtype)
-            row[torch.tensor(list(counts), device=logits.device, dtype=torch.long)] -= amount(numbers)
-        return logits
-
-    return apply
-
-
-def logit_bias(biases: Mapping[int, float]) -> Filter:
+@with_setting
+def logit_bias(logits: Tensor, prefixes: Prefixes, biases: Mapping[int, float]) -> Tensor:
     """Add a number to the logits of some tokens."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        check_ids(biases, logits, "logit_bias")
-        ids = torch.tensor(list(biases), device=logits.device, dtype=torch.long)
-        logits = logits.clone()
-        logits[:, ids] += torch.tensor(list(biases.values()), device=logits.device, dtype=logits.dtype)
-        return logits
-
-    return apply
+    check_ids(biases, logits, "logit_bias")
+    ids = torch.tensor(list(biases), device=logits.device, dtype=torch.long)
+    logits = logits.clone()
+    logits[:, ids] += torch.tensor(list(biases.values()), device=logits.device, dtype=logits.dtype)
+    return logits
 
 
-def min_tokens(count: int) -> Filter:
+@excluding
+def min_tokens(prefix: Prefix, count: int) -> Collection[int]:
     """Exclude the end tokens until `count` tokens have been generated."""
-
-    def excluded(prefix: Prefix) -> Collection[int]:
-        return prefix.end_ids if len(prefix.ids) - prefix.prompt_length < count else ()
-
-    return excluding(excluded, "min_tokens")
+    return prefix.end_ids if len(prefix.ids) - prefix.prompt_length < count else ()
 
 
-def ban(words: Sequence[Sequence[int]]) -> Filter:
+@excluding
+def ban(prefix: Prefix, words: Sequence[Sequence[int]]) -> Collection[int]:
     """Exclude the last token of a word whose other tokens are the last ids."""
-
-    def excluded(prefix: Prefix) -> Collection[int]:
-        return {word[-1] for word in words if ends_with(prefix.ids, word[:-1])}
-
-    return excluding(excluded, "ban")
-
-
-def no_repeat_ngram(size: int) -> Filter:
-    """Exclude tokens that would make the last `size` ids equal to earlier ones (Paulus et al. 2018, section 2.5)."""
-
-    def excluded(prefix: Prefix) -> Collection[int]:
-        ids = prefix.ids
-        start = ids[len(ids) - size + 1 :]
-        last = range(size - 1, len(ids))  # where an earlier n-gram can end
-        return {ids[index] for index in last if ids[index - size + 1 : index] == start}
-
-    return excluding(excluded, "no_repeat_ngram")
+    return {word[-1] for word in words if ends_with(prefix.ids, word[:-1])}
 
 
 def ends_with(ids: Sequence[int], end: Sequence[int]) -> bool:
     return len(end) <= len(ids) and list(ids[len(ids) - len(end) :]) == list(end)
 
 
-def excluding(excluded: Callable[[Prefix], Collection[int]], name: str) -> Filter:
-    """A filter that excludes the ids that a function of the prefix returns."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        logits = logits.clone()
-        for row, prefix in zip(logits, prefixes, strict=True):
-            ids = excluded(prefix)
-            check_ids(ids, logits, name)
-            row[list(ids)] = -torch.inf
-        return logits
-
-    return apply
-
-
-def check_ids(ids: Collection[int], logits: Tensor, name: str) -> None:
-    """Refuse ids outside the vocabulary of logits (B, V)."""
-    count = logits.shape[-1]
-    if unknown := [token for token in ids if not 0 <= token < count]:
-        raise ConfigError(f"{name} names token {unknown[0]}, and the ids of this model are 0 to {count - 1}")
+@excluding
+def no_repeat_ngram(prefix: Prefix, size: int) -> Collection[int]:
+    """Exclude tokens that would make the last `size` ids equal to earlier ones (Paulus et al. 2018, section 2.5)."""
+    ids = prefix.ids
+    start = ids[len(ids) - size + 1 :]
+    last = range(size - 1, len(ids))  # where an earlier n-gram can end
+    return {ids[index] for index in last if ids[index - size + 1 : index] == start}
 
 
 # --- filters that see logits alone -----------------------------------------------------------------------------------
 
 
-def temperature(value: float) -> Filter:
+@with_setting
+def temperature(logits: Tensor, _: Prefixes, value: float) -> Tensor:
     """Divide by the temperature: below 1 likely tokens become more likely. 0 keeps only the most likely token."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        if value == 0:
-            only = torch.full_like(logits, -torch.inf)
-            return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)  # ties go to the first
-        return (logits - logits.amax(-1, keepdim=True)).div_(value)  # the largest stays 0 for any value
-
-    return apply
+    if value == 0:
+        only = torch.full_like(logits, -torch.inf)
+        return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)  # ties go to the first
+    return (logits - logits.amax(-1, keepdim=True)).div_(value)  # the largest stays 0 for any value
 
 
-def top_k(count: int) -> Filter:
+@with_setting
+def top_k(logits: Tensor, _: Prefixes, count: int) -> Tensor:
     """Keep the `count` most likely tokens and any tied with the last of them (Fan et al. 2018, section 5.4)."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        smallest = logits.topk(min(count, logits.shape[-1])).values[:, -1:]
-        return logits.masked_fill(logits < smallest, -torch.inf)
-
-    return apply
+    smallest = logits.topk(min(count, logits.shape[-1])).values[:, -1:]
+    return logits.masked_fill(logits < smallest, -torch.inf)
 
 
-def top_p(mass: float) -> Filter:
+@with_setting
+def top_p(logits: Tensor, _: Prefixes, mass: float) -> Tensor:
     """Keep the most likely tokens until their probabilities reach `mass` (Holtzman et al. 2020, section 3.1)."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        weights = odds(logits)
-        ordered, order = weights.sort(descending=True, stable=True)
-        reached = ordered.cumsum(-1) >= mass * weights.cumsum(-1)[:, -1:]
-        is_after = reached.roll(1, -1)  # the token that reaches the mass is kept
-        is_after[:, 0] = False
-        return logits.masked_fill(torch.zeros_like(is_after).scatter(-1, order, is_after), -torch.inf)
-
-    return apply
+    weights = odds(logits)
+    ordered, order = weights.sort(descending=True, stable=True)
+    reached = ordered.cumsum(-1) >= mass * weights.cumsum(-1)[:, -1:]
+    is_after = reached.roll(1, -1)  # the token that reaches the mass is kept
+    is_after[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(is_after).scatter(-1, order, is_after), -torch.inf)
 
 
-def min_p(share: float) -> Filter:
+@with_setting
+def min_p(logits: Tensor, _: Prefixes, share: float) -> Tensor:
     """Drop tokens less likely than `share` times the most likely (Nguyen et al. 2024)."""
-
-    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
-        floor = logits.amax(-1, keepdim=True) + math.log(share)
-        return logits.masked_fill(logits < floor, -torch.inf)
-
-    return apply
+    floor = logits.amax(-1, keepdim=True) + math.log(share)
+    return logits.masked_fill(logits < floor, -torch.inf)
 
 
 # --- the same for one row on a CPU -----------------------------------------------------------------------------------

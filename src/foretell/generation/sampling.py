@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
-from foretell.generation.constraint import Constraint, TokenBytes, constrained
+from foretell.generation.constraint import Constraint, TokenBytes
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds
 from foretell.model.decoder import check_logits
 from foretell.randomness import stream_key, uniform
@@ -57,7 +57,7 @@ class Sampler:
         """
         self.config, self.seed, self.vocab_size = config, config.seed, vocab_size
         self.constraint = make_constraint(config, token_bytes)
-        self.filters = make_filters(config, None if self.constraint is None else constrained(self.constraint))
+        self.filters = make_filters(config, None if self.constraint is None else self.constraint.exclude)
         self._excluding = [name for name in self.filters if name not in SHAPING]
         self._shaping = {name: float(getattr(config, name)) for name in self.filters if name in SHAPING}
         # `narrow` needs all shaping filters at the end; one without an entry in KEEP among them takes the plain path

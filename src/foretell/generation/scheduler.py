@@ -75,7 +75,8 @@ class Scheduler:
         step_seconds: float | None = None,
     ):
         max_rows = max_rows or MAX_ROWS.get(decoder.device.type, MAX_ROWS_ELSEWHERE)
-        usable = max_rows * blocks_for(decoder.config.context_length)
+        self.context_length = decoder.config.context_length
+        usable = max_rows * blocks_for(self.context_length)
         self.num_blocks = min(
             affordable_blocks(decoder, memory, num_schedulers), usable if num_blocks is None else num_blocks
         )
@@ -98,7 +99,7 @@ class Scheduler:
         if sequence.finish_reason is not None or sequence in self.waiting or sequence in self.running:
             raise UsageError("this sequence was added before; make a new one")
         check_ids(sequence, self.engine.decoder.config.vocab_size)
-        rules = check_length(sequence, self.engine.decoder.config.context_length)
+        rules = check_length(sequence, self.context_length)
         needed = self._blocks_needed(sequence)
         size = bytes_per_block(self.engine.decoder)
         if needed > self.num_blocks:
@@ -245,7 +246,7 @@ class Scheduler:
         sequence.table = None
 
     def _blocks_needed(self, sequence: Sequence) -> int:
-        return blocks_needed(sequence, self.engine.decoder.config.context_length)
+        return blocks_needed(sequence, self.context_length)
 
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
         """The content of the next block of a sequence that is being read, as far as others could share it."""
@@ -324,8 +325,7 @@ class Scheduler:
 
     def _room_to_guess(self, sequence: Sequence) -> int:
         """The largest number of tokens to guess: the token after them has to fit too."""
-        limit, longest = self.engine.decoder.config.context_length, rules_of(sequence).max_tokens
-        room = limit - sequence.num_visible
+        longest, room = rules_of(sequence).max_tokens, self.context_length - sequence.num_visible
         return room if longest is None else min(room, longest - len(sequence.generated) - 1)
 
     def _read(self, parts: list[Part]) -> list[Event]:
@@ -392,10 +392,9 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, token: int) -> None:
         """Add a token to a sequence, which may end there."""
-        limit = self.engine.decoder.config.context_length
         sequence.generated.append(token)
         try:
-            reason = reason_to_end(sequence, token, limit)
+            reason = reason_to_end(sequence, token, self.context_length)
         except Interrupted:
             raise
         except Exception as error:
@@ -403,7 +402,7 @@ class Scheduler:
             return
         if sequence.finish_reason is None:  # else `stop` has cancelled it
             sequence.finish_reason = reason
-        if sequence.finish_reason is None and sequence.num_visible > limit:
+        if sequence.finish_reason is None and sequence.num_visible > self.context_length:
             self._shift(sequence)
 
     def _end_if_read(self, sequence: Sequence) -> None:
@@ -414,7 +413,7 @@ class Scheduler:
     def _shift(self, sequence: Sequence) -> None:
         """Keep only the last half visible. Its positions change, so all of it is read again."""
         self._pause(sequence)
-        sequence.window_start = first_kept(sequence, self.engine.decoder.config.context_length)
+        sequence.window_start = first_kept(sequence, self.context_length)
 
 
 def blocks_needed(sequence: Sequence, context_length: int) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -78,7 +78,19 @@ class AnsweredRequest(Section):
     vocab_size: int | None
 
 
-class AnswerReceipt(Section):
+class SealedRecord(Section):
+    """A record whose last field, `sha256`, is the digest of the others, so that a damaged one is recognised."""
+
+    def sealed(self) -> Self:
+        """The record with this digest."""
+        return self.model_copy(update={"sha256": self.expected_sha256()})
+
+    def expected_sha256(self) -> str:
+        """The digest that the other fields have."""
+        return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+
+class AnswerReceipt(SealedRecord):
     """The receipt of an answer.
 
     tokens: all sampled ones, also the end token and those that a stop string removed. draws: the random number of each,
@@ -118,10 +130,6 @@ class AnswerReceipt(Section):
     def load_dtype(self) -> DtypeName:
         """The dtype to load the model in."""
         return "bfloat16" if self.model.dtype == "bfloat16" else "float32"
-
-    def expected_sha256(self) -> str:
-        """The digest that the other fields have."""
-        return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
 
 
 def json_digest(value: Any) -> str:
@@ -187,9 +195,4 @@ def make_receipt(identity: ModelIdentity, continuation: Continuation, device: to
         "logits": [digest.hex() for digest in sequence.digests],
         "root": merkle_root(sequence.digests).hex(),
     }
-    return with_digest(make_section(AnswerReceipt, {**values, "sha256": "0" * 64}))
-
-
-def with_digest(receipt: AnswerReceipt) -> AnswerReceipt:
-    """The receipt with the digest of its other fields."""
-    return receipt.model_copy(update={"sha256": receipt.expected_sha256()})
+    return make_section(AnswerReceipt, {**values, "sha256": "0" * 64}).sealed()

@@ -236,8 +236,8 @@ def evaluate(
     check_model(model)
     if task is None and "task_head" in model.parts:
         raise UsageError(
-            "this model has a head: give it texts with foretell.predict, measure it on labelled rows with the "
-            "command foretell evaluate MODEL FILE, or as a language model with task='text'"
+            "this model has a head: give it texts with foretell.predict, measure it on labelled rows with "
+            "foretell.evaluate_task, or as a language model with task='text'"
         )
     config = text_config(text_field, rows, prompt_field, answer_field, separator)
     chosen = choose_task(data, task, stride, config, limit)

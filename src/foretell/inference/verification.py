@@ -104,11 +104,8 @@ def verify(model: LanguageModel, receipt: AnswerReceipt, positions: int | None =
     if not obstacles:
         findings += replay.run()
     known = [token for token in receipt.tokens if model.tokenizer.has(token)]
-    numbers = (
-        len(replay.equal | replay.near | replay.other | replay.findings_at.keys()),
-        len(replay.equal),
-        len(replay.near),
-    )
+    checked = replay.equal | replay.near | replay.other | replay.findings_at.keys()
+    numbers = len(checked), len(replay.equal), len(replay.near)
     return Verification(receipt, model.decode(known), *numbers, differences, findings)
 
 

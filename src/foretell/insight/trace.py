@@ -136,11 +136,6 @@ class Trace(Shown):
             raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has every one, in order")
         return values[0]
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the recorded values."""
-        return self._values.budget.total
-
     def calls(self, name: str) -> list[Tensor]:
         """The values of all calls, in order, in the shapes that the module returned."""
         self._check_selected(name.removeprefix(GRADIENT))

@@ -63,9 +63,8 @@ SAME = 1e-12  # the same float64 sums in another order
 DIFFERENT = 1e-3
 MODELS = ("gpt1", "gpt2", "gpt2-xl", "gpt3-175b")
 SHOWN_STEPS = (0, 5, 10, 20, STEPS - 1)
-LISTINGS: dict[
-    str, tuple[Callable[..., Any], ...]
-] = {  # a listing of the document -> the functions whose code it shows
+# A listing of the document -> the functions whose code it shows
+LISTINGS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Basic single-query attention": (attention.single_query_attention,),
     "Masked self-attention": (attention.attention, attention.attention_weights, attention.masked_softmax),
     "DTransformer, next to the form of GPT-2": (transformer.d_transformer_gpt2, transformer.embed),

@@ -50,8 +50,7 @@ ENTRIES = (
 def find_lesson(name: str) -> LessonEntry:
     """The lesson with this name, or with this number in upper or lower case.
 
-    Raises:
-        UsageError: there is no such lesson; the message names the nearest.
+    Raises UsageError, which names the nearest, if there is none.
     """
     for entry in ENTRIES:
         if name and name.lower() in (entry.name, entry.alias.lower()):

@@ -125,8 +125,14 @@ class InductionLesson(TrainedLesson):
         known, targets = self.test_rows()
         ids, following_ids, asked = known[:, :-1], known[:, 1:], targets[:, 1:]
         names = [f"{core}.weights" for core in CORES]
+
+        def share_right(replace: Mapping[str, Replacement] | None = None) -> float:
+            """The share of letters that are predicted right, with some values replaced."""
+            with Trace(self.decoder, replace=replace):
+                return float((self.decoder(ids).argmax(-1) == following_ids)[asked].float().mean())
+
         with Trace(self.decoder, names) as trace:
-            right = self.right(ids, following_ids, asked)
+            right = share_right()
         first, second = (trace[name].transpose(0, 1)[:, asked] for name in names)  # (H, asked, T)
         T = torch.arange(CONTEXT)
         followed = (ids[:, :, None] == ids.roll(1, 1)[:, None]) & (T[:, None] >= T) & (T > 0)  # (rows, T, T)
@@ -142,16 +148,5 @@ class InductionLesson(TrainedLesson):
             "both heads of layer 1": {CORES[1]: without_heads(0, 1)},
             f"head {first_head} of layer 0": {CORES[0]: without_heads(first_head)},
         }
-        without = {name: self.right(ids, following_ids, asked, replace) for name, replace in parts.items()}
+        without = {name: share_right(replace) for name, replace in parts.items()}
         return InductionTest(right, previous, following, float(by_chance), without)
-
-    def right(
-        self,
-        ids: torch.Tensor,
-        following: torch.Tensor,
-        asked: torch.Tensor,
-        replace: Mapping[str, Replacement] | None = None,
-    ) -> float:
-        """The share of letters that are predicted right, with some values replaced."""
-        with Trace(self.decoder, replace=replace):
-            return float((self.decoder(ids).argmax(-1) == following)[asked].float().mean())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 
-from foretell.config import SamplingConfig, TrainingConfig, make_section
+from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.errors import LessonError
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
+from foretell.insight.explain.steps import plain
 from foretell.lessons.catalog import find_lesson
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, BatchSource, Progress, train
@@ -44,7 +44,7 @@ class FigureCheck:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values. Infinity and NaN become text, since JSON has neither."""
-        return {name: plain(value) for name, value in asdict(self).items()}
+        return plain(asdict(self))
 
     def difference(self) -> str:
         """Expected and computed value in one line; of arrays the entry with the largest difference."""
@@ -88,20 +88,6 @@ def distances(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
         return np.where(expected == got, 0.0, np.abs(expected.astype(float) - got.astype(float)))
 
 
-def plain(value: Any) -> Any:
-    """Numbers, text and lists of them, as JSON represents them."""
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(element) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-LessonStatus = Literal["passed", "failed", "skipped"]
-
-
 @dataclass(frozen=True)
 class LessonReport:
     """The checks of one lesson. `skipped` is the reason why some could not be made; the others were made."""
@@ -116,7 +102,7 @@ class LessonReport:
         return [check for check in self.checks if not check.passed]
 
     @property
-    def status(self) -> LessonStatus:
+    def status(self) -> Literal["passed", "failed", "skipped"]:
         """failed if any check failed; otherwise skipped if some could not be made."""
         if self.failures:
             return "failed"
@@ -177,8 +163,7 @@ def read_document(text: str, values: Mapping[str, Any]) -> DocumentSection:
     only if that value is true, or false. Backticks mark commands, and words that Markdown would change, such as
     `<EOS>`. They are not shown. A table with backticks in every row has a monospace font.
 
-    Raises:
-        LessonError: the text names an unknown value, or does not use all of them, or a name in it is not closed.
+    Raises LessonError if the text names an unknown value, or does not use all of them, or does not close a name.
     """
     if text.count("{{") != len(VALUE.findall(text)):
         raise LessonError("the lesson's text has '{{' without the name of one value and '}}' after it")
@@ -268,6 +253,23 @@ class RepeatedRows:
 
     def batch(self, step: int) -> Batch:
         return make_batch(np.array([self.rows[step % len(self.rows)]]))
+
+
+def bare_config(**settings: Any) -> ModelConfig:
+    """One layer and one head without norm, feed-forward layer and output projection; only the head has a bias."""
+    return make_section(
+        ModelConfig,
+        {
+            "num_layers": 1,
+            "num_heads": 1,
+            "norm": "none",
+            "feedforward": "none",
+            "attention_output": False,
+            "bias": {"attention": False, "head": True},
+            "tie_embeddings": False,
+            **settings,
+        },
+    )
 
 
 def adam(steps: int, learning_rate: float) -> TrainingConfig:

@@ -66,7 +66,7 @@ class MaskLesson(Lesson):
 
     def shown(self) -> dict[str, Any]:
         words = [VOCABULARY[token] for token in ROW[:-1]]
-        causal, window, documents = example_masks().values()
+        causal, window, documents = example_masks()
         return {
             "causal": causal,
             "window": window,
@@ -83,7 +83,7 @@ class MaskLesson(Lesson):
         }
 
     def checks(self) -> list[FigureCheck]:
-        causal, window, documents = example_masks().values()
+        causal, window, documents = example_masks()
         message = (self.peeking.error or "none").partition(",")[0]
         after_leak = list(WATCHED_MODULES[WATCHED_MODULES.index(LEAK) :])
         reads_itself = all(self.correct.changed["head"][FIRST_CHANGED:])
@@ -159,12 +159,8 @@ def training_error(decoder: Decoder) -> str | None:
     return None
 
 
-def example_masks() -> dict[str, np.ndarray]:
-    """Three masks made by the model's own `Mask`: 1 where the row's word sees the column's."""
-    documents = torch.tensor([[0, 0, 1, 1]])
-    masks = {
-        "causal": Mask(4, 4),
-        "with a window of 2": Mask(4, 4, window=2),
-        "with two documents": Mask(4, 4, query_document_ids=documents, key_document_ids=documents),
-    }
-    return {name: mask.allowed[0, 0].numpy().astype(int) for name, mask in masks.items()}
+def example_masks() -> list[np.ndarray]:
+    """Three masks of a model: causal, with a window of 2, with two documents; 1 where a row's word sees a column's."""
+    ids = torch.tensor([[0, 0, 1, 1]])
+    masks = (Mask(4, 4), Mask(4, 4, window=2), Mask(4, 4, query_document_ids=ids, key_document_ids=ids))
+    return [mask.allowed[0, 0].numpy().astype(int) for mask in masks]

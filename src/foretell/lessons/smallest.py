@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig, make_section
+from foretell.config import ModelConfig
 from foretell.data.batch import PADDING, make_batch, make_document_batch, pad
 from foretell.inference.query import embed as embed_text
 from foretell.inference.query import score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
-from foretell.lessons.lesson import FigureCheck, Lesson, above, near, printed, same
+from foretell.lessons.lesson import FigureCheck, Lesson, above, bare_config, near, printed, same
 from foretell.model.decoder import Decoder
 from foretell.text import vocabulary_tokenizer
 from foretell.textbook.attention import (
@@ -326,22 +326,8 @@ def draw_groups(*groups: Mapping[str, Callable[[], nn.Module]]) -> WeightsByPath
 
 def smallest_config(context_length: int = CONTEXT) -> ModelConfig:
     """One layer and one head without norm, feed-forward layer, output projection or residual."""
-    return make_section(
-        ModelConfig,
-        {
-            "num_layers": 1,
-            "num_heads": 1,
-            "width": WIDTH,
-            "context_length": context_length,
-            "vocab_size": len(VOCABULARY),
-            "norm": "none",
-            "feedforward": "none",
-            "attention_output": False,
-            "attention_residual": False,
-            "bias": {"attention": False, "head": True},
-            "tie_embeddings": False,
-        },
-    )
+    sizes = {"width": WIDTH, "context_length": context_length, "vocab_size": len(VOCABULARY)}
+    return bare_config(**sizes, attention_residual=False)
 
 
 def completed_config() -> ModelConfig:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config import ModelConfig, TrainingConfig
 from foretell.errors import ContextLengthError
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
@@ -24,6 +24,7 @@ from foretell.lessons.lesson import (
     RepeatedRows,
     above,
     adam,
+    bare_config,
     below,
     generate_greedily,
     near,
@@ -232,23 +233,8 @@ def reply_cells(prompt: str, answer: Sequence) -> tuple[str, str, str]:
 
 def toy_config() -> ModelConfig:
     """Sinusoidal positions and a residual; no norm, no feed-forward layer, no bias except the head's."""
-    return make_section(
-        ModelConfig,
-        {
-            "num_layers": 1,
-            "num_heads": 1,
-            "width": WIDTH,
-            "context_length": CONTEXT,
-            "vocab_size": len(VOCABULARY),
-            "position": "sinusoidal",
-            "norm": "none",
-            "feedforward": "none",
-            "attention_output": False,
-            "bias": {"attention": False, "head": True},
-            "tie_embeddings": False,
-            "init": "torch",
-        },
-    )
+    sizes = {"width": WIDTH, "context_length": CONTEXT, "vocab_size": len(VOCABULARY)}
+    return bare_config(**sizes, position="sinusoidal", init="torch")
 
 
 def toy_training() -> TrainingConfig:
@@ -298,15 +284,8 @@ def record_steps(optimizer: Optimizer, decoder: Decoder) -> list[AdamStep]:
 def adam_step(recorded: dict[str, float], mean: float, square: float, step: int, after: float) -> AdamStep:
     """The optimizer's own moments, with the correction for their start at 0 (Kingma and Ba 2015, algorithm 1)."""
     config = toy_training()
-    return AdamStep(
-        recorded["gradient"],
-        mean,
-        square,
-        mean / (1 - config.beta1**step),
-        square / (1 - config.beta2**step),
-        recorded["before"],
-        after,
-    )
+    corrected, corrected_square = mean / (1 - config.beta1**step), square / (1 - config.beta2**step)
+    return AdamStep(recorded["gradient"], mean, square, corrected, corrected_square, recorded["before"], after)
 
 
 def adam_by_hand(gradients: list[float], start: float) -> list[AdamStep]:
@@ -381,9 +360,8 @@ def probabilities_without_mask(decoder: Decoder) -> list[float]:
 def ask(decoder: Decoder, text: str) -> tuple[str, Sequence]:
     """The prompt as the toy reads it, and its answer to it: lower case, without punctuation, <EOS> at the end.
 
-    Raises:
-        TokenizerError: a word that is not among the toy's seven.
-        ContextLengthError: a prompt that fills the context.
+    Raises TokenizerError for a word that is not among the toy's seven, ContextLengthError for a prompt that fills the
+    context.
     """
     words = re.findall(r"\w+", text.replace(END, "").lower())
     prompt = " ".join([*words, END])

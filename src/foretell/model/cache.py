@@ -89,14 +89,24 @@ class KeptKVView(FreshKVView):
 
 
 class FullKVView(FreshKVView):
-    """A pass of an encoder over whole rows: every token sees all tokens of its row, and no padding.
+    """A pass of an encoder over whole rows: every token sees all tokens of its document, and no padding.
 
-    The first lengths[b] tokens of row b are real, the others are padding; None: all are real.
+    The first lengths[b] tokens of row b are real, the others are padding; None: all are real. positions and
+    document_ids as in `FreshKVView`.
     """
 
-    def __init__(self, ids: Tensor, lengths: list[int] | None = None):
-        super().__init__(ids)
-        self._windowed[None] = full_mask(self.positions, ids.shape[1], lengths)
+    def __init__(
+        self,
+        ids: Tensor,
+        lengths: list[int] | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ):
+        super().__init__(ids, positions)
+        if document_ids is None:
+            self._windowed[None] = full_mask(self.positions, ids.shape[1], lengths)
+        else:
+            self._windowed[None] = document_mask(document_ids, document_ids)
 
 
 class RowsKVView(KVView):
@@ -187,20 +197,29 @@ class MemoryKVView(KVView):
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
     memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Lengths as in
-    `FullKVView`. rotation: of the keys, where positions rotate them, (1, 1, S, E) each. Vaswani et al. 2017, section
+    `FullKVView`. rotation: of the keys, where positions rotate them, (B or 1, 1, S, E)
+    each. Vaswani et al. 2017, section
     3.2.3.
     """
 
     rotation: tuple[Tensor, Tensor] | None = None
 
-    def __init__(self, memory: Tensor, lengths: list[int] | None = None):
+    def __init__(self, memory: Tensor, lengths: list[int] | None = None, positions: Tensor | None = None):
         super().__init__()
         B, S, _ = memory.shape
         self.memory, self.lengths = memory, lengths
-        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory, not of the queries
+        # The positions of the memory, not of the queries
+        self.positions = torch.arange(S, device=memory.device)[None] if positions is None else positions
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)
         self.origins = list(range(B))  # the row of the first memory that each row is a copy of
+
+    def keep_to_documents(self, queries: Tensor, keys: Tensor) -> None:
+        """Let queries with these document ids (B, T) see the keys (B, S) of their document alone.
+
+        Queries of padding see the first document: without any key their output would be NaN, which no mask hides.
+        """
+        self._mask = document_mask(queries.clamp(min=0), keys)
 
     def of_rows(self, origins: list[int]) -> MemoryKVView:
         """The memory of these rows of the first memory, all of which are here."""
@@ -230,6 +249,19 @@ class MemoryKVView(KVView):
     def mask(self, window: int | None) -> Mask:
         """Every query sees the whole memory but its padding; (B or 1, 1, 1, S)."""
         return self._mask
+
+
+def document_mask(queries: Tensor, keys: Tensor) -> Mask:
+    """The mask of queries with document ids (B, T) that see all keys (B, S) of their document."""
+    return Mask(
+        queries.shape[1],
+        keys.shape[1],
+        causal=False,
+        query_positions=torch.zeros_like(queries),  # any: without causality and window
+        key_positions=torch.zeros_like(keys),
+        query_document_ids=queries,
+        key_document_ids=keys,
+    )
 
 
 def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) -> Mask:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +18,21 @@ HALF_RANGE = 1 << 15
 
 
 @dataclass
-class DropoutRNG:
-    """The counters that the masks of a forward pass depend on, shared by all dropout modules of a model."""
+class DropoutRNG(threading.local):
+    """The counters that the masks of a forward pass depend on, shared by all dropout modules of a model.
+
+    Each thread has its counters, so that several may run passes of one model at a time.
+    """
 
     seed: int = 0
     step: int = 0
     first_row: int = 0  # the micro-batch holds global rows first_row, first_row + row_stride, ...
     row_stride: int = 1
     sequences: int = 1  # per row, each with its own masks: sequence k of row r counts as row r * sequences + k
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How a copy is made, which `threading.local` does not say."""
+        return DropoutRNG, tuple(vars(self).values())
 
     def global_rows(self, count: int) -> list[int]:
         """The global row of each of `count` sequences of the pass."""

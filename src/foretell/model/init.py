@@ -65,17 +65,14 @@ def initialize_like_gpt2(decoder: Decoder) -> None:
     """
     for path, module in decoder.named_modules():
         if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=WEIGHT_STD / residual_depth(path, decoder.config))
+            writes_to_stream = path.endswith(("attention.output", "feedforward.down"))
+            depth = math.sqrt(2 * decoder.config.num_layers) if writes_to_stream else 1.0
+            nn.init.normal_(module.weight, std=WEIGHT_STD / depth)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=POSITION_STD if path == "embed.position" else WEIGHT_STD)
     for path, parameter in decoder.named_parameters():
         if path.endswith(".bias"):
             nn.init.zeros_(parameter)
-
-
-def residual_depth(path: str, config: ModelConfig) -> float:
-    """sqrt(2L) for the layers that write into the residual stream, 1 for all others."""
-    return math.sqrt(2 * config.num_layers) if path.endswith(("attention.output", "feedforward.down")) else 1.0
 
 
 INITIALIZERS: dict[str, Callable[[Decoder], None]] = {

@@ -72,10 +72,8 @@ def fit_int4(grouped: Tensor) -> tuple[Tensor, Tensor]:
         error = (rounded - grouped).square().sum(-1)
         is_better = error < least
         least = torch.where(is_better, error, least)
-        best_scales, best_minima = (
-            torch.where(is_better, scales, best_scales),
-            torch.where(is_better, minima, best_minima),
-        )
+        best_scales = torch.where(is_better, scales, best_scales)
+        best_minima = torch.where(is_better, minima, best_minima)
     return best_scales, best_minima
 
 

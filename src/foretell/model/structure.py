@@ -36,6 +36,10 @@ IDS, POSITIONS = "ids", "positions"  # inputs of a pass; not values of a module
 MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # inputs of an encoder's pass
 
 
+Names = tuple[str, ...]  # of values
+Dims = tuple[str, ...]  # size letters or sizes
+
+
 class Source(Enum):
     """The origin of a value."""
 
@@ -211,7 +215,7 @@ def letter_sizes(config: ModelConfig) -> dict[str, int]:
 def model_structure(decoder: Decoder) -> Structure:
     """The structure of a decoder as it is now, replaced modules included."""
     collector = Collector(decoder)
-    collector.visit("", decoder, describe(decoder).inputs, Declared("B T V"))
+    collector.visit("", describe(decoder).inputs, Declared("B T V"))
     by_module: dict[str, list[Value]] = {}
     for value in collector.values.values():
         by_module.setdefault(value.module, []).append(value)
@@ -231,23 +235,19 @@ class Collector:
         self.decoder = decoder
         self.modules = dict(decoder.named_modules())
         self.values: dict[str, Value] = {}
-        self.streams: dict[str, tuple[str, ...]] = {}  # by the path of the list of blocks
-        self._measured: dict[str, tuple[str, ...]] | None = None
+        self.streams: dict[str, Names] = {}  # by the path of the list of blocks
+        self._measured: dict[str, Dims] | None = None
 
     def visit(
-        self,
-        path: str,
-        module: nn.Module,
-        reads: tuple[str, ...],
-        declared: Declared | None,
-        declared_inputs: Mapping[str, Declared] | None = None,
+        self, path: str, reads: Names, declared: Declared | None, declared_inputs: Mapping[str, Declared] | None = None
     ) -> None:
         """Enter the value of the module at `path`, which reads these values, and all values inside it.
 
         declared, declared_inputs: the surrounding module's declarations of its output and its inputs.
         """
+        module = self.decoder.get_submodule(path)
         description = describe(module)
-        dims: tuple[str, ...] = ()
+        dims: Dims = ()
         if description.is_container or description.parts:
             self._enter_parts(path, description)
         else:
@@ -258,12 +258,7 @@ class Collector:
         self._visit_children(path, module, description, reads)
 
     def _output(
-        self,
-        path: str,
-        description: Description,
-        reads: tuple[str, ...],
-        declared: Declared | None,
-        dims: tuple[str, ...],
+        self, path: str, description: Description, reads: Names, declared: Declared | None, dims: Dims
     ) -> Value:
         if description.returns:
             return Value(path, path, Source.OUTPUT, dims, (join(path, description.returns),))
@@ -273,7 +268,7 @@ class Collector:
         reads = tuple(join(path, name) for name in description.reads) or reads
         return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA)
 
-    def _visit_children(self, path: str, module: nn.Module, description: Description, reads: tuple[str, ...]) -> None:
+    def _visit_children(self, path: str, module: nn.Module, description: Description, reads: Names) -> None:
         """Enter the values of all children, in the order of the module tree; undeclared ones read unknown values."""
         inputs: dict[str, dict[str, Declared]] = {}
         for name, declared in description.values.items():
@@ -288,21 +283,21 @@ class Collector:
             declared = description.values.get(name)
             sources = declared.reads if declared else ()
             resolved = tuple(self._resolve(path, source, description, reads) for source in sources)
-            self.visit(own, child, resolved if all(resolved) else (), declared, inputs.get(name))
+            self.visit(own, resolved if all(resolved) else (), declared, inputs.get(name))
 
-    def _visit_chain(self, path: str, children: nn.Module, reads: tuple[str, ...]) -> None:
+    def _visit_chain(self, path: str, children: nn.Module, reads: Names) -> None:
         """Enter a list of modules that each read the one before."""
         self._enter_parts(path, describe(children))
         previous = reads[0] if reads else ""
         stream = [previous]
-        for name, child in children.named_children():
+        for name, _ in children.named_children():
             own = join(path, name)
-            self.visit(own, child, (previous, *reads[1:]) if previous else (), Declared("B T D"))
+            self.visit(own, (previous, *reads[1:]) if previous else (), Declared("B T D"))
             previous = own
             stream.append(own)
         self.streams[path] = tuple(stream)
 
-    def _resolve(self, path: str, source: str, description: Description, reads: tuple[str, ...]) -> str:
+    def _resolve(self, path: str, source: str, description: Description, reads: Names) -> str:
         """The full name of `source` in a declaration; empty if it is not declared."""
         if source in description.inputs:
             index = description.inputs.index(source)
@@ -324,7 +319,7 @@ class Collector:
             self._enter(Value(join(path, name), path, Source.PART, letters, (POSITIONS,), description.formula, index))
 
     def _enter_inputs(
-        self, path: str, description: Description, declared: Mapping[str, Declared], dims: tuple[str, ...]
+        self, path: str, description: Description, declared: Mapping[str, Declared], dims: Dims
     ) -> dict[str, Value]:
         """The inputs of a module. The module around it may declare some of them as values."""
         inputs = {}
@@ -340,12 +335,7 @@ class Collector:
         return inputs
 
     def _enter_derived(
-        self,
-        path: str,
-        module: nn.Module,
-        description: Description,
-        inputs: Mapping[str, Value],
-        dims: tuple[str, ...],
+        self, path: str, module: nn.Module, description: Description, inputs: Mapping[str, Value], dims: Dims
     ) -> None:
         children = {name for name, _ in module.named_children()} if description.derived else set()
         for name, derivation in description.derived.items():
@@ -358,7 +348,7 @@ class Collector:
             formula = derivation.formula if reads else UNKNOWN_FORMULA
             self._enter(Value(own, path, Source.DERIVED, letters, reads, formula, 0, derivation, operands))
 
-    def _dims(self, path: str, declared: Declared | None) -> tuple[str, ...]:
+    def _dims(self, path: str, declared: Declared | None) -> Dims:
         if declared is not None:
             return tuple(declared.dims.split())
         if self._measured is None:

@@ -186,7 +186,6 @@ class BlockPostNorm(Block):
         return x
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """The inputs of each value of a sublayer."""
         return {name: (stream,), f"{name}_residual": (stream, name), f"{name}_norm": (f"{name}_residual",)}
 
 
@@ -201,7 +200,6 @@ class ParallelBlock(Block):
         return stream
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """The inputs of each value of a sublayer."""
         return {f"{name}_norm": (OWN_INPUT,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
 
 
@@ -215,7 +213,6 @@ class ParallelBlockSharedNorm(Block):
         return stream
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """The inputs of each value of a sublayer."""
         norm = {"attention_norm": (OWN_INPUT,)} if name == "attention" else {}
         return {**norm, name: ("attention_norm",), f"{name}_residual": (stream, name)}
 

@@ -24,6 +24,7 @@ from foretell.pretraining.task import TextTask
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.runs.run import REPORT
 from foretell.runs.summary import RunReport
+from foretell.session.failures import explain_stop
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -45,7 +46,8 @@ class DomainTraining(TextTraining):
 
     def opened(self, session: Session[TextTask]) -> None:
         if session.progress.step == 0:
-            figures = evaluate_domains(session.task, session.task.objective, session.dtype)
+            with explain_stop("before the first step", session.run):
+                figures = evaluate_domains(session.task, session.task.objective, session.dtype)
             session.world.decide(lambda: write_json(session.run.directory / REPORT, {"before": figures}))
 
     def closed(self, session: Session[TextTask]) -> None:

@@ -17,20 +17,9 @@ from foretell.language_model import load_model
 from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
+from foretell.pretraining import resolve
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import (
-    Facts,
-    RowFacts,
-    check_row_fits,
-    check_size_fits,
-    describe_rows_read,
-    in_times,
-    mean_row,
-    resolve_config,
-    shape_of,
-    steps_for_text,
-    window_length,
-)
+from foretell.pretraining.resolve import Facts, RowFacts
 from foretell.pretraining.task import ContinuedTextTask, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
@@ -57,7 +46,7 @@ class TextTraining(Training[TextRequest, TextTask]):
 
     def check_early(self, machine: Machine) -> None:
         if self.request.size is not None:
-            check_size_fits(self.request, self.request.size, machine.memory)
+            resolve.check_size_fits(self.request, self.request.size, machine.memory)
 
     def read(self, run: Run, reporter: Reporter) -> TokenizedText:
         """The tokens of the request: an existing store, or one made now inside the run."""
@@ -101,31 +90,31 @@ class TextTraining(Training[TextRequest, TextTask]):
 
     def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
         request, facts, reasons = self.request, self.facts(data), list[str]()
-        smallest = shape_of(request, facts, request.size or "toy")
+        smallest = resolve.shape_of(request, facts, request.size or "toy")
         if facts.rows is None:
-            check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
+            check_enough_tokens(facts.train_tokens, resolve.window_length(request, facts, smallest), facts.as_bytes)
         else:
-            check_row_fits(facts.rows, smallest.context_length)
+            resolve.check_row_fits(facts.rows, smallest.context_length)
         size = request.size if request.start is None else request.start.name
         if size is None:
-            configs = {name: resolve_config(request, facts, name) for name in SIZES}
+            configs = {name: resolve.resolve_config(request, facts, name) for name in SIZES}
             if facts.rows is None:  # a size that has no row for its context is too large anyway
                 configs = {name: each for name, each in configs.items() if each.window_length < facts.train_tokens}
             size, reason = self.timed_size(configs, data, machine, facts.train_tokens)
             reasons.append(reason)
         steps = request.steps
         if steps is None:
-            probed = resolve_config(request, facts, size)
+            probed = resolve.resolve_config(request, facts, size)
             tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)
             left = self.minutes_left()
-            steps, reason = steps_for_text(facts.train_tokens, tokens, request.minutes, left, tokens / seconds)
+            steps, reason = resolve.steps_for_text(facts.train_tokens, tokens, request.minutes, left, tokens / seconds)
             reasons.append(reason)
-        config = resolve_config(request, facts, size, steps)
+        config = resolve.resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
-        return ChosenConfig(config, size, [*reasons, *describe_rows_read(request, facts, config)])
+        return ChosenConfig(config, size, [*reasons, *resolve.describe_rows_read(request, facts, config)])
 
     def cost(self, config: Config, data: TokenizedText) -> SizeCost:
-        row = mean_row(self.request, self.facts(data), config.model)
+        row = resolve.mean_row(self.request, self.facts(data), config.model)
         shape = config.model.replaced(context_length=min(row, config.model.context_length))
         return super().cost(config.model_copy(update={"model": shape}), data)
 
@@ -193,4 +182,4 @@ def describe_dropout(config: Config, text: TokenizedText) -> str:
     train, rows = text.store.splits["train"], training.steps * training.batch_size
     epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
-    return f"{shown}, for a text that is read {in_times(epochs)}"
+    return f"{shown}, for a text that is read {resolve.in_times(epochs)}"

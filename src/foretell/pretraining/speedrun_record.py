@@ -13,7 +13,7 @@ from pydantic import Field
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.errors import DataError
-from foretell.inference.answer_receipt import MachineRecord, Sha256, json_digest, this_machine
+from foretell.inference.answer_receipt import MachineRecord, SealedRecord, Sha256, this_machine
 from foretell.training.loop import Mark
 from foretell.typesetting.document import DocumentSection, Table
 
@@ -61,7 +61,7 @@ class Settings(Section):
     threads: Annotated[int, Field(gt=0, le=1024)]
 
 
-class SpeedrunRecord(Section):
+class SpeedrunRecord(SealedRecord):
     """A speedrun. sha256: of all other fields, so that a record that was changed is recognised."""
 
     format: Literal["foretell.speedrun/1"] = FORMAT
@@ -73,8 +73,7 @@ class SpeedrunRecord(Section):
     @classmethod
     def of(cls, settings: Settings, runs: Sequence[SeedRun]) -> SpeedrunRecord:
         values = {"format": FORMAT, "settings": settings, "machine": this_machine(CPU), "runs": runs}
-        record = make_section(cls, {**values, "sha256": "0" * 64})
-        return record.model_copy(update={"sha256": record.expected_sha256()})
+        return make_section(cls, {**values, "sha256": "0" * 64}).sealed()
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SpeedrunRecord:
@@ -83,10 +82,6 @@ class SpeedrunRecord(Section):
         if record.sha256 != record.expected_sha256():
             raise DataError("the record was changed after it was written: its sha256 differs")
         return record
-
-    def expected_sha256(self) -> str:
-        """The digest that the other fields have."""
-        return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
 
     def document(self, bits_per_byte: Callable[[float], float]) -> DocumentSection:
         """A line per seed. bits_per_byte: of a loss in nats per character."""

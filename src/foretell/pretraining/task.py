@@ -14,15 +14,8 @@ from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import (
-    WITHOUT_BITS,
-    Evaluation,
-    bits_per_byte,
-    describe_first_loss,
-    evaluate,
-    first_loss,
-    has_bits_per_byte,
-)
+from foretell.evaluation import perplexity
+from foretell.evaluation.perplexity import Evaluation
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -76,7 +69,7 @@ class TextTask(Task):
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
         """The loss on the held-out text, or on about `max_tokens` of it; of another model where one is given."""
-        return evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
+        return perplexity.evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
 
     def evaluate_old_domain(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
@@ -86,20 +79,20 @@ class TextTask(Task):
         masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
         rows = max(1, TOKENS_AT_ONCE // length)
         batches = iter_evaluation_batches(store.split(OLD_DOMAIN), length, rows, max_tokens, masked)
-        return evaluate(objective or self.objective, batches, dtype)
+        return perplexity.evaluate(objective or self.objective, batches, dtype)
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats per token of the held-out text as bits per byte."""
         held_out = self.text.store.split("validation")
-        return bits_per_byte(loss, len(held_out), held_out.bytes)
+        return perplexity.bits_per_byte(loss, len(held_out), held_out.bytes)
 
     def describe_loss(self, loss: float) -> str:
         """A loss on the held-out text, in nats per token, for people."""
         if self.config.data.rows:
             return f"{loss:.3f} per token of {'the answers' if self.config.data.loss_on == 'answer' else 'the rows'}"
-        has_bits = has_bits_per_byte(self.text.tokenizer)
-        shown = f"{self.bits_per_byte(loss):.3f} bits per byte" if has_bits else f"bits per byte are {WITHOUT_BITS}"
-        return f"{loss:.3f}, {shown}"
+        if not perplexity.has_bits_per_byte(self.text.tokenizer):
+            return f"{loss:.3f}, bits per byte are {perplexity.WITHOUT_BITS}"
+        return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
 
     def samples(self) -> list[Sample]:
         return [self.prompts.continue_one(self.decoder, prompt) for prompt in self.prompts.prompts]
@@ -119,8 +112,8 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The loss of the untrained model, which should find all tokens equally likely."""
-        vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
-        line = describe_first_loss(loss, vocab_size)
+        vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
+        line = perplexity.describe_first_loss(loss, vocab_size)
         if abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
         return [line]
@@ -130,7 +123,7 @@ class ContinuedTextTask(TextTask):
     """A model that was trained before: its loss on the new text is logged, not judged."""
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        return [f"before      loss {first_loss(self.objective, batch, dtype):.2f} on the new text"]
+        return [f"before      loss {perplexity.first_loss(self.objective, batch, dtype):.2f} on the new text"]
 
 
 class Prompts:

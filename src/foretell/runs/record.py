@@ -196,7 +196,12 @@ class MetricsDigest:
 
     def add(self, metrics: dict[str, Any]) -> None:
         """The next line."""
+        self._before = self._hash.copy()
         self._hash.update(metrics_line({key: metrics[key] for key in metrics if key not in MEASURED}).encode())
+
+    def remove_last(self) -> None:
+        """Forget the line that was added last."""
+        self._hash = self._before
 
     @property
     def value(self) -> str:

@@ -237,13 +237,19 @@ def settings_of(run: Run) -> dict[str, Any]:
     common, config = {key: record[key] for key in ("data", "device", "dtype")}, record["config"]
     if is_text_run(config):
         return common | flattened(make_section(Config, config, str(run.directory / RUN)))
-    others = {
-        f"{name}.{key}": value
-        for name, section in config.items()
-        for key, value in (section or {}).items()  # None: lora, where it is not used
-        if name != "training"
-    }
+    others = values_by_path({name: section for name, section in config.items() if name != "training"})
     return common | others | flattened(training_of(record, run), "training.")
+
+
+def values_by_path(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `a.b` -> 1; a section that is not used, as lora may be, has no values."""
+    paths: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            paths |= values_by_path(value, f"{prefix}{key}.")
+        elif prefix or value is not None:
+            paths[prefix + key] = value
+    return paths
 
 
 def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
@@ -279,7 +285,8 @@ class RunTable(Shown):
         marks = [f"{mark} " for mark in self.marks[: len(cells)]] or [""] * len(cells)
         names = map("".join, zip(marks, self.labels, strict=True))
         lines = [("run", *HEADER), *((name, *line) for name, line in zip(names, cells, strict=True))]
-        columns = list(zip(*lines, strict=True))
+        columns = zip(*lines, strict=True)
+        columns = [column for column in columns if column[0] not in LEFT_OUT or set(column[1:]) != {"-"}]
         for left_out in LEFT_OUT:  # the names stay whole, since they address the runs
             if sum(max(map(cell_len, column)) + GAP for column in columns) > WIDTH + GAP:
                 columns = [column for column in columns if column[0] != left_out]
@@ -320,7 +327,7 @@ def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
     """The cells of a run after its name; a dash for what is not known."""
     changed, now = time.localtime(summary.changed), time.localtime()
     return (
-        shorten(summary.size, 6, from_end=True),
+        shorten(summary.size, 8, from_end=True),
         "-" if summary.parameters is None else short_number(summary.parameters),
         f"{summary.step}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
         short_number(summary.tokens),

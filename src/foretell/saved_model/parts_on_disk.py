@@ -59,9 +59,8 @@ def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
         if isinstance(part, DecoderPart):
             check_described(part.decoder, parts)
     keyed: dict[str, Tensor] = {}
-    inside = {
-        key for part in parts.values() if part.is_inside_decoder and part.kind != DECODER for key in part.weights()
-    }
+    others = [part for part in parts.values() if part.is_inside_decoder and part.kind != DECODER]
+    inside = {key for part in others for key in part.weights()}
     for name, part in parts.items():
         for path, weight in part.weights().items():
             if part.kind == DECODER and path in inside:
@@ -138,14 +137,8 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    known = {
-        WEIGHTS,
-        CONFIG,
-        CHAT_TEMPLATE,
-        MANIFEST,
-        EXAMPLES,
-        *(name for part in KINDS.values() for name in part.file_names),
-    }
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, EXAMPLES}
+    known |= {name for part in KINDS.values() for name in part.file_names}
     if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):

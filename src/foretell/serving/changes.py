@@ -18,6 +18,8 @@ from foretell.serving.requests import ChangeRequest
 
 MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
 MOST_OPERATIONS = 256  # of a pass
+# Beyond it, squares in later layers may be infinite, and a norm divides by them: all logits are 0, a finite number
+LARGEST = 1e10
 Operation = Callable[[Tensor], Tensor]
 
 
@@ -124,10 +126,10 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
 
 
 def in_turn(operations: list[Operation], value: Tensor) -> Tensor:
-    """A value after all its operations."""
+    """A value after all its operations; numbers beyond LARGEST are NaN, so that the answer is refused."""
     for operation in operations:
         value = operation(value)
-    return value
+    return value.masked_fill(value.isfinite() & (value.abs() > LARGEST), torch.nan)
 
 
 def on_axis(shape: torch.Size, axis: int, wanted: list[int], start: int | None, what: str) -> Tensor:

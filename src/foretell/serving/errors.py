@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -41,7 +42,7 @@ def refused(field: str, message: str) -> ApiError:
 
 
 def not_finite() -> ApiError:
-    return refused("change", "the changed model's numbers are infinite or NaN; use smaller numbers")
+    return refused("change", "the changed model's numbers are NaN, infinite or beyond 1e10; use smaller numbers")
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -75,8 +76,6 @@ def errors_of(field: str | None) -> Iterator[None]:
 
 def describe(error: Exception) -> str:
     """The type of an exception and where it was raised; its message may quote a prompt."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "" if trace is None else f" in {trace.tb_frame.f_globals.get('__name__')}, line {trace.tb_lineno}"
+    frames = list(walk_tb(error.__traceback__))
+    where = "".join(f" in {frame.f_globals.get('__name__')}, line {line}" for frame, line in frames[-1:])
     return f"{type(error).__name__}{where}"

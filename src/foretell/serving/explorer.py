@@ -22,7 +22,7 @@ from foretell.insight.page.write_page import make_page, values_of_file
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
 from foretell.serving.changes import Changes
 from foretell.serving.connection import Stream
-from foretell.serving.errors import ApiError, errors_of, refused
+from foretell.serving.errors import ApiError, errors_of, not_finite, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
@@ -77,7 +77,7 @@ class KeptPasses:
             return
         self._recorded.pop(client, None)
         self._recorded[client] = (asked, traced)
-        while sum(each.trace.nbytes for _, each in self._recorded.values()) > served.look_bytes:
+        while sum(each.trace.held_bytes for _, each in self._recorded.values()) > served.look_bytes:
             del self._recorded[next(iter(self._recorded))]
 
     @torch.inference_mode()
@@ -164,7 +164,10 @@ class Explorer(PassEndpoint[ExplorerRequest]):
         while waiting:
             computed = await self.server.engine.call(compute_some, traced, waiting)
             for family, index, content in computed:
-                section = await self.server.in_worker(family.pack_live, index, content)
+                try:
+                    section = await self.server.in_worker(family.pack_live, index, content)
+                except OutputError as error:
+                    raise not_finite() if request.change else error from None
                 yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:

@@ -66,9 +66,8 @@ def make_recorder(
     names = list(dict.fromkeys([*asked, *(structure.stream if look.lens else ())]))
     if changes.names.union(names) <= set(structure.stream):
         return StreamRecorder(served, sequence, budget_bytes, names, changes)
-    if changes.key and not names:
-        return SharedChange(served, sequence, changes)
-    return PassRecorder(served, sequence, budget_bytes, names, changes)
+    kind = SharedChange if changes.key and not names else PassRecorder
+    return kind(served, sequence, budget_bytes, names, changes)
 
 
 class Watch:

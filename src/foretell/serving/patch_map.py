@@ -51,7 +51,7 @@ class PatchRow:
 
     def __init__(self, served: ExploredModel, request: PatchRequest):
         self.served, self.request, self.ids = served, request, pass_ids(served, request)
-        self.token, self.effects, self.before = request.token, list[dict[str, Any]](), (0.0, 0.0)
+        self.token, self.effects, self.before = request.token, list[dict[str, Any]](), dict[str, float]()
         self.keys: KeptKeys = {}  # of the unpatched pass
         with errors_of("second"):
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
@@ -88,13 +88,10 @@ class PatchRow:
         if self.token is None:
             self.token = int(logprobs[0].argmax())
         pairs = zip(logits[:, self.token].tolist(), logprobs[:, self.token].tolist(), strict=True)
-        self.before, *after = pairs
-        for position, (logit, logprob) in zip(positions, after, strict=True):
-            differences = {
-                "logit_difference": logit - self.before[0],
-                "logprob_difference": logprob - self.before[1],
-            }
-            self.effects.append({"position": position, **as_effect(logit, logprob), **differences})
+        self.before, *after = ({"logit": logit, "logprob": logprob} for logit, logprob in pairs)
+        for position, effect in zip(positions, after, strict=True):
+            differences = {f"{name}_difference": value - self.before[name] for name, value in effect.items()}
+            self.effects.append({"position": position, **effect, **differences})
 
     @torch.inference_mode()
     def _pass(self, first: int, positions: list[int]) -> tuple[torch.Tensor, KeptKeys]:
@@ -122,9 +119,5 @@ class PatchRow:
     def to_json(self) -> dict[str, Any]:
         assert self.token is not None, "at least one position is read"
         token = {"id": self.token, "text": self.served.model.tokenizer.text_of(self.token)}
-        unpatched = as_effect(*self.before)
-        return {"layer": self.request.layer, "name": self.name, "token": token, **unpatched, "positions": self.effects}
-
-
-def as_effect(logit: float, logprob: float) -> dict[str, float]:
-    return {"logit": logit, "logprob": logprob}
+        row = {"layer": self.request.layer, "name": self.name, "token": token}
+        return {**row, **self.before, "positions": self.effects}

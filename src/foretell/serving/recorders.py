@@ -25,10 +25,11 @@ Calls = list[tuple[int, Tensor]]  # the position of the first token of a pass, a
 
 
 class Recorder(ABC):
-    """Records values of one sequence. `begin` and `end` run in the thread of the models, between steps."""
+    """Records the values `names` of one sequence. `begin` and `end` run in the thread of the models, between steps."""
 
-    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int):
+    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
         self.served, self.sequence, self.budget_bytes = served, sequence, budget_bytes
+        self.names, self.changes = names, changes
         self.decoder: Decoder = served.model.decoder
         self.structure = served.structure
         self._open = ExitStack()
@@ -62,8 +63,8 @@ class StreamRecorder(Recorder):
     """
 
     def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
-        super().__init__(served, sequence, budget_bytes)
-        self.changes, self.bytes = changes, 0
+        super().__init__(served, sequence, budget_bytes, names, changes)
+        self.bytes = 0
         self._calls: dict[str, Calls] = {name: [] for name in names}
 
     def begin(self) -> None:
@@ -119,17 +120,13 @@ class StreamHook(ReadingHook):
 class SharedChange(Recorder):
     """Records nothing; sequences with equal changes, which do not depend on positions, share a form and its passes."""
 
-    def __init__(self, served: ServedModel, sequence: Sequence, changes: Changes):
-        super().__init__(served, sequence, 0)
-        self.changes, self.forms = changes, served.changed_forms
-
     def begin(self) -> None:
-        key = self.changes.key
-        if key not in self.forms:
-            self.forms[key] = self._make_form()
-        self.forms[key].users += 1
+        key, forms = self.changes.key, self.served.changed_forms
+        if key not in forms:
+            forms[key] = self._make_form()
+        forms[key].users += 1
         self._open.callback(self._leave, key)
-        self.decoder = self.sequence.decoder = self.forms[key].decoder
+        self.decoder = self.sequence.decoder = forms[key].decoder
 
     def _make_form(self) -> ChangedForm:
         engine = self.served.scheduler.engine
@@ -140,9 +137,10 @@ class SharedChange(Recorder):
             return ChangedForm(decoder, hooks.pop_all())
 
     def _leave(self, key: str) -> None:
-        self.forms[key].users -= 1
-        if self.forms[key].users == 0:
-            self.forms.pop(key).hooks.close()
+        forms = self.served.changed_forms
+        forms[key].users -= 1
+        if forms[key].users == 0:
+            forms.pop(key).hooks.close()
 
     def all_calls(self, name: str) -> Calls:
         raise AssertionError(f"{name} was not asked for")
@@ -154,16 +152,8 @@ class PassRecorder(Recorder):
     It runs through a copy of the prepared decoder that shares its weights and has its own hooks.
     """
 
-    def __init__(
-        self,
-        served: ServedModel,
-        sequence: Sequence,
-        budget_bytes: int,
-        names: list[str],
-        changes: Changes,
-    ):
-        super().__init__(served, sequence, budget_bytes)
-        self.names, self.changes = names, changes
+    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
+        super().__init__(served, sequence, budget_bytes, names, changes)
         self._starts: list[int] = []  # the position of the first token of each pass
         self._ends: list[int] = []  # the position after the last one
         self._head_passes: list[int] = []  # the pass of each call of the head

@@ -25,7 +25,6 @@ Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Prompts = str | Texts | Annotated[Ids, MinLen(1)] | Annotated[list[Ids], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Text = Annotated[str, MinLen(1), MaxLen(65_536)]
 Name = Annotated[str, MinLen(1), MaxLen(256)]
-Salt = Annotated[str, MaxLen(256)]
 Indices = Annotated[list[Annotated[int, Ge(0), Le(2**31)]], MinLen(1), MaxLen(4096)]
 Vector = Annotated[list[float], MinLen(1), MaxLen(65_536)]
 Length = Annotated[int, Ge(1), Le(2**31)]
@@ -187,7 +186,7 @@ class GenerationRequest(Request):
     structured_outputs: Structure = Structure()
     json_schema: dict[str, Any] | None = None
     regex: Annotated[str, MinLen(1), MaxLen(MOST_SCHEMA_BYTES)] | None = None
-    cache_salt: Salt = ""
+    cache_salt: Annotated[str, MaxLen(256)] = ""
     add_special_tokens: bool = True
     return_token_ids: bool = False
     prompt_logprobs: TopTokens | None = None

@@ -47,9 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 def make_app(server: Server, keys: Sequence[bytes], is_local: bool) -> ASGIApp:
-    tasks: dict[str, ASGIApp] = {path: TaskEndpoint(server, path) for path in TASK_REQUESTS}
     status = Status(server)
-    asked = {
+    asked: dict[str, ASGIApp] = {
         "/v1/completions": Completions(server),
         "/v1/chat/completions": Chats(server),
         "/v1/responses": Responses(server),
@@ -61,7 +60,7 @@ def make_app(server: Server, keys: Sequence[bytes], is_local: bool) -> ASGIApp:
         "/detokenize": Detokenize(server),
         "/explore": Explorer(server),
         "/explore/page": PageFile(server),
-        **tasks,
+        **{path: TaskEndpoint(server, path) for path in TASK_REQUESTS},
     }
     read = {
         "/v1/models": status.models,
@@ -100,7 +99,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        is_host = isinstance(error, OSError) and error.errno != errno.EADDRINUSE and error.errno != errno.EACCES
+        is_host = isinstance(error, OSError) and error.errno not in (errno.EADDRINUSE, errno.EACCES)
         advice = f"choose another {'--host' if is_host else '--port'}"
         raise OutputError(f"cannot listen on {host} port {port}: {reason}; {advice}") from None
     listener.listen(BACKLOG)

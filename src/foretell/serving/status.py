@@ -51,14 +51,11 @@ class Status:
         """GET /tokenizer_info: what lm-evaluation-harness asks for before it sends ids."""
         served = self.server.models.find(request.query_params.get("model", ""))
         tokenizer = served.model.tokenizer
-        names = {
-            "bos_token": None if tokenizer.start_id is None else tokenizer.piece(tokenizer.start_id),
-            "eos_token": None if tokenizer.end_id is None else tokenizer.piece(tokenizer.end_id),
-        }
         return JSONResponse(
             {
                 "tokenizer_class": tokenizer.kind,
-                **names,
+                "bos_token": None if tokenizer.start_id is None else tokenizer.piece(tokenizer.start_id),
+                "eos_token": None if tokenizer.end_id is None else tokenizer.piece(tokenizer.end_id),
                 "model_max_length": served.context_length,
                 "chat_template": tokenizer.chat_template,
             }

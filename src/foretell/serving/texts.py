@@ -139,15 +139,9 @@ class Tokenize(Endpoint[TokenizeRequest]):
 
     def _render(self, served: ServedModel, request: TokenizeRequest) -> bytes:
         ids = self._encode(served, request)
-        body: dict[str, Any] = {
-            "tokens": ids,
-            "count": len(ids),
-            "max_model_len": served.context_length,
-            "token_strs": None,
-        }
-        if request.return_token_strs:
-            body["token_strs"] = [key_of(token, served.model.tokenizer) for token in ids]
-        return to_json_in_parts(body)
+        texts = [key_of(token, served.model.tokenizer) for token in ids] if request.return_token_strs else None
+        body = {"tokens": ids, "count": len(ids), "max_model_len": served.context_length}
+        return to_json_in_parts({**body, "token_strs": texts})
 
     def _encode(self, served: ServedModel, request: TokenizeRequest) -> list[int]:
         if (request.prompt is None) == (request.messages is None):

@@ -23,10 +23,9 @@ def key_of(token: int, tokenizer: Tokenizer) -> str:
     """The text of a token, or its bytes where they are a part of a character: bytes:\\xe2. No two have the same key."""
     content = tokenizer.bytes_of(token)
     try:
-        text = content.decode()
+        return content.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
-    return text
 
 
 def chat_logprobs(tokens: Iterable[ShownToken], tokenizer: Tokenizer) -> dict[str, Any]:

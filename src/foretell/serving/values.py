@@ -61,13 +61,10 @@ def step_json(step: Step) -> dict[str, Any]:
     """A step as JSON; an equation with the lines of its formula as text."""
     if isinstance(step, Equation):
         return {**step.to_json(), "formula": expression_lines(step.expression, FORMULA_WIDTH)}
-    if not isinstance(step, Listing):
-        return step.to_json()
-    length = len(next(iter(step.columns.values())))
-    if length <= MOST_ROWS:
+    if not isinstance(step, Listing) or step.length <= MOST_ROWS:
         return step.to_json()
     focus = 0 if step.focus is None else step.focus
-    rows = sorted({*range(FIRST_ROWS), focus, length - 1})
+    rows = sorted({*range(FIRST_ROWS), focus, step.length - 1})
     columns = {name: [column[row] for row in rows] for name, column in step.columns.items()}
     cut = replace(step, columns=columns, focus=None if step.focus is None else rows.index(focus)).to_json()
-    return {**cut, "sums": step.sums, "left_out": length - len(rows)}
+    return {**cut, "sums": step.sums, "left_out": step.length - len(rows)}

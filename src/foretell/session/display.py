@@ -106,9 +106,13 @@ class PlainReporter(Reporter):
             self.console.print(describe(metrics, steps, left))
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
-        text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
-        text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
-        self.console.print(text.append(shorten(continuation, 160), style="not dim"))
+        text = Text(shorten(prompt, 30, from_end=True), style="cyan").append(
+            shorten(continuation, 160), style="default"
+        )
+        label, folded = Text(f"  step {step}: ".ljust(LABEL), style="dim"), Table.grid()
+        folded.add_row(label, text)
+        is_terminal = self.console.is_terminal
+        self.console.print(folded if is_terminal else label + text, soft_wrap=not is_terminal)
 
 
 class LiveReporter(PlainReporter):

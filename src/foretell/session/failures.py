@@ -33,6 +33,7 @@ from foretell.runs.lock import held
 from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
 
+AFTER_THE_LAST_STEP = "after the last step, before the run was complete"
 # torch has no error class for this on every device: its messages on a CPU, on a GPU, and from its libraries
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc", "ALLOC_FAILED")
 
@@ -151,15 +152,14 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
 
 
 @contextmanager
-def explain_stop(run: Run) -> Iterator[None]:
-    """Add to a stop after the last step, during a report or a calibration, how to complete the run."""
+def explain_stop(when: str, run: Run | None = None) -> Iterator[None]:
+    """Add to a stop between two steps when it was, and how to go on; without a run, nothing is left to resume."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:
         code = error.exit_code if isinstance(error, Interrupted) else 128 + signal.SIGINT
-        raise Interrupted(
-            f"stopped after the last step, before the run was complete; complete it with: {resume_command(run)}", code
-        ) from None
+        how = "give the same command again" if run is None else f"resume with: {resume_command(run)}"
+        raise Interrupted(f"stopped {when}; {how}", code) from None
 
 
 def advice_on_divergence(run: Run) -> str:

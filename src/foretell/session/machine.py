@@ -22,14 +22,8 @@ from foretell.distributed.world import current_world
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.installation import cpu_model
-from foretell.planning.estimate import (
-    DeviceMemory,
-    rows_at_once,
-    saved_bytes,
-    state_per_process,
-    total,
-    training_memory,
-)
+from foretell.planning import estimate
+from foretell.planning.estimate import DeviceMemory
 from foretell.planning.speed import peak_flops, time_steps
 from foretell.runs.record import RESUMABLE
 from foretell.runs.run import Run
@@ -132,7 +126,7 @@ def check_fits(
 def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
     """Refuse a model whose weights, gradients and moments alone are more than the memory."""
     parameters = sum(map(math.prod, shapes.values()))
-    needed = sum(state_per_process(shapes, training, memory.processes).values())
+    needed = sum(estimate.state_per_process(shapes, training, memory.processes).values())
     if needed > memory.size:
         raise ConfigError(
             f"{parameters:,} parameters need {format_bytes(needed)} for weights, gradients and optimizer, and "
@@ -143,8 +137,8 @@ def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMem
 
 def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
     """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
-    rows = rows_at_once(training, memory.processes)
-    needed = total(training_memory(config, shapes, training, memory)).low
+    rows = estimate.rows_at_once(training, memory.processes)
+    needed = estimate.total(estimate.training_memory(config, shapes, training, memory)).low
     if needed > memory.size:
         raise ConfigError(
             f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
@@ -156,7 +150,7 @@ def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConf
 def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
     """Refuse a run whose checkpoints, with the best and the one being written, do not fit the disk."""
     count = training.keep_checkpoints + 2
-    needed, free = count * saved_bytes(shapes, training), shutil.disk_usage(directory).free
+    needed, free = count * estimate.saved_bytes(shapes, training), shutil.disk_usage(directory).free
     if needed > free:
         raise ConfigError(
             f"{directory}: {count} checkpoints need {format_bytes(needed)}, and {format_bytes(free)} are free there; "

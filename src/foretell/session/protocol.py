@@ -24,7 +24,7 @@ from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
 from foretell.session.declaration import AnyTask, Machine, Training
-from foretell.session.failures import explain_stop, resume_command, training_in
+from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, resume_command, training_in
 from foretell.session.machine import check_fits, log_other_machine, resumed_precision, resumed_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
@@ -51,7 +51,7 @@ def run_training(
         training.opened(session)
         before(session)
         session.go()
-        with explain_stop(session.run):
+        with explain_stop(AFTER_THE_LAST_STEP, session.run):
             training.closed(session)
     return session
 
@@ -65,7 +65,7 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
     device = choose_device(request.device)
     machine = Machine(device, choose_training_dtype(request.dtype, device), device_memory(device))
     training.check_early(machine)
-    with new_run(request.out, request.described) as run:
+    with explain_stop("before the first step"), new_run(request.out, request.described) as run:
         for line in [] if request.start is None else request.start.notes():
             logger.info(line)
         task = same_task(

@@ -23,7 +23,7 @@ from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
-from foretell.session.failures import StopSignal, explain_failures, explain_stop, resume_command
+from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop, resume_command
 from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
@@ -78,6 +78,7 @@ class Session(Generic[AnyTask]):
         self._saved_step: int | None = None
         self._metrics_digest = MetricsDigest()
         self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
+        self._line: dict[str, Any] = {}  # the last line of metrics
 
     def spread(self) -> nn.Module:
         """The objective for training on all processes."""
@@ -189,7 +190,7 @@ class Session(Generic[AnyTask]):
             steps = f"{self.progress.step:,} steps"
             logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
         if self.world.is_first:
-            with explain_stop(self.run):
+            with explain_stop(AFTER_THE_LAST_STEP, self.run):
                 draw_curve(self.run)
 
     def report_start(self) -> None:
@@ -231,10 +232,10 @@ class Session(Generic[AnyTask]):
     def actions(self) -> list[Action]:
         return [
             Action(self.training.evaluate_every, self.evaluate_and_log, lambda: 1 + self.task.closing_evaluations),
-            Action(self.training.log_every, self.log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
             Action(self.training.evaluate_every, self.save_best),
+            Action(self.training.log_every, self.log),  # last: `save` logs its step with the figures
         ]
 
     def evaluate(self, progress: Progress) -> None:
@@ -255,26 +256,39 @@ class Session(Generic[AnyTask]):
         self.log(progress)
 
     def log(self, progress: Progress) -> None:
-        """Append a line to the metrics and report it, at most once per step."""
-        if self._logged[0] == progress.tokens:
+        """Append a line to the metrics and report it, once per step.
+
+        A line is replaced if its step was evaluated after it was logged, for a checkpoint when a signal came.
+        """
+        if self._logged[0] != progress.tokens:
+            self._line = self.metrics(progress)
+        elif self._line and self._line["validation_loss"] != self.figures(progress)["validation_loss"]:
+            self._line |= self.figures(progress)
+            self.run.metrics.keep(lambda line: line["step"] < progress.step)
+            self._metrics_digest.remove_last()
+        else:
             return
-        metrics = self.metrics(progress)
         self._logged = (progress.tokens, progress.seconds)
-        self.run.metrics.append(metrics)
-        self._metrics_digest.add(metrics)
-        self.reporter.metrics(metrics, self.pace.expected_steps(progress.step, progress.share))
+        self.run.metrics.append(self._line)
+        self._metrics_digest.add(self._line)
+        self.reporter.metrics(self._line, self.pace.expected_steps(progress.step, progress.share))
+
+    def figures(self, progress: Progress) -> dict[str, Any]:
+        """The fields of a line of metrics.jsonl from the evaluation of this step, if there was one."""
+        figures = self._figures if self._evaluated_step == progress.step else {}
+        (_, loss), *others = figures.items() or [("", None)]
+        return {"validation_loss": loss, **dict(others)}
 
     def metrics(self, progress: Progress) -> dict[str, Any]:
         """The fields of one line of metrics.jsonl; the speed is the mean since the last line."""
         tokens, seconds = self._logged
         elapsed = progress.seconds - seconds
         speed = (progress.tokens - tokens) / elapsed if elapsed > 0 else None
-        figures = list(self._figures.items()) if self._evaluated_step == progress.step else []
         own = {
             "step": progress.step,
             "tokens": progress.tokens,
             "loss": progress.loss,
-            "validation_loss": figures[0][1] if figures else None,
+            "validation_loss": None,
             "learning_rate": progress.learning_rate,
             "gradient_norm": progress.gradient_norm,
             "tokens_per_second": None if speed is None else round(speed, 1),
@@ -282,9 +296,9 @@ class Session(Generic[AnyTask]):
             "mfu": self.meter.mfu(speed and speed / self.world.size, progress.seconds),
             "peak_memory_bytes": self.meter.peak_memory_bytes(),
         }
-        others = dict(figures[1:])
-        assert not own.keys() & others.keys(), f"figures of a task cannot be called {own.keys() & others.keys()}"
-        return own | others
+        figures = self.figures(progress)
+        assert own.keys() & figures.keys() == {"validation_loss"}, f"figures of a task cannot be called {[*own]}"
+        return own | figures
 
     def sample(self, progress: Progress) -> None:
         """Keep and report the samples of the task, if it has any."""
@@ -298,11 +312,12 @@ class Session(Generic[AnyTask]):
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint with the validation loss of this step, unless it is saved already."""
+        """Write a checkpoint and a line of metrics with the figures of this step, unless it is saved already."""
         if self._saved_step == progress.step:
             return
         self.evaluate(progress)
         self.check_finite(progress)
+        self.log(progress)
         check_not_removed(self.run.directory)
         self.run.pace.sync()  # a checkpoint must not be newer
         parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))

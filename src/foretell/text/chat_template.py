@@ -240,7 +240,9 @@ class ChatFormat:
         marks = tokenizer.encode(self.turn_end.lstrip(), allow_special=True)[:1]
         is_token = not set(marks).isdisjoint(tokenizer.special_tokens.values())
         self.stop_ids = frozenset([*tokenizer.end_ids, *(marks if is_token else [])])
-        texts = [header if is_distinct(header.strip()) else "", "" if is_token else self.turn_end.lstrip()]
+        # a mere word such as `user` is likely in an answer
+        is_distinct = len(header.strip()) >= SHORTEST_STOP and not header.strip().isalnum()
+        texts = [header if is_distinct else "", "" if is_token else self.turn_end.lstrip()]
         self.stop_texts = [text for text in texts if text]
 
     def encode(self, messages: Sequence[Message]) -> list[ChatTokens]:
@@ -279,11 +281,6 @@ class ChatFormat:
                 is_name = part in marks
                 ids += self.tokenizer.encode(marks[part] if is_name else part, allow_special=not is_name)
         return ids
-
-
-def is_distinct(header: str) -> bool:
-    """True for a turn's header that is unlikely in an answer: not a mere word such as `user`."""
-    return len(header) >= SHORTEST_STOP and not header.isalnum()
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, template: ChatTemplate, *, add_tokens: bool = True) -> Tokenizer:

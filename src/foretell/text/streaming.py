@@ -90,6 +90,9 @@ def iter_pieces(text: str, cut: re.Pattern[str] | None, size: int = PIECE_SIZE) 
         yield text[start:]
 
 
+Piece = Callable[[int], str]  # the vocabulary's string of an id; raises TokenizerError for an unknown one
+Decode = Callable[[list[int]], str]
+
 _WINDOW = 4  # tokens kept before a new one; decoders look at one neighbour, the others cost nothing
 
 # Decoders that only add to the text as tokens are added. WordPiece joins "do not" to "don't", CTC drops repeats.
@@ -109,11 +112,7 @@ class StreamDecoder(ABC):
 
 
 def make_stream(
-    decoder: dict[str, Any] | None,
-    piece: Callable[[int], str],
-    decode: Callable[[list[int]], str],
-    skipped: frozenset[int],
-    before: list[int],
+    decoder: dict[str, Any] | None, piece: Piece, decode: Decode, skipped: frozenset[int], before: list[int]
 ) -> StreamDecoder:
     """The stream for a tokenizer's decoder (its JSON); `skipped` ids give no text.
 
@@ -139,9 +138,8 @@ def _changes_earlier_text(step: dict[str, Any]) -> bool:
 class ByteStream(StreamDecoder):
     """Byte-level vocabularies: pieces are bytes, and UTF-8 marks the end of a character."""
 
-    def __init__(self, piece: Callable[[int], str], skipped: frozenset[int]):
-        self._piece = piece
-        self._skipped = skipped
+    def __init__(self, piece: Piece, skipped: frozenset[int]):
+        self._piece, self._skipped = piece, skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
@@ -157,17 +155,8 @@ class ByteStream(StreamDecoder):
 class WholeStream(StreamDecoder):
     """Decoders that may still change any text: nothing is final before the end."""
 
-    def __init__(
-        self,
-        piece: Callable[[int], str],
-        decode: Callable[[list[int]], str],
-        skipped: frozenset[int],
-        before: list[int],
-    ):
-        self._piece = piece
-        self._decode = decode
-        self._skipped = skipped
-        self._before = before
+    def __init__(self, piece: Piece, decode: Decode, skipped: frozenset[int], before: list[int]):
+        self._piece, self._decode, self._skipped, self._before = piece, decode, skipped, before
         self._restart()
 
     def _restart(self) -> None:

@@ -20,19 +20,9 @@ import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
+from foretell.text import untrusted_tokenizer as untrusted
 from foretell.text.streaming import StreamDecoder, is_byte, iter_pieces, iter_stream_pieces, make_stream, safe_cut
 from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
-from foretell.text.untrusted_tokenizer import (
-    make_backend,
-    refuse_broken_templates,
-    refuse_dropped_characters,
-    refuse_surrogates,
-    refuse_unknown_characters,
-    refuse_unknown_words,
-    rust_failures,
-    without_text_changes,
-    writable_characters,
-)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +30,7 @@ if TYPE_CHECKING:
 CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
 
-_REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unknown_words}
+_REFUSE_UNKNOWN = {"characters": untrusted.refuse_unknown_characters, "words": untrusted.refuse_unknown_words}
 Item = TypeVar("Item")
 
 
@@ -59,11 +49,11 @@ class Tokenizer:
 
     def __init__(self, content: TokenizerJson, origin: str = "the tokenizer"):
         """Build from the content of a tokenizer.json; the TokenizerError for a broken one begins with `origin`."""
-        self._plain = make_backend(content, origin)
+        self._plain = untrusted.make_backend(content, origin)
         self._plain.encode_special_tokens = True
         self._encoder = self._plain  # encodes text; see `reading`
         content = self.to_json()
-        refuse_broken_templates(content, origin)
+        untrusted.refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.tokenizer_kind(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
@@ -80,7 +70,7 @@ class Tokenizer:
         self._cut = safe_cut(content)
         self._unknown_id = tokenizer_json.unknown_id(content)
         self._forbidden = frozenset(self.special_tokens.values()) - {self._unknown_id}
-        self._writable = writable_characters(content)
+        self._writable = untrusted.writable_characters(content)
 
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size}, end_id={self.end_id})"
@@ -133,7 +123,7 @@ class Tokenizer:
             return self
         self._refuse_not_special(names)
         # An ordinary added token is recognised in every text, and the other special tokens are still read as text
-        content = without_text_changes(self.to_json())
+        content = untrusted.without_text_changes(self.to_json())
         for token in content["added_tokens"]:
             token["special"] = token["special"] and token["content"] not in names
         other = copy.copy(self)
@@ -198,8 +188,8 @@ class Tokenizer:
 
         pieces = [list(iter_pieces(text, self._cut)) for text in texts]
         for text, parts in zip(texts, pieces, strict=True):
-            if len(parts) > 1:
-                refuse_surrogates(text)  # before its pieces, so that positions in messages count from its beginning
+            if len(parts) > 1:  # before its pieces, so that positions in messages count from its beginning
+                untrusted.refuse_surrogates(text)
         encoded = self._iter_encoded(chain.from_iterable(pieces))
         return [np.concatenate([np.empty(0, np.int32), *islice(encoded, len(parts))]) for parts in pieces]
 
@@ -229,15 +219,15 @@ class Tokenizer:
                 yield np.array(ids, dtype=np.int32)
 
     def _refuse_unwritable(self, text: str, backend: tokenizers.Tokenizer) -> None:
-        refuse_surrogates(text)
+        untrusted.refuse_surrogates(text)
         if self._writable is not None:
-            refuse_dropped_characters(backend, self._writable, text, byte_level=self._spells_bytes)
+            untrusted.refuse_dropped_characters(backend, self._writable, text, byte_level=self._spells_bytes)
 
     @contextmanager
     def _named_failures(self, texts: list[str], backend: tokenizers.Tokenizer) -> Generator[None]:
         """Raise the library's error, or an error that names the word or character outside the vocabulary."""
         try:
-            with rust_failures("the text cannot be encoded"):
+            with untrusted.rust_failures("the text cannot be encoded"):
                 yield
         except TokenizerError:
             refuse = _REFUSE_UNKNOWN.get(self.kind)
@@ -258,7 +248,7 @@ class Tokenizer:
     @cached_property
     def _special(self) -> tokenizers.Tokenizer:
         # A second object, not a flag that is switched: threads and errors cannot leave it in the wrong state
-        return make_backend(self.to_json(), "the tokenizer")
+        return untrusted.make_backend(self.to_json(), "the tokenizer")
 
     # ------------------------------------------------------------------ ids to text
 
@@ -266,7 +256,7 @@ class Tokenizer:
         """The text of the ids; incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
         ids = [int(token_id) for token_id in ids]
         self.pieces(ids)  # the library silently leaves out unknown ids
-        with rust_failures("the ids cannot be decoded"):
+        with untrusted.rust_failures("the ids cannot be decoded"):
             return self._plain.decode(ids, skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool = False, before: Sequence[int] = ()) -> StreamDecoder:
@@ -320,11 +310,9 @@ class Tokenizer:
         piece = self.piece(token_id)
         if is_byte(piece) and piece not in self.special_tokens:
             return bytes([int(piece[3:5], 16)])
-        return (
-            piece_bytes(piece)
-            if self._byte_level and piece not in self.special_tokens
-            else self.text_of(token_id).encode()
-        )
+        if self._byte_level and piece not in self.special_tokens:
+            return piece_bytes(piece)
+        return self.text_of(token_id).encode()
 
     def text_of(self, token_id: int) -> str:
         """One token as readable text: ' the'; incomplete characters as '<0xE2>', special tokens as their name.

@@ -16,15 +16,7 @@ from foretell.errors import TokenizerError
 from foretell.files import TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json, read_text
 from foretell.text import tokenizer_json
 from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
-from foretell.text.tokenizer_json import (
-    QWEN2_PATTERN,
-    TokenizerJson,
-    byte_level_json,
-    byte_level_split,
-    openai_gpt_json,
-    pattern_split,
-    special_token,
-)
+from foretell.text.tokenizer_json import TokenizerJson
 
 UNREADABLE = ("tokenizer.model", "tekken.json", "tiktoken.model")  # SentencePiece's and others' own formats
 SPECIALS = ("additional_special_tokens", "extra_special_tokens")
@@ -74,7 +66,7 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
     Raises TokenizerError if one is missing, cannot be read, or does not fit the other.
     """
     vocabulary, merges = _read_vocabulary(Path(vocab_file)), _read_merges(Path(merges_file))
-    content = byte_level_json(vocabulary, merges, byte_level_split(use_regex=True))
+    content = tokenizer_json.byte_level_json(vocabulary, merges, tokenizer_json.byte_level_split(use_regex=True))
     return Tokenizer(content, origin=f"{vocab_file} with {Path(merges_file).name}")
 
 
@@ -116,13 +108,13 @@ def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJso
     vocabulary, merges = _read_vocabulary(directory / "vocab.json"), _read_merges(directory / "merges.txt")
     match name.removesuffix("Fast"):
         case "GPT2Tokenizer":
-            split = byte_level_split(use_regex=True, prefix_space=settings.prefix_space)
-            return byte_level_json(vocabulary, merges, split)
+            split = tokenizer_json.byte_level_split(use_regex=True, prefix_space=settings.prefix_space)
+            return tokenizer_json.byte_level_json(vocabulary, merges, split)
         case "Qwen2Tokenizer" | "Qwen3Tokenizer":
-            split = pattern_split(QWEN2_PATTERN, prefix_space=settings.prefix_space)
-            return {**byte_level_json(vocabulary, merges, split), "normalizer": {"type": "NFC"}}
+            split = tokenizer_json.pattern_split(tokenizer_json.QWEN2_PATTERN, prefix_space=settings.prefix_space)
+            return {**tokenizer_json.byte_level_json(vocabulary, merges, split), "normalizer": {"type": "NFC"}}
         case "OpenAIGPTTokenizer":
-            return openai_gpt_json(vocabulary, merges)
+            return tokenizer_json.openai_gpt_json(vocabulary, merges)
     # The files of RoBERTa and others have these names too, but their text is split differently
     known = ", ".join(CLASS_OF_MODEL.values())
     raise TokenizerError(
@@ -152,7 +144,7 @@ def _with_special_tokens(
         if token_id is None:
             notes.append(f"the special token {name!r} is declared but not in the vocabulary: it is left out")
         elif name not in tokenizer_json.special_tokens(content):
-            entries[name] = special_token(name, token_id)
+            entries[name] = tokenizer_json.special_token(name, token_id)
     return {**content, "added_tokens": _sorted(entries)}, notes
 
 
@@ -269,11 +261,11 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
                 f"{str(token)[:60]!r}, which is not a token; get the file again"
             )
         flags = {key: value for key, value in token.items() if type(value) is bool} if isinstance(token, dict) else {}
-        entries[name] = special_token(name, int(token_id)) | {"special": False} | flags
+        entries[name] = tokenizer_json.special_token(name, int(token_id)) | {"special": False} | flags
     for name, token_id in _read_if_present(directory / "added_tokens.json").items():
         if type(token_id) is not int:
             raise TokenizerError(f"{directory / 'added_tokens.json'}: the id of {name[:60]!r} is not a number")
-        entries.setdefault(name, special_token(name, token_id) | {"special": False, "normalized": True})
+        entries.setdefault(name, tokenizer_json.special_token(name, token_id) | {"special": False, "normalized": True})
     return tuple(entries.values())
 
 

@@ -59,8 +59,7 @@ def softmax_per_column(S: Matrix) -> Matrix:
 def masked_softmax(S: Matrix, mask: BooleanMask) -> Matrix:
     """The softmax of every column of S (l_z, l_x) over the entries that `mask` allows; the others become 0.
 
-    Raises:
-        UsageError: a column has no allowed entry, so it has no softmax.
+    Raises UsageError if a column has no allowed entry, so that it has no softmax.
     """
     if not mask.any(axis=0).all():
         raise UsageError("the mask hides every context token from a query; each query must see at least one")

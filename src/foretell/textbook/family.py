@@ -33,10 +33,8 @@ def decoder_forward(config: ModelConfig, weights: Mapping[str, Matrix], ids: Seq
     GPT-2's decoder (Radford et al. 2019, section 2.3) and its relatives, as `config` describes them. Weights are
     addressed by module path, which is their key on disk (`trunk.blocks.0.attention.query.weight`).
 
-    Raises:
-        CheckpointError: the weights do not fit the configuration.
-        ContextLengthError: there are more ids than the context holds.
-        UsageError: there are no ids, or one is outside the vocabulary.
+    Raises CheckpointError if the weights do not fit the configuration, ContextLengthError for more ids than the context
+    holds, and UsageError for no ids or one outside the vocabulary.
     """
     model, stream = ModuleWeights(weights), decoder_stream(config, weights, ids)
     return np.stack([unembed(config, model, x) for x in stream])  # (T, V)
@@ -287,10 +285,8 @@ def check_weights(config: ModelConfig, weights: Mapping[str, Matrix]) -> None:
 def load_weights(path: Path) -> dict[str, Matrix]:
     """The weights of a saved model by module path, from its directory or its safetensors file, without torch.
 
-    16-bit floats become float32, which represents each of them exactly.
-
-    Raises:
-        CheckpointError: the file is missing, damaged or not a safetensors file, or a tensor is not floating-point.
+    16-bit floats become float32, which represents each of them exactly. Raises CheckpointError if the file is missing,
+    damaged or not a safetensors file, or a tensor is not floating-point.
     """
     file = path / "model.safetensors" if path.is_dir() else path
     try:

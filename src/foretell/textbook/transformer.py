@@ -87,20 +87,14 @@ class CrossLayerParameters:
 
 
 @dataclass(frozen=True)
-class ETransformerParameters:
+class ETransformerParameters(DTransformerParameters):
     """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
 
     gamma and beta are (d_f,), W_u (N_V, d_f).
     """
 
-    W_e: Matrix
-    W_p: Matrix
-    layers: tuple[LayerParameters, ...]
     W_f: Matrix
     b_f: Vector
-    gamma: Vector
-    beta: Vector
-    W_u: Matrix
 
 
 @dataclass(frozen=True)
@@ -181,8 +175,7 @@ NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), co
 def token_embedding(v: int, W_e: Matrix) -> Vector:
     """Column v of W_e (d_e, N_V), the vector of token v (Phuong and Hutter 2022, Algorithm 1).
 
-    Raises:
-        UsageError: v is not in the vocabulary.
+    Raises UsageError if v is not in the vocabulary.
     """
     check_token(v, W_e.shape[1])
     return W_e[:, v]
@@ -191,8 +184,7 @@ def token_embedding(v: int, W_e: Matrix) -> Vector:
 def positional_embedding(t: int, W_p: Matrix) -> Vector:
     """Column t of W_p (d_e, l_max), the learned vector of position t (Phuong and Hutter 2022, Algorithm 2).
 
-    Raises:
-        ContextLengthError: t is l_max or more.
+    Raises ContextLengthError if t is l_max or more.
     """
     if t >= W_p.shape[1]:
         raise ContextLengthError(f"position {t} does not fit a context of {W_p.shape[1]}")
@@ -311,14 +303,8 @@ def decoder_layer_states(X: Matrix, Z: Matrix, layer: CrossLayerParameters) -> l
     crossed = first + cross_attention(first, Z, layer.cross_attention)
     second = layer_norm_per_column(crossed, layer.gamma_4, layer.beta_4)
     transformed = second + feed_forward(second, cross_mlp_weights(layer), relu)
-    return [
-        attended,
-        first,
-        crossed,
-        second,
-        transformed,
-        layer_norm_per_column(transformed, layer.gamma_5, layer.beta_5),
-    ]
+    third = layer_norm_per_column(transformed, layer.gamma_5, layer.beta_5)
+    return [attended, first, crossed, second, transformed, third]
 
 
 def cross_mlp_weights(layer: CrossLayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]:
@@ -351,8 +337,7 @@ def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float,
 def tempered(p: Vector, tau: float) -> Vector:
     """p^(1/tau) scaled to sum to 1. As tau goes to 0 the most likely token remains; as it grows, all become equal.
 
-    Raises:
-        UsageError: tau is not above 0.
+    Raises UsageError unless tau is above 0.
     """
     if not tau > 0:
         raise UsageError(f"temperature {tau}: it must be above 0")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from foretell.distributed.placement import gradients_summed, whole
 from foretell.distributed.world import ALONE, World
 from foretell.errors import DivergedError, TrainingError
 from foretell.model.dropout import Dropout, DropoutHost
+from foretell.training.side_by_side import add_gradients, workers_for
 
 
 class TrainingBatch(Protocol):
@@ -106,17 +107,27 @@ def training_step(
             f"step {step + 1}: no token of the batch has a successor to learn; the documents are too short"
         )
     device = next(objective.parameters()).device
+
+    def loss_of(rows: TrainingBatch, first_row: int, stride: int = 1) -> Tensor:
+        """The summed loss of rows first_row, first_row + stride, ... of the batch."""
+        first, apart = world.rank + first_row * world.size, stride * world.size
+        seed_dropout(objective, config.seed, step, first, len(rows), apart)
+        with autocast(device, dtype):
+            return objective(rows.to(device)).sum
+
     losses: list[Tensor] = []
-    parts = config.gradient_accumulation_steps
+    parts, tokens = config.gradient_accumulation_steps, int(world.total(batch.tokens))
+    workers = workers_for(objective, len(batch) // parts, tokens // parts, device) if world.size == 1 else 1
     for first_row, part in iter_micro_batches(batch, parts):
-        seed_dropout(objective, config.seed, step, world.rank + first_row * world.size, len(part), world.size)
-        with gradients_summed(objective, len(losses) + 1 == parts):
-            with autocast(device, dtype):
-                loss = objective(part.to(device))
-            (loss.sum / count * world.size).backward()  # torch divides the sum over the processes by their number
-        losses.append(loss.sum.detach())
+        if workers > 1:
+            shares = [(part.rows(share, len(part), workers), first_row + share, workers) for share in range(workers)]
+            losses.append(add_gradients(objective, [partial(loss_of, *share) for share in shares], count))
+        else:
+            with gradients_summed(objective, len(losses) + 1 == parts):
+                loss = loss_of(part, first_row)
+                (loss / count * world.size).backward()  # torch divides the sum over the processes by their number
+            losses.append(loss.detach())
     norm = clip_gradient(objective, config.clip_norm)
-    tokens = int(world.total(batch.tokens))
     result = StepResult(step, count, tokens, torch.cat([world.sum(torch.stack(losses)), norm[None]]))
     try:
         if not skips_if_not_finite(optimizer, result):

@@ -1,4 +1,4 @@
-"""Batches of pairs of all lengths, counted in tokens; the batch of a step is a function of (seed, step)."""
+"""Batches of pairs, several in a row, counted in tokens; the batch of a step is a function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -9,151 +9,153 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from foretell.data.batch import Batch, make_batch, pad
+from foretell.data.batch import PADDING, Batch, pad
 from foretell.errors import DataError
 from foretell.model.cache import ConditionedKVView, FreshKVView, KVView
 from foretell.randomness import permutation, stream_key
-from foretell.training.objective import Loss, Objective
+from foretell.training.objective import Objective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
 from foretell.translation.pairs import EncodedPair
 
-GROUPS = 4  # of a batch, each of pairs of similar length
+ROW_TOKENS = 64  # of a side of a row, or of the longest sentence: attention is cheap, and few rows need padding
 
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
-    """The target tokens that the decoder reads and predicts (teacher forcing), and the source of each row."""
+    """The target tokens that the decoder reads and predicts (teacher forcing), and the source of each row.
 
+    A row has several pairs. The document ids of both sides say which tokens belong to one; positions restart in each.
+    """
+
+    positions: Tensor = field(kw_only=True)
+    document_ids: Tensor = field(kw_only=True)
+    lengths: Tensor = field(kw_only=True)
     source: Source = field(kw_only=True)
-    row_lengths: np.ndarray = field(kw_only=True)  # the tokens of each row without padding, source and target, (B, 2)
 
     @property
     def tokens(self) -> int:
         """The number of tokens of both languages, without padding."""
-        return int(self.row_lengths.sum())
+        return super().tokens + sum(self.source.lengths)
 
     def rows(self, first: int, last: int, stride: int = 1) -> PairBatch:
         """Rows `first` to `last`, every `stride`-th of them, without columns that are padding in all of them."""
-        chosen = slice(first, last, stride)
-        lengths, source = self.row_lengths[chosen], self.source.rows(first, last, stride)
-        target = (tensor[chosen, : lengths[:, 1].max()] for tensor in (self.ids, self.targets, self.loss_weights))
-        return PairBatch(*target, source=source, row_lengths=lengths)
+        chosen = super().rows(first, last, stride)
+        width = int(chosen.lengths.max())
+        target = chosen._map(lambda tensor: tensor[:, :width] if tensor.dim() == 2 else tensor)
+        return replace(target, source=self.source.rows(first, last, stride))
 
     def to(self, device: torch.device | str) -> PairBatch:
         return replace(super().to(device), source=self.source.to(device))
 
 
-def make_pair_batch(pairs: Sequence[EncodedPair]) -> PairBatch:
-    """Pairs as one batch; shorter ones are padded on the right."""
-    target = make_batch(*pad([pair.target.tolist() for pair in pairs]))
-    source = make_source([pair.source.tolist() for pair in pairs])
-    return PairBatch(**vars(target), source=source, row_lengths=np.array([pair.lengths for pair in pairs]))
+def make_pair_batch(pairs: Sequence[EncodedPair], context_length: int) -> PairBatch:
+    """Pairs in rows that are about equally long on both sides, and at most `context_length`, as each pair is."""
+    lengths = np.array([pair.lengths for pair in pairs])
+    rows = [[pairs[index] for index in row] for row in share_out(lengths, context_length)]
+    source_ids, source_positions, source_documents = lay_out([[pair.source for pair in row] for row in rows])
+    ids, positions, documents = lay_out([[pair.target[:-1] for pair in row] for row in rows])
+    targets, _, _ = lay_out([[pair.target[1:] for pair in row] for row in rows])
+    source_lengths = [sum(pair.lengths[0] for pair in row) for row in rows]
+    return PairBatch(
+        ids,
+        targets,
+        loss_weights=(documents != PADDING).float(),
+        positions=positions,
+        document_ids=documents,
+        lengths=(documents != PADDING).sum(1),
+        source=Source(source_ids, source_lengths, source_positions, source_documents),
+    )
+
+
+def share_out(lengths: np.ndarray, context_length: int) -> list[list[int]]:
+    """Rows of the indices of pairs with lengths (N, 2), about equally long: each goes where most room is left."""
+    totals, longest = lengths.sum(0), lengths.max(0)
+    limit, width = max(context_length, *longest), np.maximum(longest, min(ROW_TOKENS, context_length))
+    count = min(len(lengths), math.ceil((totals / width).max()))
+    while True:
+        loads, rows = np.zeros((count, 2)), [list[int]() for _ in range(count)]  # loads: shares of the tokens of a side
+        for index in np.argsort(-lengths.sum(1), kind="stable").tolist():
+            row = int((loads + lengths[index] / totals).max(1).argmin())
+            loads[row] += lengths[index] / totals
+            rows[row].append(index)
+        if max(lengths[row].sum(0).max() for row in rows) <= limit:
+            return rows
+        count += 1
+
+
+def lay_out(rows: Sequence[Sequence[np.ndarray]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Sentences one after another in rows, padded on the right: ids, positions and document ids, (B, T) each."""
+    shape = len(rows), max(sum(map(len, row)) for row in rows)
+    ids, positions, documents = np.zeros(shape, int), np.zeros(shape, int), np.full(shape, PADDING)
+    for row, sentences in enumerate(rows):
+        first = 0
+        for document, sentence in enumerate(sentences):
+            last = first + len(sentence)
+            ids[row, first:last], positions[row, first:last] = sentence, np.arange(len(sentence))
+            documents[row, first:last] = document
+            first = last
+    return torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(documents)
 
 
 def make_source(sentences: list[list[int]]) -> Source:
+    """One sentence per row, for generation."""
     ids, lengths = pad(sentences)
     return Source(torch.from_numpy(ids), lengths)
 
 
 class PairLoader:
-    """All pairs once per epoch, in batches of at most `batch_tokens` tokens of both sides, in a new order each time.
+    """All pairs once per epoch, in batches of about `batch_tokens` tokens of both sides, in a new order each time."""
 
-    A batch has pairs of all lengths, in up to GROUPS groups of similar length, so that its gradient is not the one of
-    short sentences or of long ones: docs/translation.md has the measurement. The groups share the tokens equally; only
-    a pair that is longer than the share of a group exceeds it. Padding inside the groups counts.
-    """
-
-    def __init__(self, pairs: Sequence[EncodedPair], batch_tokens: int, seed: int):
+    def __init__(self, pairs: Sequence[EncodedPair], batch_tokens: int, seed: int, context_length: int):
         if not pairs:
             raise DataError("no pair is left to learn from; give more pairs")
-        self.pairs, self.seed = pairs, seed
+        self.pairs, self.seed, self.context_length = pairs, seed, context_length
         self.lengths = np.array([pair.lengths for pair in pairs])  # (N, 2)
-        in_order = self.lengths[sort_by_length(self.lengths)]
-        self.ranges = cut(in_order, batch_tokens // GROUPS)
-        self.batches_per_epoch = math.ceil(len(self.ranges) / GROUPS)
+        self.batches_per_epoch = count_batches(self.lengths, batch_tokens)
         self.order = lru_cache(maxsize=2)(self._order)
-        padded = sum((last - first) * in_order[first:last].max(0).sum() for first, last in self.ranges)
-        self.padding = 1 - int(self.lengths.sum()) / int(padded)  # the share of padding among all tokens
 
     def batch(self, step: int) -> PairBatch:
         epoch, index = divmod(step, self.batches_per_epoch)
-        members, groups = self.order(epoch)
-        ranges = (self.ranges[group] for group in groups[index :: self.batches_per_epoch])
-        return make_pair_batch([self.pairs[member] for first, last in ranges for member in members[first:last]])
+        return make_pair_batch([self.pairs[member] for member in self.order(epoch)[index]], self.context_length)
 
-    def _order(self, epoch: int) -> tuple[list[int], list[int]]:
-        """The pairs by length, and the groups: the first of each batch, then the second of each, and so on."""
+    def _order(self, epoch: int) -> list[np.ndarray]:
+        """The pairs of each batch of an epoch."""
         shuffled = permutation(stream_key("order", self.seed, epoch), len(self.pairs)).numpy()
-        members, groups = shuffled[sort_by_length(self.lengths[shuffled])], list[int]()
-        for first in range(0, len(self.ranges), self.batches_per_epoch):
-            count = min(self.batches_per_epoch, len(self.ranges) - first)
-            order = permutation(stream_key("batches", self.seed, epoch, first), count)
-            groups += (first + order).tolist()
-        return members.tolist(), groups
+        return cut(shuffled, self.lengths[shuffled], self.batches_per_epoch)
 
 
-def sort_by_length(lengths: np.ndarray) -> np.ndarray:
-    """The order of pairs (N, 2) by the length of the source, then of the target; equal ones stay in order."""
-    return np.lexsort((lengths[:, 1], lengths[:, 0]))
+def count_batches(lengths: np.ndarray, batch_tokens: int) -> int:
+    """The number of batches of pairs with these lengths (N, 2), so that each has a pair."""
+    tokens = lengths.sum(1)
+    return max(1, min(round(tokens.sum() / batch_tokens), int(tokens.sum() // tokens.max())))
 
 
-def cut(lengths: np.ndarray, batch_tokens: int) -> list[tuple[int, int]]:
-    """Consecutive ranges of sorted pairs (N, 2) that hold at most `batch_tokens` tokens when padded, and one at least.
-
-    A range ends where the source gets longer, unless it is less than half full: most batches need no source padding.
-    """
-    ranges, first, longest = [], 0, np.zeros(2, dtype=np.int64)
-    for index, pair in enumerate(lengths):
-        rows, wider = index - first, np.maximum(longest, pair)
-        is_full = (rows + 1) * wider.sum() > batch_tokens
-        is_longer = pair[0] > longest[0] and 2 * rows * longest.sum() > batch_tokens
-        if rows and (is_full or is_longer):
-            ranges.append((first, index))
-            first, wider = index, pair
-        longest = wider
-    return [*ranges, (first, len(lengths))]
+def cut(pairs: np.ndarray, lengths: np.ndarray, count: int) -> list[np.ndarray]:
+    """Pairs with these lengths (N, 2), in order, in `count` parts with about equally many tokens."""
+    ends = lengths.sum(1).cumsum()
+    return np.split(pairs, np.searchsorted(ends * count, ends[-1] * np.arange(1, count), side="right"))
 
 
-def evaluation_batches(pairs: Sequence[EncodedPair], batch_tokens: int) -> list[PairBatch]:
-    """All pairs once, in batches of similar length."""
+def evaluation_batches(pairs: Sequence[EncodedPair], batch_tokens: int, context_length: int) -> list[PairBatch]:
+    """All pairs once, in their order."""
     lengths = np.array([pair.lengths for pair in pairs])
-    order = sort_by_length(lengths)
-    ranges = cut(lengths[order], batch_tokens)
-    return [make_pair_batch([pairs[index] for index in order[first:last]]) for first, last in ranges]
+    parts = cut(np.arange(len(pairs)), lengths, count_batches(lengths, batch_tokens))
+    return [make_pair_batch([pairs[index] for index in part], context_length) for part in parts]
 
 
 class PairObjective(Objective):
-    """`Objective` on the target side of a batch of pairs; the decoder reads the memory of the source side.
-
-    batch_tokens: a process that trains alone reads a batch in groups of rows of similar length, which saves most of the
-    padding, with at most this number of tokens on a GPU and a share of it on a CPU. Several processes need the same
-    number of passes: one. The loss is the same.
-    """
+    """`Objective` on the target side of a batch of pairs; the decoder reads the memory of the source side."""
 
     has_one_shape = False
 
-    def __init__(self, decoder: EncoderDecoder, label_smoothing: float = 0.0, batch_tokens: int | None = None):
-        super().__init__(decoder, label_smoothing=label_smoothing)
-        self.batch_tokens = batch_tokens
-
-    def forward(self, batch: Batch) -> Loss:
-        assert isinstance(batch, PairBatch)
-        rng = self.decoder.dropout_rng
-        if self.batch_tokens is None or rng.row_stride > 1:
-            return super().forward(batch)
-        at_once = self.batch_tokens // (GROUPS if batch.ids.device.type == "cpu" else 1)
-        first_row, losses = rng.first_row, list[Loss]()
-        for first, last in cut(batch.row_lengths, at_once):
-            rng.first_row = first_row + first  # the dropout of a row does not depend on its group
-            losses.append(super().forward(batch.rows(first, last)))
-        rng.first_row = first_row
-        parts = {name: torch.stack([loss.parts[name] for loss in losses]).sum() for name in losses[0].parts}
-        sums, counts = torch.stack([loss.sum for loss in losses]), torch.stack([loss.count for loss in losses])
-        return Loss(sums.sum(), counts.sum(), parts)
-
     def make_view(self, batch: Batch) -> KVView:
-        """The keys that the target tokens of a batch may see."""
+        """The keys that the target tokens of a batch may see: in both languages, the tokens of their pair."""
         assert isinstance(batch, PairBatch)
         assert isinstance(self.decoder, EncoderDecoder)
-        return ConditionedKVView(FreshKVView(batch.ids), self.decoder.encode(batch.source))
+        own = FreshKVView(batch.ids, batch.positions, batch.document_ids)
+        memory = self.decoder.encode(batch.source)
+        assert batch.source.document_ids is not None
+        memory.keep_to_documents(batch.document_ids, batch.source.document_ids)
+        return ConditionedKVView(own, memory)

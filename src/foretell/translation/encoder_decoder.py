@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -38,10 +39,15 @@ from foretell.translation.config import EncoderDecoderConfig
 
 @dataclass(frozen=True)
 class Source:
-    """Source sentences: ids (B, S), of which the first lengths[b] of row b are real; the rest is padding."""
+    """Source sentences: ids (B, S), of which the first lengths[b] of row b are real; the rest is padding.
+
+    positions and document_ids, (B, S), are None if every row is one sentence.
+    """
 
     ids: Tensor
     lengths: list[int]
+    positions: Tensor | None = None
+    document_ids: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -49,10 +55,15 @@ class Source:
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
         """Some rows, without columns that are padding in all of them."""
         lengths = self.lengths[first:last:stride]
-        return Source(self.ids[first:last:stride, : max(lengths)], lengths)
+        part = self._map(lambda tensor: tensor[first:last:stride, : max(lengths)])
+        return replace(part, lengths=lengths)
 
     def to(self, device: torch.device | str) -> Source:
-        return replace(self, ids=to_device(self.ids, device))
+        return self._map(lambda tensor: to_device(tensor, device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Source:
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -103,7 +114,7 @@ class Encoder(nn.Module):
         self.trunk = Transformer(config.encoder)
 
     def forward(self, source: Source) -> Tensor:
-        kv = FullKVView(source.ids, source.lengths)
+        kv = FullKVView(source.ids, source.lengths, source.positions, source.document_ids)
         return self.trunk(self.embed(source.ids, kv.positions), kv)  # (B, S, D)
 
 
@@ -137,7 +148,7 @@ class EncoderDecoder(Decoder):
         return other
 
     def encode(self, source: Source) -> MemoryKVView:
-        view = MemoryKVView(self.encoder(source), source.lengths)
+        view = MemoryKVView(self.encoder(source), source.lengths, source.positions)
         if self.shape.has_rotated_memory:  # `forward`: a trace has these angles already, of the encoder's pass
             view.rotation = self.encoder.trunk.rotation.forward(view.positions, view.memory.dtype)
         return view

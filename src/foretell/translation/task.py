@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from foretell.data.batch import PADDING
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
 from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
@@ -20,7 +22,7 @@ from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
-from foretell.translation.encoder_decoder import EncoderDecoder, Source
+from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.language_check import SideCounts, count_sides
 from foretell.translation.pairs import Pair, Vocabulary
 from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
@@ -67,7 +69,7 @@ class TranslationTask(Task):
         self.encoder_decoder = self.model = model
         self.loader = loader
         self.row_length = config.pairs.longest
-        self.objective = PairObjective(model, config.training.label_smoothing, config.pairs.batch_tokens)
+        self.objective = PairObjective(model, label_smoothing=config.training.label_smoothing)
         self.left_out = len(data.train) - len(loader.pairs)
         self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
         self.has_held_out = bool(self.held_out)
@@ -101,7 +103,7 @@ class TranslationTask(Task):
         if not self.held_out:
             return {}
         began = time.perf_counter()
-        batches = evaluation_batches(self.held_out, self.config.pairs.batch_tokens)
+        batches = evaluation_batches(self.held_out, self.config.pairs.batch_tokens, self.config.model.context_length)
         figures = {"validation_loss": evaluate(self.objective, batches, dtype).loss}
         if has_sacrebleu():
             translating = time.perf_counter()
@@ -140,7 +142,8 @@ def fitting(pairs: Sequence[EncodedPair], config: PairConfig) -> list[EncodedPai
 def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype = torch.float32) -> None:
     """Refuse to train a model that leaks or does not read its source; a `TrainingError` names the module.
 
-    A later target must change nothing earlier, and no module of the encoder. Padding of the source must change nothing.
+    A later target must change nothing earlier, and no module of the encoder. Padding of the source, and other pairs of
+    the row, must change nothing.
     Another source must change the target's losses.
     """
     every = max(1, len(batch) // ROWS)  # rows of all lengths
@@ -152,23 +155,38 @@ def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype 
 
 def with_padding(batch: PairBatch, context_length: int) -> PairBatch:
     """The batch with two more columns of padding after the source, as far as the context has room."""
-    columns = min(2, context_length - batch.source.ids.shape[1])
-    ids = torch.nn.functional.pad(batch.source.ids, (0, columns))
-    return replace(batch, source=Source(ids, batch.source.lengths))
+    source = batch.source
+    assert source.positions is not None
+    assert source.document_ids is not None
+    columns = (0, max(0, min(2, context_length - source.ids.shape[1])))
+    longer = replace(
+        source,
+        ids=F.pad(source.ids, columns),
+        positions=F.pad(source.positions, columns),
+        document_ids=F.pad(source.document_ids, columns, value=PADDING),
+    )
+    return replace(batch, source=longer)
 
 
 def probes_of(batch: PairBatch) -> list[Probe]:
-    """Nothing exchanged; then later targets, and the source's padding."""
+    """Nothing exchanged; then later targets, the source's padding, and all pairs but the first of each row."""
     source, future = batch.source, after_borders(batch.ids)
-    lengths = torch.tensor(source.lengths, device=batch.ids.device)
-    is_real = torch.arange(source.ids.shape[1], device=batch.ids.device) < lengths[:, None]  # (B, S)
+    assert source.document_ids is not None
+    is_real = source.document_ids != PADDING  # (B, S)
     everywhere = torch.ones_like(batch.ids, dtype=torch.bool)
+    first, first_source = batch.document_ids == 0, source.document_ids == 0
     later = replace(batch, ids=other_tokens(batch.ids, future))
     padding = replace(batch, source=replace(source, ids=other_tokens(source.ids, ~is_real)))
+    others = replace(
+        batch,
+        ids=other_tokens(batch.ids, ~first),
+        source=replace(source, ids=other_tokens(source.ids, ~first_source)),
+    )
     return [
         Probe("returns another output for the same batch", batch, by_side(is_real, everywhere)),
         Probe("sees the future", later, by_side(is_real, ~future)),
         Probe("sees the source's padding", padding, by_side(is_real, everywhere)),
+        Probe("sees another pair", others, by_side(first_source, first)),
     ]
 
 

@@ -102,7 +102,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def __init__(self, request: PairRequest):
         super().__init__(request)
-        self.loaders: dict[tuple[PairConfig, int], PairLoader] = {}
+        self.loaders: dict[tuple[PairConfig, int, int], PairLoader] = {}
 
     def read(self, run: Run, reporter: Reporter) -> PairText:
         request = self.request
@@ -161,10 +161,10 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def loader(self, data: PairText, config: TranslationConfig) -> PairLoader:
         """The batches of a run, made once: encoding many pairs takes long."""
-        key = config.pairs, config.training.seed
+        key = config.pairs, config.training.seed, config.model.context_length
         if key not in self.loaders:
             pairs = fitting(data.vocabulary.encode_pairs(data.pairs.train), config.pairs)
-            self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, config.training.seed)
+            self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, *key[1:])
         return self.loaders[key]
 
     def footprint(self, config: TranslationConfig, data: PairText) -> Footprint:
@@ -218,7 +218,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             f"pairs       {len(data.train):,} to learn from, {len(data.validation):,} held out"
             + (", by a hash of the source" if task.about.get("dev") is None else f": {task.about['dev']}"),
             f"tokens      {loader.lengths[:, 0].sum():,} source and {loader.lengths[:, 1].sum():,} target, {kind} of "
-            f"{', '.join(f'{size:,}' for size in sorted(sizes))}; {loader.padding:.1%} padding in batches",
+            f"{', '.join(f'{size:,}' for size in sorted(sizes))}",
             f"model       {task.about['size']}, {parameters:,} parameters: "
             f"{model.encoder.num_layers} + {model.num_layers} layers, {model.num_heads} heads, width {model.width}",
             describe_recipe(

@@ -276,6 +276,6 @@ def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Deco
     fitting = [pair for pair in encoded if max(pair.lengths) <= limit]
     if not fitting:
         raise ContextLengthError(f"no pair fits the model's context of {limit} tokens; give shorter sentences")
-    measured = evaluate(PairObjective(translator.model), evaluation_batches(fitting, BATCH_TOKENS))
+    measured = evaluate(PairObjective(translator.model), evaluation_batches(fitting, BATCH_TOKENS, limit))
     quality = measure_quality(translator, pairs, decoding)
     return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting))

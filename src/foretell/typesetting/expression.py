@@ -197,8 +197,7 @@ def as_expression(item: Any) -> Expression:
 def array(values: Any, digits: int = DIGITS) -> Expression:
     """Any array of numbers as a formula: a number, a matrix, or for more than two axes a row of matrices.
 
-    Raises:
-        UsageError: the values are not numbers, or there are none.
+    Raises UsageError if the values are not numbers, or there are none.
     """
     import numpy as np
 
@@ -307,8 +306,7 @@ def read_formula(text: str, values: Mapping[str, Any]) -> Expression:
     `{{ name }}` is a value. Names are letters; a name with a parenthesis right after it is a function. Commands are
     \frac{}{}, \sqrt{}, \quad, and \text{} for a name of any characters. Sub- and superscripts are one name each.
 
-    Raises:
-        UsageError: a brace or parenthesis has no partner, or a command is unknown.
+    Raises UsageError if a brace or parenthesis has no partner, or a command is unknown.
     """
     return _FormulaReader(text, values).read()
 

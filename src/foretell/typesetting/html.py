@@ -28,7 +28,7 @@ from foretell.typesetting.expression import (
     format_number,
     shortened,
 )
-from foretell.typesetting.text import break_lines, document_text
+from foretell.typesetting.text import break_lines, document_text, items_of, segments
 
 FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
 MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
@@ -64,9 +64,9 @@ def mathml(expression: Expression) -> str:
     With two relations or more, one line per relation, aligned. A formula too wide for a page breaks where it
     does in a terminal.
     """
-    first, *others = _chain(expression)
+    first, *others = segments(items_of(expression), RELATIONS)
     if len(others) > 1:
-        right = [line for other in others for line in break_lines(MathRow(other), FORMULA_WIDTH, MAX_NUMBERS)]
+        right = [line for other in others for line in break_lines(MathRow(tuple(other)), FORMULA_WIDTH, MAX_NUMBERS)]
         return _displayed(_rows(zip([first, *[()] * (len(right) - 1)], right, strict=True)))
     broken = break_lines(expression, FORMULA_WIDTH, MAX_NUMBERS)
     return _displayed(_rows(((), line) for line in broken) if len(broken) > 1 else _math(expression))
@@ -84,16 +84,6 @@ def _rows(lines: Iterable[tuple[Sequence[Expression], Sequence[Expression]]]) ->
         for left, right in lines
     )
     return f'<mtable displaystyle="true">{rows}</mtable>'
-
-
-def _chain(expression: Expression) -> list[tuple[Expression, ...]]:
-    """A = B = C as [A], [= B], [= C]."""
-    lines: list[tuple[Expression, ...]] = [()]
-    for item in expression.items if isinstance(expression, MathRow) else (expression,):
-        if isinstance(item, Operator) and item.sign in RELATIONS and lines[-1]:
-            lines.append(())
-        lines[-1] += (item,)
-    return lines
 
 
 def _math(expression: Expression) -> str:
@@ -156,14 +146,12 @@ def _is_tall(expression: Expression) -> bool:
 
 def _script(script: Script) -> str:
     base = _math(script.base) if not script.is_sum else '<mo largeop="true" movablelimits="false">∑</mo>'
-    if script.is_sum and script.below:
-        limits = f"{base}{_math(script.below)}{_math(script.above)}" if script.above else f"{base}{_math(script.below)}"
-        return f"<munderover>{limits}</munderover>" if script.above else f"<munder>{limits}</munder>"
-    if script.below and script.above:
-        return f"<msubsup>{base}{_math(script.below)}{_math(script.above)}</msubsup>"
-    if script.below:
-        return f"<msub>{base}{_math(script.below)}</msub>"
-    return f"<msup>{base}{_math(script.above)}</msup>" if script.above else base
+    marks = [_math(mark) for mark in (script.below, script.above) if mark]
+    if not marks:
+        return base
+    both, below = ("munderover", "munder") if script.is_sum and script.below else ("msubsup", "msub")
+    tag = both if len(marks) == 2 else below if script.below else "msup"
+    return f"<{tag}>{base}{''.join(marks)}</{tag}>"
 
 
 MATH: dict[type, Callable[..., str]] = {

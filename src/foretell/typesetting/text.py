@@ -82,7 +82,7 @@ def break_lines(expression: Expression, width: int, limit: int) -> list[list[Exp
 
     Lines break before relations if that suffices, else before any operator.
     """
-    items = list(expression.items) if isinstance(expression, MathRow) else [expression]
+    items = items_of(expression)
     if _joined(items, limit).width <= width:
         return [items]
     by_relation = _filled(items, RELATIONS, width, limit)
@@ -91,16 +91,21 @@ def break_lines(expression: Expression, width: int, limit: int) -> list[list[Exp
     return [part for line in by_relation for part in _filled(line, RELATIONS | set("+−-·"), width, limit)]
 
 
+def items_of(expression: Expression) -> list[Expression]:
+    return list(expression.items) if isinstance(expression, MathRow) else [expression]
+
+
 def _filled(items: list[Expression], signs: frozenset[str], width: int, limit: int) -> list[list[Expression]]:
     lines: list[list[Expression]] = [[]]
-    for segment in _segments(items, signs):
+    for segment in segments(items, signs):
         if lines[-1] and _joined([*lines[-1], *segment], limit).width > width - len(INDENT):
             lines.append([])
         lines[-1] += segment
     return lines
 
 
-def _segments(items: list[Expression], signs: frozenset[str]) -> Iterator[list[Expression]]:
+def segments(items: list[Expression], signs: frozenset[str]) -> Iterator[list[Expression]]:
+    """A = B = C as [A], [= B], [= C]."""
     segment: list[Expression] = []
     for item in items:
         if isinstance(item, Operator) and item.sign in signs and segment:
@@ -180,11 +185,6 @@ def _call(call: Call, limit: int) -> TextBlock:
 
 def one_line(text: str) -> TextBlock:
     return TextBlock((text,))
-
-
-def pad(text: str, width: int) -> str:
-    """A text followed by spaces, up to a width in terminal columns."""
-    return text + " " * (width - cell_len(text))
 
 
 def pad_left(text: str, width: int) -> str:
@@ -273,7 +273,7 @@ def _table(table: Table, width: int) -> list[str]:
         widths[widest] = max(4, widths[widest] - excess)
     aligned = [
         gap.join(
-            (pad_left if right else pad)(_cut(cell, size), size)
+            (pad_left if right else set_cell_size)(_cut(cell, size), size)
             for cell, size, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         for line in lines

@@ -39,9 +39,9 @@ def test_the_writes_of_all_neurons_add_up_to_the_contribution_of_the_layer(trace
         bias.data.zero_()
         traced = record_all(page.model, TEXT)
     neurons = page.neurons[1]
-    writes = neuron_writes(traced, 1, 1)[:, :, : len(traced.vocabulary)]  # (P, F, V, 2)
+    writes = neuron_writes(traced, 1, 1)[:, :, : len(traced.page.vocabulary)]  # (P, F, V, 2)
     at = positions_of(traced, 1, 4)
-    for token in range(len(traced.vocabulary)):
+    for token in range(len(traced.page.vocabulary)):
         found = np.where(writes[..., 0] == token, writes[..., 1], 0).sum((1, 2))
         for position, value in zip(range(at.start, at.stop), found, strict=True):
             parts = direct_logit_attribution(page.model, TEXT, token, position).parts

@@ -2,9 +2,7 @@
 
 A logit is a dot product of the stream with one vector of the head, and the stream is the sum of what the embedding,
 each head and each feed-forward layer added. So the logit is a sum of one number per part (Elhage et al. 2021, "A
-Mathematical Framework for Transformer Circuits"). The norms on the way are frozen: with the statistics of this pass
-they are linear, so they can be applied to each part separately. The parts are found by following what each value
-reads, back from the value that the head reads.
+Mathematical Framework for Transformer Circuits"); `stream_terms` finds the parts, and freezes the norms on the way.
 
 A direct contribution is what a part added to the logit with no other part in between. It is not the effect of
 removing the part, since later layers read what it wrote and the norms would divide by something else; `ablation`

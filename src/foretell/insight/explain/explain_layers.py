@@ -241,9 +241,9 @@ def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ..
     return recording.array(source)[position, first : first + width], f"{source}[{position},{first}:{first + width}]"
 
 
-def explain_statistic(recording: Recording, scalar: TracedScalar, norm: Norm, name: str) -> Working:
+def explain_statistic(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
     """A statistic of a norm at one position."""
-    return statistic_of(norm, name, *read_vector(recording, scalar, scalar.index))
+    return statistic_of(norm, scalar.value.formula, *read_vector(recording, scalar, scalar.index))
 
 
 def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
@@ -279,17 +279,14 @@ def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Work
 
 def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     """The number that a norm divides by."""
-    spread = recording.structure[scalar.source]
-    explainer = norm_explainer(spread.formula)
-    assert explainer is not None, "a norm has a spread"
-    working = explainer(recording, TracedScalar(spread, scalar.index))
+    spread, norm = recording.structure[scalar.source], norm_of(recording, scalar)
+    working = explain_statistic(recording, TracedScalar(spread, scalar.index), norm)
     value = divisor_of(recording, scalar, working.value)
     inner = written(working.value, "+", recording.setting(spread, "eps"))
-    has_root = norm_of(recording, scalar).has_root
     note = f"{spread.formula.replace('_', ' ')} = {address_of(spread.name, *scalar.index)}, plus epsilon"
-    equation = equals(value, "divisor =", Root(inner) if has_root else inner, note=note)
+    equation = equals(value, "divisor =", Root(inner) if norm.has_root else inner, note=note)
     # The root halves a relative error, and epsilon makes it smaller
-    scale = value + working.scale / (value if has_root else 1)
+    scale = value + working.scale / (value if norm.has_root else 1)
     return Working([*working.steps, equation], value, scale)
 
 
@@ -320,7 +317,7 @@ def norm_explainer(formula: str) -> Explainer | None:
         if formula == norm.formula:
             return partial(explain_norm, norm=norm)
         if formula in norm.statistics:
-            return partial(explain_statistic, norm=norm, name=formula)
+            return partial(explain_statistic, norm=norm)
     return None
 
 

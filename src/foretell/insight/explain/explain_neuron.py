@@ -58,7 +58,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
     sizes |= {"element": model.decoder.config.width, "token": model.decoder.config.vocab_size}
 
     def explain(index: tuple[int, ...]) -> Explained:
-        neuron = NeuronExplainer(recording, neurons, block, index)
+        neuron = NeuronExplainer(recording, neurons, index)
         if stream is None:
             return neuron.written(index[2]) if kind == "written" else neuron.vector_norm()
         if not (trail := stream.trail(neurons.update)):
@@ -83,7 +83,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
 class NeuronExplainer:
     """A neuron at a position: its factors, whose product is multiplied by a column of the down projection (D,)."""
 
-    def __init__(self, recording: Recording, neurons: Neurons, block: str, index: tuple[int, ...]):
+    def __init__(self, recording: Recording, neurons: Neurons, index: tuple[int, ...]):
         self.position, self.neuron, *_ = index
         modules = recording.model.decoder.named_modules()
         self.weight = next(f"{path}.weight" for path, module in modules if module is neurons.down)

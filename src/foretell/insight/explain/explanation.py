@@ -261,9 +261,8 @@ def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, to
         number = stored_in_distribution(recording, scalar)
         return None if number is None else (number, torch.float64)
     if scalar.value.formula == "vector norm":
-        return float(
-            torch.linalg.vector_norm(recording.stored(scalar.source)[index], dtype=torch.float64)
-        ), torch.float64
+        vector = recording.stored(scalar.source)[index]
+        return float(torch.linalg.vector_norm(vector, dtype=torch.float64)), torch.float64
     if scalar.value.formula == "divisor of a norm":
         spread = recording.stored(scalar.source)
         return divisor_of(recording, scalar, float(spread[index])), spread.dtype
@@ -289,11 +288,7 @@ def check_loss_position(position: int, length: int) -> None:
 
 # By the formula that the module's class declares; norms are explained by their record. Extend it for a formula of your
 # own; what a formula needs of its module is in docs/explain.md
-EXPLAINERS: dict[str, Explainer] = {
-    **LAYER_EXPLAINERS,
-    **ATTENTION_EXPLAINERS,
-    **DISTRIBUTION_EXPLAINERS,
-}
+EXPLAINERS: dict[str, Explainer] = LAYER_EXPLAINERS | ATTENTION_EXPLAINERS | DISTRIBUTION_EXPLAINERS
 IN_CORE = {stage.formula for stage in STAGES.values()}
 
 

@@ -131,12 +131,12 @@ def cell(entry: Any) -> str:
     return str(entry) if isinstance(entry, str | int) else number_text(float(entry))
 
 
-def number_text(value: float, digits: int = DIGITS) -> str:
+def number_text(value: float) -> str:
     """A number with fixed decimals, or in scientific notation if it is very small or large."""
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    hidden = value != 0 and abs(value) < 10.0 ** (2 - digits)
-    return f"{value:.{digits - 3}e}" if hidden or abs(value) >= 1e6 else f"{value + 0.0:.{digits}f}"
+    hidden = value != 0 and abs(value) < 10.0 ** (2 - DIGITS)
+    return f"{value:.{DIGITS - 3}e}" if hidden or abs(value) >= 1e6 else f"{value + 0.0:.{DIGITS}f}"
 
 
 def plain(entry: Any) -> Any:
@@ -145,6 +145,8 @@ def plain(entry: Any) -> Any:
         return {name: plain(value) for name, value in entry.items()}
     if isinstance(entry, list | tuple):
         return [plain(value) for value in entry]
+    if isinstance(entry, np.ndarray | np.generic):
+        return plain(entry.tolist())
     if entry is None or isinstance(entry, str | int):
         return entry
     return float(entry) if math.isfinite(entry) else str(float(entry))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.insight.page.block_values import BlockPart, BlockValue, values_with_offset
+from foretell.insight.page.block_values import BlockPart, BlockValue
 from foretell.insight.page.contributions import (
     PARTS_AT_ONCE,
     WRITES_AT_ONCE,
@@ -18,10 +18,11 @@ from foretell.insight.page.contributions import (
     parts_of,
     positions_of,
     sections_of,
+    stream_needs,
     strongest_neurons,
     write_operations,
 )
-from foretell.insight.page.family import Family, Index, PositionFamily, last_number
+from foretell.insight.page.family import Family, PositionFamily, last_number, value_family
 from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
@@ -38,14 +39,7 @@ def values_family(is_statistic: bool, left_out: str) -> Family:
     def indices(page: PageModel) -> list[str]:
         return [index for index, value in page.values.items() if value.is_statistic == is_statistic]
 
-    return Family(
-        "values.{}",
-        lambda traced, index: traced.array(traced.page.values[index].name),
-        indices=indices,
-        needs=lambda page, index: [page.values[index].name],
-        left_out=left_out,
-        group=layer_in,
-    )
+    return value_family("values.{}", lambda page, index: page.values[index].name, indices, left_out, layer_in)
 
 
 def layer_in(index: str) -> int:
@@ -57,10 +51,6 @@ def layer_in(index: str) -> int:
 
 def has_contributions(page: PageModel) -> bool:
     return page.head_input is not None
-
-
-def contribution_needs(page: PageModel, _: Index) -> list[str]:
-    return page.head_stream.names()
 
 
 def contribution_sections(page: PageModel, tokens: int) -> Sequence[int]:
@@ -115,7 +105,8 @@ def values_at(blocks: Callable[[PageModel], list[list[BlockPart]]]) -> dict[str,
     """The content and the needs of a family that has the values of a layer at one position, one after the other."""
 
     def values(page: PageModel, index: str) -> list[BlockValue]:
-        return values_with_offset(blocks(page)[layer_in(index)])
+        parts = blocks(page)[layer_in(index)]
+        return [value for part in parts for value in part.values if value.offset is not None]
 
     def content(traced: TracedPass, index: str) -> np.ndarray:
         parts = []
@@ -142,7 +133,7 @@ CONTRIBUTIONS = (
         lambda traced, _: json.dumps(parts_of(traced)),
         pack_text,
         lambda page: range(has_contributions(page)),
-        contribution_needs,
+        stream_needs,
         "direct contributions to logits",
         group=lambda _: 0,
     ),
@@ -151,7 +142,7 @@ CONTRIBUTIONS = (
         logit_contributions,
         pack_exact,
         lambda page: contribution_sections(page, page.config.context_length),
-        contribution_needs,
+        stream_needs,
         "direct contributions to logits",
         contribution_sections,
         group=lambda _: 0,
@@ -177,7 +168,7 @@ CONTRIBUTIONS = (
         written_tokens,
         pack_exact,
         lambda page: write_sections(page, page.config.context_length),
-        lambda page, index: [*contribution_needs(page, index), *neuron_names(page, layer_in(index))],
+        lambda page, index: [*stream_needs(page, index), *neuron_names(page, layer_in(index))],
         "the tokens that the strongest neurons write, the last tokens of the text first",
         affordable_writes,
         group=lambda index: index.split(".")[1],

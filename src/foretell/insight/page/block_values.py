@@ -6,8 +6,7 @@ Also its neurons, and the parts that add up to the stream that the head reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -38,9 +37,9 @@ class BlockValue:
     section: str
     label: str
     axes: tuple[str, ...]
-    of: str = OF_TOKEN
-    epsilon: float | None = None
-    offset: int | None = None
+    of: str
+    epsilon: float | None
+    offset: int | None
 
     @property
     def is_statistic(self) -> bool:
@@ -55,16 +54,8 @@ class BlockPart:
     name: str
     values: list[BlockValue]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 Sections = Mapping[tuple[str, int], str]
-
-
-def values_with_offset(parts: list[BlockPart]) -> list[BlockValue]:
-    """The values of a layer that a section of one position has, one after the other."""
-    return [value for part in parts for value in part.values if value.offset is not None]
 
 
 def same_numbers(structure: Structure, name: str) -> tuple[str, int]:
@@ -80,20 +71,14 @@ def block_parts(
     sections: of values that the page has elsewhere, by `same_numbers`; others are in `<prefix>.<layer>.<path>`.
     """
     finder = BlockFinder(decoder, structure, layer, sections, prefix)
-    parts = [finder.part(update) for update in updates_of(decoder, structure, layer)]
-    size, placed = 0, []
-    for part in parts:
-        values = []
-        for value in part.values:
-            is_elsewhere = value.section in sections.values() or value.of == OF_MEMORY
-            values.append(value if is_elsewhere else replace(value, offset=size))
-            size += 0 if is_elsewhere else structure.elements_per_row(value.name, 1)
-        placed.append(BlockPart(part.name, values))
-    return placed
+    return [finder.part(update) for update in updates_of(decoder, structure, layer)]
 
 
 class BlockFinder:
-    """Finds the values of one layer; each belongs to the first sublayer that reads it."""
+    """Finds the values of one layer; each belongs to the first sublayer that reads it.
+
+    size: the numbers at one position of the values described so far that have an offset.
+    """
 
     def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections, prefix: str):
         self.decoder, self.structure, self.sections, self.prefix = decoder, structure, sections, f"{prefix}.{layer}"
@@ -101,6 +86,7 @@ class BlockFinder:
         self.stream = [value.name for value in stream_path(structure, layer)]
         self.has_rotation = decoder.config.position == "rotary"
         self.seen: set[str] = set()
+        self.size = 0
 
     def part(self, update: Value) -> BlockPart:
         """The values from the stream before a sublayer to the stream after its update."""
@@ -166,9 +152,11 @@ class BlockFinder:
         return [value for value in values if value is not None and value.dims[-1:] == ("1",)]
 
     def describe(self, value: Value, of: str) -> BlockValue:
-        path = self.path(value.name)
-        section = self.sections.get(same_numbers(self.structure, value.name), f"{self.prefix}.{path}")
-        return BlockValue(value.name, path, section, self.label(value, path), value.dims[1:], of, self.epsilon(value))
+        path, elsewhere = self.path(value.name), self.sections.get(same_numbers(self.structure, value.name))
+        offset = self.size if elsewhere is None and of != OF_MEMORY else None
+        self.size += 0 if offset is None else self.structure.elements_per_row(value.name, 1)
+        section, label = elsewhere or f"{self.prefix}.{path}", self.label(value, path)
+        return BlockValue(value.name, path, section, label, value.dims[1:], of, self.epsilon(value), offset)
 
     def epsilon(self, value: Value) -> float | None:
         module = self.decoder.get_submodule(value.module)

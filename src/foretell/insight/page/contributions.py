@@ -40,6 +40,11 @@ def positions_of(traced: TracedPass, section: int, at_once: int) -> slice:
     return slice(start, min(len(traced.ids), start + at_once))
 
 
+def stream_needs(page: PageModel, _: Any) -> list[str]:
+    """The values that the terms of the stream are computed from."""
+    return page.head_stream.names()
+
+
 def neurons_in(page: PageModel, layer: int) -> Neurons:
     neurons = page.neurons[layer]
     assert neurons is not None, f"layer {layer} has no neurons"
@@ -98,7 +103,7 @@ def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
     """
     at = positions_of(traced, section, PARTS_AT_ONCE)
     weight, bias = traced.page.head_weights
-    logits = traced.page.model.decoder.head(traced.final[at])[:, : len(traced.vocabulary)]  # (P, V)
+    logits = traced.page.model.decoder.head(traced.final[at])[:, : len(traced.page.vocabulary)]  # (P, V)
     best = logits.topk(min(TOP, logits.shape[-1])).indices  # (P, K - 1)
     following = best[:, 0].clone()
     next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
@@ -218,7 +223,7 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
     carried = traced.page.head_stream.carry(neurons.update, vectors, traced.trace, at)
     weight, _ = traced.page.head_weights
-    rows = weight[: len(traced.vocabulary)].split(VOCABULARY_AT_ONCE)
+    rows = weight[: len(traced.page.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)
     count = min(TOKENS_WRITTEN, logits.shape[-1])
     highest, lowest = logits.topk(count), logits.topk(count, largest=False)

@@ -55,6 +55,24 @@ class Family:
         return self.in_file(page, tokens) if self.in_file else self.indices(page)
 
 
+def value_family(
+    name: str,
+    value: Callable[[PageModel, Any], str],
+    indices: Callable[[PageModel], Sequence[Index]],
+    left_out: str,
+    group: Callable[[Any], Any] = lambda index: index,
+) -> Family:
+    """Sections with one recorded value each. value: its name, from the model and the index."""
+    return Family(
+        name,
+        lambda traced, index: traced.array(value(traced.page, index)),
+        indices=indices,
+        needs=lambda page, index: [value(page, index)],
+        left_out=left_out,
+        group=group,
+    )
+
+
 @dataclass(frozen=True)
 class PositionFamily(Family):
     """Sections of one position of the text. An index is the numbers in the name, as a string; the position is the last.

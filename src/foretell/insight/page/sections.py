@@ -15,8 +15,8 @@ import torch
 
 from foretell.insight.attribution.stream_terms import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
-from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in
-from foretell.insight.page.family import Family, Index, PositionFamily, per_layer
+from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in, stream_needs
+from foretell.insight.page.family import Family, Index, PositionFamily, once, per_layer, value_family
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 from foretell.insight.page.traced_pass import STEPS, PageModel, TracedPass, array
@@ -65,16 +65,6 @@ def embedding_family(name: str, value: str) -> Family:
     )
 
 
-def vector_family(name: str, attribute: str) -> Family:
-    return Family(
-        f"{name}.{{}}",
-        lambda traced, layer: traced.array(getattr(traced.page.attention[layer], attribute)),
-        indices=per_layer,
-        needs=lambda page, layer: [getattr(page.attention[layer], attribute)],
-        left_out="queries and keys, layer by layer",
-    )
-
-
 def task_family(
     name: str,
     content: Callable[[TracedPass, int], Any],
@@ -90,10 +80,8 @@ def task_family(
     return Family(f"outcomes.{name}", content, pack, indices, needs)
 
 
-OUTCOME_NEEDS: dict[str, Callable[[PageModel, Any], Sequence[str]]] = {
-    "parts": lambda page, _: page.head_stream.names(),
-    "tokens": lambda page, _: names_by_token(page.head_stream, page.structure),
-}
+def token_needs(page: PageModel, _: Index) -> list[str]:
+    return names_by_token(page.head_stream, page.structure)
 
 
 @dataclass(frozen=True)
@@ -104,10 +92,8 @@ class TagFamily(PositionFamily):
         return super().index_in(page, name) if page.outcomes is not None and page.outcomes.kind == "tags" else None
 
 
-TAG_PARTS, TAG_TOKENS = (
-    TagFamily(f"outcomes.{name}.{{}}", content, pack_exact, needs=OUTCOME_NEEDS[name])
-    for name, content in (("parts", outcome_parts), ("tokens", outcome_tokens))
-)
+TAG_PARTS = TagFamily("outcomes.parts.{}", outcome_parts, pack_exact, needs=stream_needs)
+TAG_TOKENS = TagFamily("outcomes.tokens.{}", outcome_tokens, pack_exact, needs=token_needs)
 
 
 def norms(traced: TracedPass, _: int) -> np.ndarray:
@@ -135,9 +121,10 @@ def lens_row(traced: TracedPass, position: int) -> np.ndarray:
 
 EMBEDDING = "word and position vectors"
 HEAD_INPUT = "the vectors that the head reads, and its rows"
+OPERANDS = "queries and keys, layer by layer"
 # The order is the order in a file: what is left out first comes last
 FAMILIES = (
-    Family("vocabulary", lambda traced, _: json.dumps(traced.vocabulary, ensure_ascii=False), pack_text),
+    Family("vocabulary", lambda traced, _: json.dumps(traced.page.vocabulary, ensure_ascii=False), pack_text),
     Family("logits", lambda traced, _: traced.logits, pack_exact),
     Family("stream.sizes", norms, needs=stream_names),
     lens_family("ids", "ids", pack_whole),
@@ -151,14 +138,9 @@ FAMILIES = (
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
     task_family("logits", lambda traced, _: outcome_logits(traced)),
     task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words()), pack_whole),
-    task_family("parts", outcome_parts, needs=OUTCOME_NEEDS["parts"], has_tags=False),
-    task_family("tokens", outcome_tokens, needs=OUTCOME_NEEDS["tokens"], has_tags=False),
-    Family(
-        "embed.sum",
-        lambda traced, _: traced.stream(0),
-        needs=lambda page, _: [page.points[0].name],
-        left_out=EMBEDDING,
-    ),
+    task_family("parts", outcome_parts, needs=stream_needs, has_tags=False),
+    task_family("tokens", outcome_tokens, needs=token_needs, has_tags=False),
+    value_family("embed.sum", lambda page, _: page.points[0].name, once, EMBEDDING),
     embedding_family("words", "embed.token"),
     embedding_family("positions", "embed.position"),
     # Exact: a logit would add up D rounding errors
@@ -170,14 +152,13 @@ FAMILIES = (
     STREAMS_AT,
     VALUES_AT,
     ENCODER_AT,
-    vector_family("queries", "query"),
-    vector_family("keys", "key"),
-    Family(
+    value_family("queries.{}", lambda page, layer: page.attention[layer].query, per_layer, OPERANDS),
+    value_family("keys.{}", lambda page, layer: page.attention[layer].key, per_layer, OPERANDS),
+    value_family(
         "stream.{}",
-        lambda traced, point: traced.stream(point),
-        indices=lambda page: range(1, len(page.points)),
-        needs=lambda page, point: [page.points[point].name],
-        left_out="the stream's vectors, place by place",
+        lambda page, point: page.points[point].name,
+        lambda page: range(1, len(page.points)),
+        "the stream's vectors, place by place",
     ),
     *VALUES,
 )

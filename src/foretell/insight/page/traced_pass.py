@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -16,14 +16,7 @@ from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights
-from foretell.insight.page.block_values import (
-    BlockPart,
-    BlockValue,
-    Neurons,
-    block_parts,
-    neurons_of,
-    same_numbers,
-)
+from foretell.insight.page.block_values import BlockPart, BlockValue, Neurons, block_parts, neurons_of, same_numbers
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
 from foretell.insight.replacement import Replacement
@@ -144,7 +137,7 @@ class PageModel:
     def block_outline(self) -> dict[str, list[list[dict[str, Any]]]]:
         """`blocks` and `encoder_blocks` as JSON; conversion takes longer than a pass of a small model."""
         both = {"blocks": self.blocks, "encoderBlocks": self.encoder_blocks}
-        return {name: [[part.to_json() for part in parts] for parts in blocks] for name, blocks in both.items()}
+        return {name: [list(map(asdict, parts)) for parts in blocks] for name, blocks in both.items()}
 
     @cached_property
     def values(self) -> dict[str, BlockValue]:
@@ -205,7 +198,7 @@ class PageModel:
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
         with Trace(decoder, replace=replace, structure=self.structure):  # the changes are of all sequences
             outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)
-        return TracedPass(self, text, ids, self.model.texts_of(ids), self.vocabulary, trace, final, logits, outputs)
+        return TracedPass(self, text, ids, self.model.texts_of(ids), trace, final, logits, outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +212,6 @@ class TracedPass:
     text: str
     ids: list[int]
     pieces: list[str]
-    vocabulary: list[str | None]
     trace: Trace
     final: Tensor
     last_logits: Tensor

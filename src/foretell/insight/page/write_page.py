@@ -140,23 +140,21 @@ LIVE = "live/"  # the folder of modules that only the live page has
 MARK = re.compile(r"{{(\w+)}}")
 
 
-def assemble(
-    name: str, structure: dict[str, Any], sections: Iterable[PackedSection], rest: Iterable[PackedSection]
-) -> str:
+def document_of(traced: TracedPass, contents: Contents) -> str:
     """The whole document of a file. It fetches nothing, and no user text becomes markup."""
     head = f"""<link rel="icon" href="data:,">
 <style>
 {read("style.css")}
 </style>
 <script type="importmap">{as_script({"imports": module_addresses()})}</script>"""
-    data = f"""<script type="application/json" id="structure">{as_script(structure)}</script>
-{holders(sections)}
+    data = f"""<script type="application/json" id="structure">{as_script(structure_of(traced, contents))}</script>
+{holders(contents.sections)}
 <script type="module" async>
 import {{ start }} from "page/main.js";
 start();
 </script>
-{holders(rest)}"""
-    return document(printable(name), head, data)
+{holders(contents.rest)}"""
+    return document(printable(heading_of(traced.page.model.name)), head, data)
 
 
 def live_files() -> dict[str, str]:
@@ -233,8 +231,7 @@ class PageReport:
         shape = f"{self.tokens:,} tokens, {self.layers} layers, {self.heads} heads per layer"
         return f"{self.path}: {shape}, {in_megabytes(self.bytes)}"
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         link = f'<a href="{escape(quote(self.path))}" target="_blank">{escape(self.path)}</a>'
@@ -309,12 +306,6 @@ def make_page(
             f"the page needs {in_megabytes(size)} and may have {in_megabytes(budget_bytes)}; give a shorter text"
         )
     return contents, document
-
-
-def document_of(traced: TracedPass, contents: Contents) -> str:
-    return assemble(
-        heading_of(traced.page.model.name), structure_of(traced, contents), contents.sections, contents.rest
-    )
 
 
 def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from foretell.model.kernels import vectors as v
-from foretell.model.kernels.compiling import FEATURES, inlined
+from foretell.model.kernels.compiling import FEATURES, inlined, merged
 from foretell.model.kernels.integer_matmul import NIBBLES
 from foretell.model.kernels.packing import INPUTS, REST, chunk_of, padded_inputs
 from foretell.model.kernels.vector_math import allocate, keep
@@ -138,9 +138,9 @@ def float_pair(p, tile, other, row, scratch):
             v.prefetch(p.words, start + k * 8 + i + AHEAD)
             v.prefetch(p.words, second + k * 8 + i + AHEAD)
         load(7, p.words, start + k * 8, 64)
-        multiply_first(p.x, at, p.M * K, K * 2, p.P)
+        multiply_tile(p.x, at, p.M * K, K * 2, p.P, 0, 1, 2)
         load(7, p.words, second + k * 8, 64)
-        multiply_second(p.x, at, p.M * K, K * 2, p.P)
+        multiply_tile(p.x, at, p.M * K, K * 2, p.P, 3, 4, 5)
     store_sums(scratch, 0, p.P)
     for i in range(0, min(ROWS, p.M - row) * 16, 16):
         v.store_float(scratch, TOTALS + i, plane_sum(scratch, i, p.P))
@@ -167,28 +167,16 @@ def zero_sums():
     zero(5)
 
 
-@inlined
-def multiply_first(planes, at, plane, stride, P):
-    """Multiply the weights in tile 7 by each plane of activations, for the first tile of outputs."""
+@merged
+def multiply_tile(planes, at, plane, stride, P, first, second, third):
+    """Multiply the weights in tile 7 by each plane of activations, whose sums are in the tiles first, second, third."""
     load(6, planes, at // 2, stride)
-    dot(0, 6, 7)
+    dot(first, 6, 7)
     if P == 3:
         load(6, planes, (at + plane) // 2, stride)
-        dot(1, 6, 7)
+        dot(second, 6, 7)
         load(6, planes, (at + 2 * plane) // 2, stride)
-        dot(2, 6, 7)
-
-
-@inlined
-def multiply_second(planes, at, plane, stride, P):
-    """Multiply the weights in tile 7 by each plane of activations, for the second tile of outputs."""
-    load(6, planes, at // 2, stride)
-    dot(3, 6, 7)
-    if P == 3:
-        load(6, planes, (at + plane) // 2, stride)
-        dot(4, 6, 7)
-        load(6, planes, (at + 2 * plane) // 2, stride)
-        dot(5, 6, 7)
+        dot(third, 6, 7)
 
 
 @inlined

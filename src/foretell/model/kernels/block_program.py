@@ -31,58 +31,31 @@ PHASES = 11
 MIN_ROWS = 4  # with fewer, one thread does the work by rows
 
 # A norm (0: none, 1: LayerNorm, 2: RMSNorm) with the addresses of its scale and shift in float32; none is not null
-NORM = np.dtype([("kind", "i8"), ("scale", "i8"), ("shift", "i8"), ("epsilon", "f8")])
+NORM = np.dtype([*v.fields("kind scale shift"), ("epsilon", "f8")])
 # Each norm that is not needed at its place has kind 0, scales of 1 and shifts of -0, which change nothing
 BLOCK = np.dtype(
     [
-        ("qkv", MATRIX),
-        ("output", MATRIX),
-        ("up", MATRIX),  # gated: tiles of gates and of the values they multiply, in turns
-        ("down", MATRIX),
-        ("before_attention", NORM),
-        ("after_attention", NORM),
-        ("before_feedforward", NORM),
-        ("after_feedforward", NORM),
-        ("query_norm", NORM),
-        ("key_norm", NORM),
-        ("layer", "i8"),  # of the cache
-        ("width", "i8"),
-        ("heads", "i8"),
-        ("kv_heads", "i8"),
-        ("head_width", "i8"),
-        ("feedforward_width", "i8"),
-        ("window", "i8"),  # 0: none
-        ("activation", "i8"),
-        ("is_gated", "i8"),
-        ("has_residual", "i8"),
-        ("is_parallel", "i8"),  # the feed-forward layer reads the block's input
+        *v.fields("qkv output up down", MATRIX),  # gated up: tiles of gates and of the values they multiply, in turns
+        *v.fields("before_attention after_attention before_feedforward after_feedforward query_norm key_norm", NORM),
+        *v.fields("layer width heads kv_heads head_width feedforward_width"),  # layer: of the cache
+        *v.fields("window activation is_gated has_residual"),  # window 0: none
+        *v.fields("is_parallel"),  # the feed-forward layer reads the block's input
     ]
 )
 # One pass over M tokens, the same for all layers. T tokens of a row of the batch follow each other
 PASS = np.dtype(
     [
-        ("M", "i8"),
-        ("T", "i8"),
-        ("rows", "i8"),  # M, padded for the matrix unit
-        ("is_narrow", "i8"),
-        ("keys", "i8"),  # the addresses of the cache's first layer, and strides: of a layer in bytes, others in numbers
-        ("values", "i8"),
-        ("layer_stride", "i8"),
-        ("head_stride", "i8"),
-        ("block_stride", "i8"),
-        ("tables", "i8"),  # addresses: blocks (int32) of each row, positions (M,), tokens of each row without padding
-        ("table_width", "i8"),
-        ("positions", "i8"),
-        ("counts", "i8"),
-        ("cosine", "i8"),  # addresses of angles (T or M, E); 0 without rotation
-        ("sine", "i8"),
-        ("has_equal_angles", "i8"),  # in all rows of the batch
+        *v.fields("M T rows is_narrow"),  # rows: M, padded for the matrix unit
+        # the addresses of the cache's first layer, and strides: of a layer in bytes, others in numbers
+        *v.fields("keys values layer_stride head_stride block_stride"),
+        # addresses: blocks (int32) of each row, positions (M,), tokens of each row without padding
+        *v.fields("tables table_width positions counts"),
+        *v.fields("cosine sine"),  # addresses of angles (T or M, E); 0 without rotation
+        *v.fields("has_equal_angles"),  # in all rows of the batch
     ]
 )
 # Blocks by the addresses of their records; the stream (M, D) and the outputs (count, M, D), each of `stride` bytes
-BLOCKS = np.dtype(
-    [*CALL, ("step", "i8"), ("x", "i8"), ("out", "i8"), ("stride", "i8"), ("count", "i8"), ("blocks", "i8")]
-)
+BLOCKS = np.dtype([*CALL, *v.fields("step x out stride count blocks")])
 call_at, pass_at, block_at = v.record_at(BLOCKS), v.record_at(PASS), v.record_at(BLOCK)
 
 
@@ -273,11 +246,8 @@ def store_rows(block, step, qkv, is_narrow, first, last):
 def attend_group(block, step, scratch, token, group):
     """Attention of the query heads of a token that share a key head."""
     E, per_group = block.head_width, block.heads // block.kv_heads
-    position, row, is_narrow = (
-        v.read_int64(step.positions, token),
-        row_of_cache(block, step, token),
-        step.is_narrow != 0,
-    )
+    position, row = v.read_int64(step.positions, token), row_of_cache(block, step, token)
+    is_narrow = step.is_narrow != 0
     query, out = token * padded_outputs(block.qkv.outputs), token * padded_inputs(block.output.inputs)
     for head in range(group * per_group, (group + 1) * per_group):
         start, at = query + head * E, out + head * E

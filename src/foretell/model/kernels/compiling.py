@@ -6,8 +6,10 @@ Importing this module imports numba and starts its threads.
 from __future__ import annotations
 
 import atexit
+import grp
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -98,8 +100,7 @@ def remove_disused(folder: Path) -> None:
 def is_private(folder: Path) -> bool:
     """True if only this user can write to a folder."""
     status = folder.stat()
-    is_own = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-    return is_own and os.access(folder, os.W_OK)
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK)
 
 
 def has_safe_parents(folder: Path) -> bool:
@@ -107,8 +108,6 @@ def has_safe_parents(folder: Path) -> bool:
 
     A sticky folder, such as /tmp, may be writable: there, others cannot rename an entry that is not theirs.
     """
-    if os.name != "posix":
-        return True
     private_group = group_of_this_user_alone()
 
     def is_safe(state: os.stat_result) -> bool:
@@ -121,9 +120,6 @@ def has_safe_parents(folder: Path) -> bool:
 def group_of_this_user_alone() -> int | None:
     """The group with this user's name, if it is the user's; where users have such groups, new folders are writable for
     it."""
-    import grp  # POSIX only
-    import pwd
-
     try:
         is_private = grp.getgrgid(os.getgid()).gr_name == pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -36,19 +36,12 @@ PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_
 logger = logging.getLogger(__name__)
 
 
-def with_fast_kernels(
-    decoder: Decoder,
-    max_tokens: int | None = None,
-    max_rows: int | None = MAX_ROWS,
-    fuse: bool = True,
-    wait: bool = False,
-) -> Decoder:
+def with_fast_kernels(decoder: Decoder, max_tokens: int | None = None, wait: bool = False) -> Decoder:
     """A copy of the decoder with faster kernels, if that `is_worthwhile`; else the decoder itself.
 
     The copy shares weights and hooks. The decoder is not changed, so other calls of it at the same time have the same
-    bits as alone. With `max_rows` None the kernels in numba compute calls of any size, so a token's logits have the
-    same bits however many rows are read with it. fuse: compute blocks without hooks at once. wait: compile missing
-    kernels first; otherwise a background process does, and this copy is packed for oneDNN.
+    bits as alone. wait: compile missing kernels first; otherwise a background process does, and this copy is packed for
+    oneDNN.
     """
     if is_in_shards(decoder) or is_torch_compiled(decoder):
         return decoder
@@ -59,7 +52,7 @@ def with_fast_kernels(
         return with_packed_weights(decoder)
     if not importlib.import_module(WARMING).are_ready(decoder, wait):
         return with_packed_weights(decoder)
-    fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
+    fast = copy_with(decoder, fast_forms(decoder))
     if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
         importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
     return fast
@@ -104,15 +97,14 @@ def tell_once(note: str) -> None:
     logger.warning(note)
 
 
-def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool) -> dict[str, nn.Module]:
-    """The layers that have a faster form in numba on this machine, by path."""
+def fast_forms(decoder: Decoder) -> dict[str, nn.Module]:
+    """The blocks and layers that have a faster form in numba on this machine, by path."""
     kernels: Any = importlib.import_module(KERNELS)
     blocks: Any = importlib.import_module(BLOCKS)
     forms: dict[str, nn.Module] = {}
     for path, module in list(decoder.named_modules())[1:]:
         if not any(path.startswith(f"{above}.") for above in forms):  # a block comes before its layers
-            block = blocks.fused_form(module, max_rows) if fuse else module
-            form = kernels.fast_form(block, max_rows)
+            form = kernels.fast_form(blocks.fused_form(module))
             forms |= {path: form} if form is not module else {}
     return forms
 
@@ -135,28 +127,26 @@ class PackedWeight:
         return onednn_linear(x, self.packed, bias)
 
 
-class PackedLinear(CPULinear):
-    """`nn.Linear` with a packed copy of its weight."""
+class PackedForward(nn.Module):
+    """The forward of a layer with a packed copy of its weight; its other base class is the plain layer."""
 
     packed: PackedWeight
+    weight: Any
+    bias: Any
 
     def forward(self, input: Tensor) -> Tensor:
         return self.packed.matmul(input, self.weight, self.bias)
 
 
-class PackedTiedHead(CPUTiedHead):
+class PackedLinear(PackedForward, CPULinear):
+    """`nn.Linear` with a packed copy of its weight."""
+
+
+class PackedTiedHead(PackedForward, CPUTiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
 
-    packed: PackedWeight
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self.packed.matmul(input, self.weight, self.bias)  # (..., V)
-
-
-PACKED: dict[type[nn.Module], type[PackedLinear] | type[PackedTiedHead]] = {
-    nn.Linear: PackedLinear,
-    TiedHead: PackedTiedHead,
-}
+PACKED: dict[type[nn.Module], type[PackedForward]] = {nn.Linear: PackedLinear, TiedHead: PackedTiedHead}
 
 
 def with_packed_weights(decoder: Decoder) -> Decoder:

@@ -122,10 +122,8 @@ def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bo
         matrix, dtype = pack_floats(join([store.weight for store in stores]), bias), stores[0].weight.dtype
     else:
         names = [name for name, _ in stores[0].named_buffers() if name != "bias"]
-        parts, dtype = (
-            {name: join([getattr(store, name) for store in stores]) for name in names},
-            stores[0].scales.dtype,
-        )
+        parts = {name: join([getattr(store, name) for store in stores]) for name in names}
+        dtype = stores[0].scales.dtype
         if isinstance(stores[0], Int8Matrix):
             matrix = pack_int8(parts["integers"], parts["scales"], bias)
         else:

@@ -71,16 +71,16 @@ class FusedNorm:
 class FusedWeights:
     """The packed weights of a block, and the versions that show whether they changed."""
 
-    def __init__(self, block: Any, max_rows: int | None):
+    def __init__(self, block: Any):
         inner = inner_layers(block.feedforward)
-        self.matrices = [pack_layers(layers, max_rows, in_turns=layers == inner) for layers in layer_groups(block)]
+        self.matrices = [pack_layers(layers, in_turns=layers == inner) for layers in layer_groups(block)]
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
         # In a trunk that calls its blocks one after the other; weak, so that a copy is freed with its last user
         self.place: tuple[ref[nn.ModuleList], int] | None = None
         self.watch_hooks(block)
-        self.max_rows = max_rows
+        self.max_rows = MAX_ROWS
         self.record = self._record(block)
         self.address = self.record.ctypes.data
         self.per_row = self._scratch_per_row()
@@ -113,7 +113,7 @@ class FusedWeights:
 
     def suits(self, x: Tensor, kv: KVView) -> bool:
         """True if the compiled program computes this call."""
-        is_few = self.max_rows is None or x.shape[0] * x.shape[1] <= self.max_rows
+        is_few = x.shape[0] * x.shape[1] <= self.max_rows
         if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
             return False
         if self.parts["core"] is not self.core:
@@ -209,12 +209,12 @@ FUSED: dict[type[nn.Module], type[Any]] = {
 }
 
 
-def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
+def fused_form(block: nn.Module) -> nn.Module:
     """A fused block that shares the modules of this one; itself where that is not possible."""
     if not can_fuse(block):
         return block
     fused = recast(block, FUSED[type(block)])
-    fused.fused = FusedWeights(block, max_rows)
+    fused.fused = FusedWeights(block)
     return copy_with(fused, forms_for_many_rows(block, fused.fused.matrices))
 
 

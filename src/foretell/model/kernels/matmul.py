@@ -30,9 +30,7 @@ SERIAL = 2**14  # activations that one thread prepares before the others are ask
 
 Unit = Literal["vectors", "dots", "amx"]  # of the processor; all but the first read planes of activations
 KERNEL_ARGUMENTS = 8
-LINEAR = np.dtype(
-    [*CALL, ("matrix", "i8"), ("x", "i8"), ("out", "i8"), ("M", "i8"), ("rows", "i8"), ("is_narrow", "i8")]
-)
+LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,10 @@ def compiled_kernel(bits: int, unit: Unit) -> Any:
 def make_kernel(bits: int, unit: Unit) -> Any:
     """A kernel: a function that writes the outputs of tiles first, ... last - 1 for all rows.
 
-    numba compiles the branches that these constants choose.
+    numba compiles the branches that these constants choose. It finds the kernel of an earlier process by the values
+    that it encloses, so none of them is a compiled function: in each process that is another one.
     """
-    plane_bytes, decode = bytes_in_planes(bits, unit), integers.decode_int8 if bits == 8 else integers.decode_int4
+    plane_bytes = bytes_in_planes(bits, unit)
 
     def kernel(matrix, x, prepared, rows, is_narrow, out, first, last):
         p = vector.make_product(bits, matrix_at(matrix), x, prepared, rows, is_narrow != 0, out)
@@ -147,13 +146,14 @@ def make_kernel(bits: int, unit: Unit) -> Any:
             else:
                 amx.multiply_integers(p, first, last)
         elif unit == "dots":
+            if bits == 8:
+                decode, products = integers.decode_int8, integers.int8_products
+            else:
+                decode, products = integers.decode_int4, integers.int4_products
             row = 0
             if plane_bytes == 2 and rows >= integers.MANY_ROWS:
                 row = integers.multiply_decoded(decode, p, first, last)
-            if bits == 8:
-                integers.multiply_planes(integers.int8_products, p, first, last, row)
-            else:
-                integers.multiply_planes(integers.int4_products, p, first, last, row)
+            integers.multiply_planes(products, p, first, last, row)
         elif bits == 32:
             vector.multiply_tiles(vector.float32_sums, p, first, last)
         elif bits == 16:

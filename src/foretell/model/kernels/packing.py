@@ -39,22 +39,9 @@ MAGIC = 1.5 * 2**23  # a number below 2^22 plus this has an integer in its lowes
 MAGIC_BITS = 0x4B400000
 UPPER_HALF = 0xFFFF0000
 
-# A packed matrix for compiled code: its kernels and arrays by address, and its sizes
-MATRIX = np.dtype(
-    [
-        ("kernel", "i8"),
-        ("few_rows_kernel", "i8"),
-        ("words", "i8"),
-        ("factors", "i8"),
-        ("bias", "i8"),
-        ("bits", "i8"),
-        ("outputs", "i8"),
-        ("inputs", "i8"),
-        ("group", "i8"),
-        ("plane_bytes", "i8"),  # of an activation in a plane; 0: the kernel reads the activations themselves
-        ("turns", "i8"),
-    ]
-)
+# A packed matrix for compiled code: its kernels and arrays by address, and its sizes.
+# plane_bytes: of an activation in a plane; 0: the kernel reads the activations themselves
+MATRIX = np.dtype(v.fields("kernel few_rows_kernel words factors bias bits outputs inputs group plane_bytes turns"))
 
 
 @dataclass(frozen=True)

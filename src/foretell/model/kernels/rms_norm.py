@@ -23,11 +23,14 @@ class CPURMSNorm(RMSNorm):
     """`RMSNorm` with the formula and gradient of this file."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps, matmul_dtype(x))
+        return ScaleToUnit.apply(x, self.weight, self.eps, matmul_dtype(x))
 
 
 class ScaleToUnit(torch.autograd.Function):
-    """y = x / r * scale with r = sqrt(mean(x^2) + epsilon), over the last dimension, in `dtype`."""
+    """y = x / r * scale with r = sqrt(mean(x^2) + epsilon), over the last dimension, in `dtype`.
+
+    Zhang and Sennrich 2019, equation 4: x (..., D) and scale (D,) to (..., D).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
@@ -63,8 +66,3 @@ class ScaleToUnit(torch.autograd.Function):
 def memory_order(x: Tensor) -> list[int]:
     """The dimensions in the order of memory, the last one last: heads (B, H, T, E) are stored as (B, T, H, E)."""
     return [*sorted(range(x.dim() - 1), key=x.stride, reverse=True), x.dim() - 1]
-
-
-def rms_norm(x: Tensor, scale: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
-    """Zhang and Sennrich 2019, equation 4: x (..., D) and scale (D,) to (..., D) in `dtype`."""
-    return ScaleToUnit.apply(x, scale, epsilon, dtype)

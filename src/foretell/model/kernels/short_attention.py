@@ -28,13 +28,14 @@ from foretell.model.mask import Mask
 
 MAX_LENGTH = 512  # positions; beyond, the fused kernel is faster
 BYTES_AT_ONCE = 2**21  # of weights: the second-level cache of two cores
+SHORT = 128  # positions: the scores that a window or the borders of documents hide are computed too
 QUERIES_AT_ONCE = 128  # with a causal mask, whose keys after the last of them are left out
 
 
 class ShortAttention(SDPAttention):
     """`SDPAttention` with the kernel of this file where gradients are needed.
 
-    Causal masks with a window or documents are left to the fused kernel.
+    Causal masks with a window or documents are left to the fused kernel, unless rows are short.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -55,8 +56,8 @@ class DropoutAttention(EagerAttention):
 
 
 def suits(mask: Mask) -> bool:
-    """True for plain causal masks, and for masks without causality."""
-    return mask.is_plain_causal or not mask.causal
+    """True for plain causal masks, for masks without causality, and for all others where rows are short."""
+    return mask.is_plain_causal or not mask.causal or mask.num_keys <= SHORT
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: Dropout | None = None) -> Tensor:

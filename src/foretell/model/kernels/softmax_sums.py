@@ -12,7 +12,7 @@ from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import exponential
 
 LEAST = -87.0  # below it, e^x is about 0 in float32
-ROWS = np.dtype([*CALL, *((name, "i8") for name in ("logits", "stride", "n", "V", "largest", "target", "sums"))])
+ROWS = np.dtype([*CALL, *v.fields("logits stride n V largest target sums")])
 rows_call_at = v.record_at(ROWS)
 
 

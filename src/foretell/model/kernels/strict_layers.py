@@ -22,12 +22,10 @@ from foretell.model.mask import Mask
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.norms import in_float32
 
-ADDRESSES = ("query", "out", "keys", "values", "table", "counts")
 SMALL = 2**18  # products of queries and keys: less time than the start of another thread on a busy machine
-SIZES = ("T", "H", "G", "E", "head_stride", "is_narrow")
-ATTENTION = np.dtype([*CALL, *((name, "i8") for name in ADDRESSES + SIZES)])
+ATTENTION = np.dtype([*CALL, *v.fields("query out keys values table counts T H G E head_stride is_narrow")])
 AT_ONCE = 2**14  # numbers that a thread activates at once
-ACTIVATION = np.dtype([*CALL, *((name, "i8") for name in ("x", "out", "count", "activation", "is_narrow"))])
+ACTIVATION = np.dtype([*CALL, *v.fields("x out count activation is_narrow")])
 attention_call_at, activation_call_at = v.record_at(ATTENTION), v.record_at(ACTIVATION)
 
 

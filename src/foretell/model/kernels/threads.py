@@ -6,7 +6,6 @@ task, not its whole share.
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
@@ -31,7 +30,7 @@ DONE = 8  # the place of the second one
 PATIENCE = 2000  # rounds, 50 to 100 microseconds: longer than a task, unless its thread was interrupted
 RUNNING = threading.Lock()  # one of numba's pools of threads ends the process if two threads use it at once
 # The fields of a program's arguments that `run_on_threads` sets: counters and scratch memory by address
-CALL = [("threads", "i8"), ("counters", "i8"), ("scratch", "i8")]
+CALL = v.fields("threads counters scratch")
 
 
 class ThreadScratch(threading.local):
@@ -123,8 +122,7 @@ def pause(builder):
 @v.operation(v.void)
 def give_way(builder):
     """Let other threads run on this core."""
-    if os.name == "posix":
-        v.call(builder, "sched_yield", v.INT32)
+    v.call(builder, "sched_yield", v.INT32)
 
 
 @inlined

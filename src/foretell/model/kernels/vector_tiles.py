@@ -13,23 +13,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import intrinsic
-from foretell.model.kernels.vectors import (
-    FLOATS,
-    HAS_VNNI,
-    INT16,
-    INTS,
-    LANES,
-    call,
-    constant,
-    emit_fma,
-    floats,
-    halves_of,
-    integer,
-    ints,
-)
 
-AVX2_HALVES = ir.VectorType(INT16, 16)
+AVX2_HALVES = ir.VectorType(v.INT16, 16)
 
 # --- planes: the planes of a row follow each other --------------------------------------------------------------------
 
@@ -39,10 +26,10 @@ def zero_planes(typing_context, rows, planes):
     """Integer vectors of zeros for several planes of every row; the planes of a row follow each other."""
 
     def generate(context, builder, signature, arguments):
-        zeros = [constant(INTS, 0)] * len(signature.return_type)
+        zeros = [v.constant(v.INTS, 0)] * len(signature.return_type)
         return context.make_tuple(builder, signature.return_type, zeros)
 
-    return types.UniTuple(ints, len(rows) * planes.literal_value)(rows, planes), generate
+    return types.UniTuple(v.ints, len(rows) * planes.literal_value)(rows, planes), generate
 
 
 @intrinsic
@@ -56,16 +43,16 @@ def join_planes(typing_context, rows, integers, ratio):
         sums = cgutils.unpack_tuple(builder, arguments[1])
         planes = len(sums) // len(signature.args[0])
         totals = sums[::planes]
-        if HAS_VNNI:
+        if v.HAS_VNNI:
             pairs = zip(totals, sums[1::planes], strict=True)
-            totals = [builder.add(builder.shl(upper, constant(INTS, 8)), lower) for upper, lower in pairs]
-        totals = [builder.sitofp(total, FLOATS) for total in totals]
-        if planes == (3 if HAS_VNNI else 2):
-            rests = [builder.sitofp(each, FLOATS) for each in sums[planes - 1 :: planes]]
-            totals = [emit_fma(builder, rest, arguments[2], total) for rest, total in zip(rests, totals, strict=True)]
+            totals = [builder.add(builder.shl(upper, v.constant(v.INTS, 8)), lower) for upper, lower in pairs]
+        totals = [builder.sitofp(total, v.FLOATS) for total in totals]
+        if planes == (3 if v.HAS_VNNI else 2):
+            rests = [builder.sitofp(each, v.FLOATS) for each in sums[planes - 1 :: planes]]
+            totals = [v.emit_fma(builder, rest, arguments[2], total) for rest, total in zip(rests, totals, strict=True)]
         return context.make_tuple(builder, signature.return_type, totals)
 
-    return types.UniTuple(floats, len(rows))(rows, integers, ratio), generate
+    return types.UniTuple(v.floats, len(rows))(rows, integers, ratio), generate
 
 
 # --- all pairs of the elements of two tuples, such as tiles and rows; the pairs of the first element come first -------
@@ -89,25 +76,25 @@ def outer(emit: Callable[..., Any], returns: Any = None) -> Callable[..., Any]:
 
 def emit_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
     """Add the products of four bytes of weights without signs and of four signed bytes of x, with VNNI."""
-    return call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, weights, x)
+    return v.call(builder, "llvm.x86.avx512.vpdpbusd.512", v.INTS, sums, weights, x)
 
 
 def emit_pair_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
     """Add the products of two integers of 16 bits, for eight lanes of AVX2."""
     weights, x = (builder.bitcast(each, AVX2_HALVES) for each in (weights, x))
-    return builder.add(sums, call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, weights, x))
+    return builder.add(sums, v.call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, weights, x))
 
 
 def in_halves(builder: Any, emit: Callable[..., Any], *vectors: Any) -> Any:
     """The result of an operation on eight lanes, for sixteen."""
-    halves = [emit(builder, *parts) for parts in zip(*(halves_of(builder, each) for each in vectors), strict=True)]
-    return builder.shuffle_vector(*halves, ir.Constant(INTS, list(range(LANES))))
+    halves = [emit(builder, *parts) for parts in zip(*(v.halves_of(builder, each) for each in vectors), strict=True)]
+    return builder.shuffle_vector(*halves, ir.Constant(v.INTS, list(range(v.LANES))))
 
 
-outer_index = outer(lambda builder, one, other: builder.add(one, other), integer)
-outer_multiply = outer(lambda builder, one, other: builder.fmul(one, other), floats)
-outer_repeat = outer(lambda builder, one, other: other, ints)
+outer_index = outer(lambda builder, one, other: builder.add(one, other), v.integer)
+outer_multiply = outer(lambda builder, one, other: builder.fmul(one, other), v.floats)
+outer_repeat = outer(lambda builder, one, other: other, v.ints)
 add_first = outer(lambda builder, sums, one, other: builder.fadd(sums, one))
-fma_outer = outer(lambda builder, sums, one, other: emit_fma(builder, one, other, sums))
+fma_outer = outer(lambda builder, sums, one, other: v.emit_fma(builder, one, other, sums))
 dot_outer = outer(emit_dot)
 pair_dot_outer = outer(lambda builder, *vectors: in_halves(builder, emit_pair_dot, *vectors))

@@ -199,7 +199,6 @@ def emit_maximum(builder: Any, x: Any, y: Any) -> Any:
 broadcast = operation(floats, number)(emit_broadcast)
 broadcast_int = operation(ints, types.uint32)(emit_broadcast)
 zeros = operation(floats, ANY)(lambda builder, rows: constant(FLOATS, 0.0))
-zeros_int = operation(ints, ANY)(lambda builder, rows: constant(INTS, 0))
 add = operation(floats, floats, floats)(lambda builder, x, y: builder.fadd(x, y))
 subtract = operation(floats, floats, floats)(lambda builder, x, y: builder.fsub(x, y))
 multiply = operation(floats, floats, floats)(lambda builder, x, y: builder.fmul(x, y))
@@ -295,6 +294,11 @@ def prefetch(builder: Any, address: Any, index: Any) -> None:
     """Ask for the cache line of the index-th word of four bytes, which may lie beyond the end."""
     options = [ir.Constant(INT32, value) for value in (0, 3, 1)]  # to read, into the first level, data
     call(builder, "llvm.prefetch.p0", VOID, pointer(builder, address, index, INT32), *options)
+
+
+def fields(names: str, kind: Any = "i8") -> list[tuple[str, Any]]:
+    """Fields of a record, by default integers of 64 bits, which may be addresses."""
+    return [(name, kind) for name in names.split()]
 
 
 def record_at(dtype: np.dtype) -> Callable[..., Any]:

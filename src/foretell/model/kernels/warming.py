@@ -24,6 +24,7 @@ from torch import nn
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.block_program import compute_blocks
+from foretell.model.kernels.fast_decoder import tell_once
 from foretell.model.kernels.fast_linear import can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
@@ -53,10 +54,11 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     if not layers:
         return []
     stores = map(stored_matrix, layers)
-    matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
+    kinds = dict.fromkeys(map(bits_and_group, stores))
+    matrices = [f"{bits} bits, {unit}" for bits, group in kinds for unit in units_with(bits, fastest_unit(bits, group))]
     is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
     rest = [STRICT, ACTIVATIONS] if is_strict else [BLOCKS, ACTIVATIONS] if is_fused else []
-    return [*matrices, LAYERS, THREADS, *rest, SOFTMAX]
+    return [*dict.fromkeys(matrices), LAYERS, THREADS, *rest, SOFTMAX]
 
 
 def bits_and_group(store: Any) -> tuple[int, int]:
@@ -64,11 +66,6 @@ def bits_and_group(store: Any) -> tuple[int, int]:
     if isinstance(store, QuantizedMatrix):
         return 8 if isinstance(store, Int8Matrix) else 4, store.group
     return store.weight.dtype.itemsize * 8, 0
-
-
-def matrix_kernels(bits: int, group: int) -> list[str]:
-    """The names of the kernels that multiply by a matrix on this processor."""
-    return [f"{bits} bits, {unit}" for unit in units_with(bits, fastest_unit(bits, group))]
 
 
 def compile_kernel(name: str) -> None:
@@ -117,14 +114,8 @@ def are_compiled(names: Iterable[str], wait: bool = False) -> bool:
     if compiling.is_kept():
         compile_in_background(tuple(missing))
     else:
-        tell_that_nothing_is_kept()
+        tell_once(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
     return False
-
-
-@cache
-def tell_that_nothing_is_kept() -> None:
-    """Log a warning, once per process."""
-    logger.warning(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
 
 
 # --- the background process ------------------------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""The rows of a batch side by side on a CPU: each of some threads takes a share of them through forward and backward.
+
+torch divides each of the thousands of operations of a step between the cores, and every one ends when its slowest core
+does. With another program on one of two cores, such a step takes 1.7 times as long as with threads that meet once per
+pass (docs/performance.md). The shares and the order of their sum depend only on the number of threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from foretell.device import memory_of
+
+MOST_WORKERS = 4  # Python code runs in one of them at a time; more cores are left to torch inside each
+LEAST_WORK = 2e9  # weights times tokens of a pass: below, Python takes longer than torch, which threads do not share
+MOST_MEMORY = 1 / 16  # of the machine's, for the gradients of the shares
+
+
+def workers_for(objective: nn.Module, rows: int, tokens: int, device: torch.device) -> int:
+    """The number of threads that share a pass of a process that trains alone; 1 where that is not faster."""
+    weights = sum(weight.numel() for weight in objective.parameters())
+    if device.type != "cpu" or weights * tokens < LEAST_WORK or is_watched_or_compiled(objective):
+        return 1
+    gradients = sum(weight.numel() for weight in trained(objective)) * torch.float32.itemsize
+    fitting = int(MOST_MEMORY * memory_of(device) / max(1, gradients))
+    return max(1, min(torch.get_num_threads(), rows, MOST_WORKERS, fitting))
+
+
+def is_watched_or_compiled(objective: nn.Module) -> bool:
+    """True if a module has hooks, which may not bear several threads, or is compiled for the shape of whole batches."""
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or module._compiled_call_impl is not None
+        for module in objective.modules()
+    )
+
+
+def trained(objective: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in objective.parameters() if weight.requires_grad]
+
+
+def add_gradients(objective: nn.Module, passes: Sequence[Callable[[], Tensor]], count: float) -> Tensor:
+    """Add the gradients of some losses, each divided by `count`, to `.grad`; returns the sum of the losses.
+
+    passes: each computes the summed loss of a share of the rows, in a thread for itself.
+    """
+    weights = trained(objective)
+
+    def differentiate(forward: Callable[[], Tensor]) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        loss = forward()
+        return loss.detach(), torch.autograd.grad(loss / count, weights, allow_unused=True)
+
+    pool = thread_pool(len(passes), max(1, torch.get_num_threads() // len(passes)))
+    running = [pool.submit(differentiate, forward) for forward in passes]
+    wait(running)  # before an error of one is raised: none goes on
+    losses, gradients = zip(*(each.result() for each in running), strict=True)
+    for weight, *parts in zip(weights, *gradients, strict=True):
+        for part in parts:
+            if part is not None:
+                weight.grad = part if weight.grad is None else weight.grad.add_(part)
+    return torch.stack(losses).sum()
+
+
+@lru_cache
+def thread_pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    """Threads in which each of torch's operations takes `threads` cores."""
+    all_started, before = threading.Barrier(workers), torch.get_num_threads()
+
+    def start() -> None:
+        torch.get_num_threads()  # the first call in a thread sets torch's default, and would undo the next line later
+        torch.set_num_threads(threads)
+        torch.set_autocast_cache_enabled(False)  # all threads have one cache, and each clears it after its pass
+
+    pool = ThreadPoolExecutor(workers, "training", initializer=start)
+    wait([pool.submit(all_started.wait) for _ in range(workers)])
+    torch.set_num_threads(before)  # the last call also sets MKL's default, for threads that have not set one
+    return pool

@@ -1,0 +1,106 @@
+"""Labelled rows from a file, from a DataFrame and from a list of dicts are the same; what they lack is refused once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foretell
+from foretell.data.memory import as_source
+from foretell.data.table import open_table
+from foretell.errors import DataError, UsageError
+from foretell.files import read_json
+from foretell.finetuning.head import head_of
+from foretell.finetuning.kind import find_kind
+from foretell.finetuning.report import REPORT, evaluate_task
+from foretell.finetuning.settings import Columns, make_columns
+from foretell.loading import load
+
+SHORT: dict[str, Any] = {"training": {"steps": 2}, "device": "cpu", "progress": False}
+REFUSED = "--columns names the columns of .csv"
+
+
+def columns_of(reviews: list[tuple[str, str]]) -> dict[str, list[str]]:
+    return {"text": [text for text, _ in reviews], "label": [label for _, label in reviews]}
+
+
+def rows_of(kind: str, reviews: list[tuple[str, str]]) -> Any:
+    if kind == "dicts":
+        return [{"text": text, "label": label} for text, label in reviews]
+    return pytest.importorskip(kind, reason=f"{kind} is not installed").DataFrame(columns_of(reviews))
+
+
+@pytest.mark.parametrize("kind", ["dicts", "pandas", "polars"])
+def test_rows_in_memory_are_learned_and_measured_as_the_rows_of_a_file(
+    kind: str, base: Path, review_file: Path, reviews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = rows_of(kind, reviews)
+    model = foretell.finetune(base, rows, dev=rows, **SHORT)
+    run = next(Path("runs").iterdir())
+    foretell.finetune(base, rows, run, dev=rows, **SHORT, resume=True)
+    file = foretell.finetune(base, review_file, "of-file", dev=review_file, **SHORT)
+    assert read_json(run / REPORT)["dev"] == read_json(Path("of-file") / REPORT)["dev"]
+    assert evaluate_task(model, rows, limit=9).to_json() == evaluate_task(file, review_file, limit=9).to_json()
+    with pytest.raises(DataError, match=REFUSED):
+        evaluate_task(model, rows, columns=("text", "label"))
+
+
+def test_a_model_without_a_head_is_not_measured_on_rows(base: Path, review_file: Path) -> None:
+    with pytest.raises(UsageError, match="has no task head"):
+        foretell.evaluate_task(load(base), review_file)
+
+
+def test_missing_cells_of_a_frame_are_empty() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = as_source(pandas.DataFrame({"text": ["a", None, "c"], "label": [1.0, 2.0, float("nan")]}))
+    with pytest.raises(DataError, match=r"the frame, row 3: the label in column 'label' is empty"):
+        find_kind("classify").read(list(open_table(table))[2], Columns(texts=("text",), label="label"))
+
+
+def read(path: Path, content: str, task: str = "classify", **given: Any) -> list[Any]:
+    path.write_text(content, encoding="utf-8")
+    kind, table = find_kind(task), open_table(path)
+    columns = kind.find_columns(table.first_columns(), make_columns((), None, (), **given), str(table))
+    return kind.read_all(table, columns)
+
+
+def test_rows_with_empty_cells_are_refused_together(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    with pytest.raises(DataError, match=r"line 3: the text in column 'text' is empty; fill it or remove the row$"):
+        read(path, "text,label\na,x\n,y\n")
+    with pytest.raises(DataError) as raised:
+        read(path, "text,label\n" + "a,x\n,y\nb,\n" * 4)
+    begin = f"8 rows have empty cells: {path}, line 3: the text in column 'text' is empty; {path}, line 4: the label in"
+    assert str(raised.value).startswith(begin) and str(raised.value).endswith(
+        "line 6: the text in column 'text' is empty ..."
+    )
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_the_index_of_pandas_is_not_a_text(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    assert read(path, f"{name},remark,label\n0,a,x\nb7,b,y\n")[1].texts == ("b",)
+    assert read(path, f"{name},one,two,label\n0,a,b,x\n1,c,d,y\n", "entailment")[1].texts == ("c", "d")
+    with pytest.raises(DataError, match="which column holds the text"):
+        read(path, f"{name},label\n0,x\na text,y\n")
+
+
+@pytest.mark.parametrize("task", ["regress", "similarity"])
+def test_decimal_commas_are_read_where_they_are_named(task: str, tmp_path: Path) -> None:
+    path, texts = tmp_path / "x.csv", "a;b" if task == "similarity" else "a"
+    header = "text1;text2;label" if task == "similarity" else "text;label"
+    content = f"{header}\n{texts};3,5\n{texts};-1,25e1\n{texts};4\n"
+    assert [each.labels for each in read(path, content, task, decimal=",")] == [("3.5",), ("-1.25e1",), ("4",)]
+    assert read(path, content, task)[0].labels == ("3,5",)  # which is refused with the option's name
+
+
+def test_a_model_reads_the_decimal_commas_that_it_was_trained_on(base: Path, reviews, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": "1,5" if label == "good" else "-0,5"} for text, label in reviews]
+    with pytest.raises(DataError, match="'1,5' is not a finite number, such as 0.5 with a point, or give --decimal ,"):
+        foretell.finetune(base, rows, tmp_path / "no", task="regress", **SHORT)
+    model = foretell.finetune(base, rows, tmp_path / "run", task="regress", decimal=",", **SHORT)
+    assert head_of(model).settings.mean == pytest.approx(0.5, abs=0.2)
+    assert evaluate_task(model, rows).examples == 60
