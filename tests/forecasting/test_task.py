@@ -14,6 +14,7 @@ from foretell.errors import CheckpointError, ConfigError, DataError, TrainingErr
 from foretell.forecasting.codec import scale_of
 from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import forecast, load_forecaster
+from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
@@ -92,6 +93,20 @@ def test_each_series_is_trained_by_the_season_of_its_interval(mixed_run):
     )
     assert any(line.startswith("horizon     14 for all") for line in task.about["reasons"])
     assert task.about["season"] is None
+
+
+def test_values_without_times_have_the_season_of_the_training(tmp_path):
+    days = [f"{np.datetime64('2019-01-01') + day},{day % 7}" for day in range(60)]
+    (tmp_path / "days.csv").write_text("\n".join(["ds,y", *days]) + "\n")
+    options = {"size": "toy", "overrides": {"training": {"steps": 1, "batch_size": 4}}}
+    request = ForecastRequest(data=tmp_path / "days.csv", out=tmp_path / "run", **options)
+    (series,) = run_training(ForecastTraining(request), Reporter()).task.series
+    forecaster = load_forecaster(tmp_path / "run")
+    assert (forecaster.season, forecaster.untimed_season) == (None, 7)
+    untimed = Series("a", series.values[:20], numbered())
+    assert forecaster.for_series([untimed])[0].season == 7
+    assert forecaster.for_series([replace(series, timeline=Timeline("month", 1, 0))])[0].season == 12
+    assert forecaster.prompt(series.values, 40) == replace(forecaster, season=7).prompt(series.values, 40)
 
 
 def test_a_forecast_has_the_season_of_what_is_forecast_or_the_one_given(mixed_run):

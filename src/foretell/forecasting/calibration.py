@@ -38,12 +38,12 @@ class Combination(Section):
     error: float  # on held-out values, in standard deviations of the values before them
     model_error: float  # there, of the model alone
 
-    def apply(self, history: np.ndarray, paths: np.ndarray, season: int | None = None) -> np.ndarray:
+    def apply(self, history: np.ndarray, paths: np.ndarray, season: int = 1) -> np.ndarray:
         """Paths (samples, H) moved at each step, so that their median is the combination and their spread stays.
 
         season: of the history.
         """
-        repeated = seasonal_naive(history, self.season or season or 1, paths.shape[1])
+        repeated = seasonal_naive(history, self.season or season, paths.shape[1])
         return paths + self.share * (repeated - np.median(paths, 0))
 
     def describe(self) -> str:

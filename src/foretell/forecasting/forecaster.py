@@ -65,7 +65,8 @@ class Forecaster:
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
     # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
     calibration: Calibration | None = None
-    season: int | None = 1  # of the cycle that is subtracted; None: the series decide, 1 until then
+    season: int | None = 1  # of the cycle that is subtracted; None: the times of the series decide
+    untimed_season: int | None = None  # of values without times, where `season` is None; None: the values decide
     held_out_windows: int = 1  # of `horizon` values, in training
 
     def held_out(self, length: int) -> int:
@@ -79,13 +80,21 @@ class Forecaster:
 
     def for_series(self, series: Sequence[Series], season: int | None = None) -> tuple[Forecaster, int]:
         """The forecaster with the given season, else the training's, else the series'; and the default horizon."""
-        seasons, _ = choose_seasons(series, season)
-        horizon = self.horizon or default_horizon(series, seasons)
-        return replace(self, season=single(seasons) if season or not self.season else self.season), horizon
+        seasons = self.seasons_of(series) if season is None else choose_seasons(series, season)[0]
+        return replace(self, season=single(seasons)), self.horizon or default_horizon(series, seasons)
 
     def seasons_of(self, series: Sequence[Series]) -> list[int]:
         """The season of each series: this forecaster's, else its own."""
-        return choose_seasons(series, None)[0] if self.season is None else [self.season] * len(series)
+        if self.season is not None:
+            return [self.season] * len(series)
+        pairs = zip(series, choose_seasons(series, None)[0], strict=True)
+        untimed = self.untimed_season
+        return [untimed if untimed and each.timeline.unit == "number" else season for each, season in pairs]
+
+    @property
+    def cycle(self) -> int:
+        """The season for values of which nothing else is known."""
+        return self.season or self.untimed_season or 1
 
     def context_for(self, horizon: int) -> int:
         """The number of values read before a forecast that still fits behind them; at least half the context.
@@ -106,7 +115,7 @@ class Forecaster:
             raise DataError(
                 f"the last {len(values)} values of a series are all missing, so there is nothing to continue"
             )
-        scale = scale_of(values, self.season or 1, history[:-context])
+        scale = scale_of(values, self.cycle, history[:-context])
         return Prompt(self.codec.encode(values, scale, -len(values)).tolist(), scale)
 
     def sample_paths(
@@ -152,7 +161,7 @@ class Forecaster:
         is_constant = len(known) >= FEWEST_EQUAL and (known == known[0]).all()
         paths = np.full_like(paths, known[0]) if is_constant else paths
         combination = None if is_constant else self.combination
-        moved = paths if combination is None else combination.apply(history, paths, self.season)
+        moved = paths if combination is None else combination.apply(history, paths, self.cycle)
         return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:
@@ -162,7 +171,7 @@ class Forecaster:
     def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:
         """The standard deviation of the values that a forecast reads."""
         known, length = history[-context:] if context else history, self.context_for(horizon)
-        return scale_of(known[-length:], self.season or 1, known[:-length]).spread
+        return scale_of(known[-length:], self.cycle, known[:-length]).spread
 
     def interval(self, history: np.ndarray, paths: np.ndarray, level: float, context: int | None = None) -> Bounds:
         """The bounds (H,), (H,) of a level in percent after a history, from its paths (samples, H)."""
@@ -313,5 +322,6 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         format=part.format,
         calibration=part.calibration,
         season=part.season,
+        untimed_season=part.untimed_season,
         held_out_windows=part.held_out_windows,
     )

@@ -20,7 +20,7 @@ from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, ch
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
-from foretell.forecasting.series import Series, choose_seasons, fingerprint, value_text
+from foretell.forecasting.series import Series, choose_seasons, fingerprint, single, value_text
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
     Window,
@@ -199,7 +199,8 @@ class ForecastTask(Task):
         series = self.config.series
         windows = series.held_out_windows if series.hold_out else 0
         file_format = recorded_format(self.about)
-        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, file_format, held_out_windows=windows)
+        untimed = single(self.cycles) if series.cycle is None else None
+        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, untimed, file_format, None, windows)
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
 
     def fingerprints(self) -> dict[str, str]:
