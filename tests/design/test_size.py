@@ -101,7 +101,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1664,
+        1674,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "

@@ -43,10 +43,16 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """Entries of run.json besides the configuration."""
         return {}
 
+    def most_steps(self, config: Any) -> int:
+        """The most steps of a training of a given time. config: without that time, for the usual epochs.
+
+        With more, the best checkpoint is an early one with a high learning rate.
+        """
+        return config.training.steps
+
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         config, reasons = self.configure(data), []
-        # With more steps than the epochs have, the best checkpoint is an early one with a high learning rate
-        most = config.training.steps
+        most = self.most_steps(config)
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine, most)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
