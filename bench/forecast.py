@@ -35,7 +35,7 @@ from foretell.forecasting.forecaster import Forecaster, load_forecaster
 from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, seasonal_naive
 from foretell.forecasting.output import write_table
 from foretell.forecasting.rolling import Origin, RollingSettings, Score, evaluate_origins, rolling_origins, score
-from foretell.forecasting.series import Series, choose_season
+from foretell.forecasting.series import Series, choose_seasons, single
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.session.display import PlainReporter
@@ -82,15 +82,16 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
     forecaster = load_forecaster(out, "cpu")
     forecaster, horizon = forecaster.for_series(known)
     windows = max(1, min(MOST_WINDOWS, data.test // horizon))
-    origins = rolling_origins(series, horizon, data.test // windows, windows)
-    settings = RollingSettings(choose_season(known, None)[0], samples=4 if quick else 100, seed=arguments.seed)
+    seasons, _ = choose_seasons(known, None)
+    origins = rolling_origins(series, horizon, data.test // windows, windows, seasons)
+    settings = RollingSettings(samples=4 if quick else 100, seed=arguments.seed)
     about = session.task.record()
     return {
         **{key: about[key] for key in ("size", "parameters")},
         "steps": session.progress.step,
         "training_minutes": minutes,
         "series": len(series),
-        "season": settings.season,
+        "season": single(seasons),
         "horizon": horizon,
         "rows": rows_of(forecaster, origins, settings, 2 if quick else arguments.ets_origins),
     }
@@ -103,7 +104,7 @@ def rows_of(
     evaluation = evaluate_origins(forecaster, origins, settings, progress=show_progress("foretell"))
     rows = [row_of("foretell", evaluation.model, origins), row_of("seasonal naive", evaluation.naive, origins)]
     points = [seasonal_naive(each.history, 1, len(each.actual))[None] for each in origins]
-    rows.append(row_of("naive", score(origins, points, settings), origins))
+    rows.append(row_of("naive", score(origins, points), origins))
     step = -(-len(origins) // ets_origins)
     some, progress = origins[::step], show_progress("AutoETS")
     if has_peer():
@@ -111,9 +112,9 @@ def rows_of(
             rows.append(row_of("foretell, the same", evaluate_origins(forecaster, some, settings).model, some))
         points = []
         for each in some:
-            points.append(auto_ets(each.history[-ETS_HISTORY:], settings.season, len(each.actual))[None])
+            points.append(auto_ets(each.history[-ETS_HISTORY:], each.season, len(each.actual))[None])
             progress(len(points), len(some))
-        rows.append(row_of("AutoETS", score(some, points, settings), some))
+        rows.append(row_of("AutoETS", score(some, points), some))
     return rows
 
 

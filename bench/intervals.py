@@ -46,7 +46,7 @@ def stretches(data: DataSet, quick: bool) -> list[dict[str, Any]]:
     windows = STRETCH + CALIBRATED if quick else min(map(len, data.series)) // horizon - 1
     held_out: list[list[HeldOut]] = []  # of each series, the newest first
     for each in data.series[: 1 if quick else None]:
-        origins = rolling_origins([each], horizon, horizon, windows)
+        origins = rolling_origins([each], horizon, horizon, windows, forecaster.seasons_of([each]))
         histories = [origin.history for origin in origins]
         paths = forecaster.sample_paths(
             histories, horizon, 4 if quick else PATHS, progress=show_progress(each.unique_id)

@@ -98,7 +98,7 @@ def train(
     True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
     gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start_from: a model to continue
     from, with its shape and tokenizer; the default for forecasts is almanac. task="forecast": on series of numbers in
-    a file or in a DataFrame of pandas or polars; it takes the options of `foretell train --task forecast`, such as
+    files or in a DataFrame of pandas or polars; it takes the options of `foretell train --task forecast`, such as
     `horizon=24` and `date_format="%d.%m.%Y"`, and `foretell.forecast` reads the model. Raises the errors of
     `foretell.errors`.
     """

@@ -84,6 +84,7 @@ TABLE = [
     (["train", "empty.txt"], 1, ["empty.txt", "empty"]),
     (["train", "repeated.txt", "--steps", "1"], 1, ["--kind bytes", "4,500"]),
     (["finetune", "missing", "blank.txt", "--task", "classify", "--minutes", "0"], 2, ["minutes must be a positive"]),
+    (["finetune", "blank.txt", "--task", "foo"], 2, ["unknown task 'foo'", "classify", "chat", "text"]),
     (["speedrun", "missing", "--minutes", "0"], 2, ["minutes must be a positive number"]),
     (["train", "blank.txt"], 1, ["blank.txt"]),
     (["train", "binary.txt"], 1, ["binary.txt", "binary"]),

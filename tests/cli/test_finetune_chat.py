@@ -6,6 +6,7 @@ import io
 import json
 import sys
 
+TURNS = [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "a\tb\nc"}]
 OPTIONS = ["--task", "chat", "--template", "plain", "--training.batch-size", "4", "--training.learning-rate", "1e-3"]
 
 
@@ -20,6 +21,16 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what is 3?\n/save c.json\n")))
     assert foretell("chat", "n", "--max-tokens", "6", "--temperature", "0").code == 0
 
+    (tmp_path / "m.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n", encoding="utf-8")
+    recognised = foretell("evaluate", "n", "m.jsonl", "--base", "primer")
+    assert recognised.code == 0, recognised.err
+    assert "Answers to m.jsonl" in recognised.out and "a b ⏎ c" in recognised.out
+    assert "losses are of different tokens" in recognised.out
+    refused = foretell("evaluate", "n", "m.jsonl", "--base", "almanac")
+    assert refused.last_line.endswith("almanac has no conversations; use it with: foretell forecast almanac DATA")
+    (tmp_path / "both.jsonl").write_text(json.dumps({"messages": TURNS, "text": "a text"}) + "\n", encoding="utf-8")
+    assert "bits_per_byte" in foretell("evaluate", "n", "both.jsonl", "--json").json
+
     compared = ["evaluate", "n", "n.jsonl", "--task", "chat", "--base", "primer"]
     result = foretell(*compared, "--questions", "2", "--limit", "6", "--json").json
     assert [each["model"] for each in result["models"]] == ["n", "primer"]
@@ -30,6 +41,7 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     assert all(
         each["answer"] == "a number." and set(each["answers"]) == {"n", "primer"} for each in result["questions"]
     )
+    assert all(set(each["cut"]) <= {"n", "primer"} for each in result["questions"])
     shown = foretell(*compared, "--questions", "1", "--limit", "2", "--html", "page.html")
     assert "what is 0?" in shown.out and "in the data" in shown.out
     assert "what is 0?" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 from foretell.cli.main import run
 from foretell.forecasting.forecaster import as_forecaster
 from foretell.forecasting.series_file import read_series
+from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.loading import load
 from foretell.runs.run import Run
 from foretell.session.failures import resume_command
@@ -52,6 +53,23 @@ def directory(tmp_path_factory):
 def here(directory, monkeypatch):
     monkeypatch.chdir(directory)
     return directory
+
+
+def test_files_and_folders_are_trained_on_and_copied(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one/days.csv", "two/other.csv"):
+        Path(name).parent.mkdir()
+        Path(name).write_text("\n".join(ROWS) + "\n", encoding="utf-8")
+    given = ["one", "two/other.csv", "--out", "runs/f"]
+    assert run([*TRAIN[:3], *given, *TRAIN[4:-2]]) == 0
+    record = Path("runs/f/run.json").read_text()
+    assert json.loads(record)["data"] == given[:2]
+    Path("one/days.csv").unlink()
+    kept = ForecastTraining(ForecastRequest(out=Path("runs/f"))).reopen(Run.open(Path("runs/f")), json.loads(record))
+    assert [each.unique_id for each in kept] == ["days/a", "other/a"]
+    capfd.readouterr()
+    assert run(["forecast", "runs/f", "two", "--horizon", "1", "--samples", "2"]) == 0
+    assert [line.split(",")[0] for line in capfd.readouterr().out.splitlines()] == ["unique_id", "a"]
 
 
 def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd):

@@ -61,6 +61,17 @@ def test_held_out_pairs_come_from_a_file_and_the_direction_can_be_reversed(here,
     assert "was started with dev = " in capfd.readouterr().err
 
 
+def test_two_of_three_languages_are_trained_and_evaluated(here, tmp_path, capfd):
+    rows = [{"de": f"Katze {n}", "en": f"cat {n}", "fr": f"chat {n}"} for n in range(20)]
+    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns, out = ["--column", "de", "--column", "en"], str(tmp_path / "run")
+    command = [str(tmp_path / "three.jsonl") if each == "pairs.tsv" else each for each in TRAIN]
+    assert run([*command, "--out", out, *columns]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["columns"] == ["de", "en"]
+    assert "Katze" in capfd.readouterr().out
+    assert run(["evaluate", out, str(tmp_path / "three.jsonl"), *columns, "--beam", "1", "--limit", "2"]) == 0
+
+
 def test_a_run_resumes_without_naming_the_task(here, capfd):
     assert run(["train", "--out", "runs/pairs", "--resume", "auto"]) == 0
     assert "finished    runs/pairs has all its 3 steps" in capfd.readouterr().err

@@ -63,11 +63,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        791,
+        811,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
-        "origins that fit, and that reach trained values; "
+        "origins that fit, and that reach trained values; conversations are recognised; "
         "decimal commas of labels, missing files of predictions",
     ),
     (
@@ -87,9 +87,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         1,
-        82,
+        89,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table; "
-        "cp1252 is told from Latin 1; "
+        "cp1252 is told from Latin 1; files of conversations are recognised; "
         "DataFrames and rows in memory are tables for all tasks",
     ),
     (
@@ -101,23 +101,25 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1652,
+        1674,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
         "rows in memory and their measurement from Python, empty cells are counted, decimal commas, columns "
-        "of an index, commands with columns, pictures of long labels",
+        "of an index, commands with columns, pictures of long labels; "
+        "answers that are cut, and a note on losses of different tokens",
     ),
     (
         "forecasting",
         7,
-        1846,
+        2037,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "
         "forecasters as models of values, for the page; lists of numbers are refused; values in words, ISO weeks; "
-        "values too large to compute with are refused wherever they come from; what a training held out",
+        "values too large to compute with are refused wherever they come from; what a training held out; "
+        "the season of each series; several files, folders and lazy frames",
     ),
     (
         "generation",
@@ -162,7 +164,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "runs",
         1,
-        260,
+        261,
         "records of time, folds and training tokens; a table of runs and the reports of tasks as documents; "
         "settings of all tasks have rows",
     ),
@@ -206,7 +208,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "translation",
         2,
-        400,
+        406,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths; BLEU of short sentences; initial vectors from the pairs",
     ),

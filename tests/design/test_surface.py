@@ -274,7 +274,7 @@ CHOSEN = {
         *TRAINING,
     },
     "cli.translate:train_translate": {
-        *("--size", "--batch-tokens", "--separate-vocabularies", "--dev", "--reverse"),
+        *("--size", "--batch-tokens", "--separate-vocabularies", "--dev", "--reverse", "--column"),
         *TRAINING,
     },
     "cli.finetune:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},

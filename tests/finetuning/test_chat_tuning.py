@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from foretell.data.batch import PADDING
 from foretell.errors import CheckpointError, ConfigError, DataError, Interrupted
 from foretell.files import sha256
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
+from foretell.finetuning.chat_evaluation import ANSWER_TOKENS, evaluate_chats
 from foretell.finetuning.chat_task import ChatTask, replay_batch
-from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
+from foretell.finetuning.chat_tuning import DEFAULT_EPOCHS, ChatRequest, ChatTraining
+from foretell.finetuning.request import FEWEST_STEPS
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load, load_start
@@ -74,6 +77,28 @@ def tune(request: ChatRequest, resume: bool = False) -> Session[ChatTask]:
 @pytest.fixture(scope="module")
 def tuned(small, chats, tmp_path_factory) -> Session[ChatTask]:
     return tune(request(small, chats, tmp_path_factory.mktemp("runs") / "where"))
+
+
+def test_a_training_of_a_given_time_ends_after_its_epochs(small, chats, tmp_path):
+    training = {"training": {"batch_size": 4}}
+    session = tune(request(small, chats, tmp_path / "run", minutes=2.0, overrides=training))
+    assert math.ceil(DEFAULT_EPOCHS * len(session.task.train) / 4) < FEWEST_STEPS
+    assert session.progress.step == session.task.about["most_steps"] == FEWEST_STEPS
+    assert "more would mostly memorise the data" in session.task.about["reasons"][0]
+
+
+def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
+    path = tmp_path / "held.json"
+    rows = [{"prompt": asked, "completion": "on the mat."} for asked in ("where is the cat?", "where is " * 99)]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    result = evaluate_chats([small.model], [path])
+    short, long = result.questions
+    assert short.cut == long.cut == (small.model.name,)
+    assert len(small.model.encode(short.answers[small.model.name])) <= ANSWER_TOKENS
+    assert long.answers == {small.model.name: ""}
+    document = str(result)
+    assert "Answers to" in document.splitlines()[0]
+    assert document.count("(cut)") == 2
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ def test_a_random_walk_repeats_the_last_value():
 def test_paths_are_moved_and_keep_their_spread():
     history, paths = np.arange(12.0), np.random.default_rng(1).normal(size=(30, 4))
     moved = Combination(season=4, share=0.25, error=0, model_error=0).apply(history, paths)
+    of_series = Combination(season=None, share=0.25, error=0, model_error=0).apply(history, paths, 4)
+    np.testing.assert_array_equal(of_series, moved)
     expected = 0.75 * np.median(paths, 0) + 0.25 * np.arange(8.0, 12.0)
     np.testing.assert_allclose(np.median(moved, 0), expected)
     np.testing.assert_allclose(moved.std(0), paths.std(0))
@@ -77,6 +79,9 @@ def test_a_run_without_combination_has_the_models_forecasts(request_for, tmp_pat
     assert forecaster.combination is None
 
 
-@pytest.mark.parametrize(("season", "words"), [(1, "the last value repeated"), (52, "the last 52 values repeated")])
+@pytest.mark.parametrize(
+    ("season", "words"),
+    [(1, "the last value repeated"), (52, "the last 52 values repeated"), (None, "the last season repeated")],
+)
 def test_a_combination_is_described(season, words):
     assert Combination(season=season, share=0.3, error=0, model_error=0).describe() == f"70% the model's, 30% {words}"

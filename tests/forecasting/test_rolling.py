@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ from foretell.forecasting.series import Series, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
-SETTINGS = RollingSettings(season=2, levels=(50.0,), samples=8)
+SETTINGS = RollingSettings(levels=(50.0,), samples=8)
 
 
 def one(values, name: str = "a") -> Series:
@@ -31,28 +33,28 @@ def one(values, name: str = "a") -> Series:
 
 
 def test_origins_go_back_from_the_end_by_the_stride():
-    origins = rolling_origins([one(VALUES), one(VALUES[:3], "b")], horizon=2, stride=3, windows=3)
+    origins = rolling_origins([one(VALUES), one(VALUES[:3], "b")], horizon=2, stride=3, windows=3, seasons=[2, 2])
     assert [(len(each.history), each.actual.tolist()) for each in origins] == [(6, [4, 12]), (3, [7, 3]), (1, [5, 2])]
 
 
 def test_an_origin_needs_values_on_both_sides():
     with pytest.raises(DataError, match="longer than the horizon"):
-        rolling_origins([one(VALUES)], 8, 1, 1)
+        rolling_origins([one(VALUES)], 8, 1, 1, [2])
     with pytest.raises(UsageError, match="at least 1"):
-        rolling_origins([one(VALUES)], 2, 0, 1)
+        rolling_origins([one(VALUES)], 2, 0, 1, [2])
 
 
 def test_what_follows_can_be_given_in_another_file():
-    (origin,) = given_origins([one(VALUES)], [one([6, 15])])
+    (origin,) = given_origins([one(VALUES)], [one([6, 15])], [2])
     assert (origin.history.tolist(), origin.actual.tolist()) == (VALUES.tolist(), [6, 15])
     with pytest.raises(DataError, match="series 'b' is in one"):
-        given_origins([one(VALUES)], [one([6], "a"), one([6], "b")])
+        given_origins([one(VALUES)], [one([6], "a"), one([6], "b")], [2])
 
 
 def test_a_score_is_that_of_the_median():
-    origin = Origin(VALUES[:4], np.array([3.0, 9.0]))  # seasonal error 1.5
+    origin = Origin(VALUES[:4], np.array([3.0, 9.0]), season=2)  # seasonal error 1.5
     paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
-    result = score([origin], [paths], SETTINGS, (50.0,))
+    result = score([origin], [paths], (50.0,))
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
     assert (result.mae, result.rmse) == (pytest.approx(1.5), pytest.approx(4.5**0.5))  # errors -3 and 0
@@ -61,7 +63,7 @@ def test_a_score_is_that_of_the_median():
 
 
 def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
-    origins = rolling_origins([one(VALUES), one(np.ones(9), "constant")], 2, 2, 2)
+    origins = rolling_origins([one(VALUES), one(np.ones(9), "constant")], 2, 2, 2, [2, 2])
     result = evaluate_origins(forecaster, origins, SETTINGS)
     assert result.naive.mase == pytest.approx((2 / 1.5 + 1.5 / 1.5) / 2)  # errors 1, 3 and 1, 2
     assert (result.origins, result.without_mase) == (4, 2)
@@ -71,8 +73,22 @@ def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
         assert (shorter.origins, shorter.naive) == (4, result.naive)
 
 
+def test_each_series_is_measured_and_forecast_by_its_own_season(forecaster):
+    forecaster, wave = replace(forecaster, season=None), np.tile(VALUES, 4)
+    origins = rolling_origins([one(wave), one(wave, "b")], 2, 2, 1, [8, 2])
+    result = evaluate_origins(forecaster, origins, SETTINGS)
+    for origin in origins:
+        alone = evaluate_origins(replace(forecaster, season=origin.season), [origin], SETTINGS)
+        model, naive = result.by_series[origin.name]
+        assert naive == alone.by_series[origin.name][1]
+        if origin.name == "a":  # the paths of the same history again have other draws
+            assert model == alone.by_series["a"][0]
+    assert result.by_series["a"][1].mae == 0
+    assert result.by_series["b"][1].mae > 1
+
+
 def test_series_are_scored_alone_the_worst_first(forecaster):
-    origins = rolling_origins([one(VALUES), one(VALUES * 100, "b"), one(np.ones(9), "constant")], 2, 2, 2)
+    origins = rolling_origins([one(VALUES), one(VALUES * 100, "b"), one(np.ones(9), "constant")], 2, 2, 2, [2, 2, 2])
     result = evaluate_origins(forecaster, origins, SETTINGS)
     assert set(result.by_series) == {"a", "b", "constant"}
     assert list(result.by_series)[-1] == "constant"  # it has no seasonal error
@@ -93,13 +109,14 @@ def test_series_are_scored_alone_the_worst_first(forecaster):
 
 
 def test_the_last_value_and_auto_ets_are_scored_where_they_differ_and_exist(monkeypatch):
-    origins = rolling_origins([one(np.tile([1.0, 3.0, 2.0], 8))], 3, 3, 1)
+    series = [one(np.tile([1.0, 3.0, 2.0], 8))]
+    origins, plain = (rolling_origins(series, 3, 3, 1, [season]) for season in (3, 1))
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
-    assert set(score_others(origins, RollingSettings(3))) == {"naive"}
-    assert score_others(origins, RollingSettings(1)) == {}
+    assert set(score_others(origins)) == {"naive"}
+    assert score_others(plain) == {}
     monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: True)
     monkeypatch.setattr("foretell.forecasting.metrics.auto_ets", lambda history, season, horizon: history[-horizon:])
-    scores = score_others(origins, RollingSettings(3))
+    scores = score_others(origins)
     assert scores["naive"].mae == pytest.approx((1 + 1 + 0) / 3)  # 2 each time
     assert scores["AutoETS"].mae == 0
 

@@ -129,7 +129,7 @@ REFUSED = {
     ),
     "labels after times": ("day,weather\n1,sun\n2,rain\n3,sun\n", "`foretell next labels"),
     "header alone": ("ds,y\n", "no values"),
-    "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear"),
+    "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear.*series without times with --column NAME"),
     "numbers without a header": ("1,2\n3,4\n", "not clear"),
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
     "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
@@ -192,6 +192,39 @@ def test_a_format_that_is_found_is_reported_and_reads_another_file(tmp_path, cap
     assert (series.unique_id, series.values.tolist(), series.timeline.text(2)) == ("1", [1.5, 2.5], "04/01/2020")
     (again,), layout = read_series_data(second, given=found)
     assert (again.values.tolist(), layout) == ([1.5, 2.5], found)
+
+
+def test_a_folder_is_read_like_its_files(tmp_path):
+    contents = {"a/x.csv": "ds,y\n1,1\n2,2\n", "b.csv": "ds;y\n2024-01;5,5\n2024-02;6\n", "c.txt": "notes"}
+    contents["b.jsonl"] = '{"unique_id": "z", "ds": 1, "y": 3}\n'
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "b.jsonl").write_text(contents["b.jsonl"] + contents["b.jsonl"].replace("1", "2"))
+    files = [tmp_path / name for name in sorted(contents) if name != "c.txt"]
+    for source in (tmp_path, files, list(map(str, files))):
+        series, found = read_series_data(source)
+        assert [each.unique_id for each in series] == ["x/y", "b/y", "z"]
+        assert [each.timeline.text(2) for each in series] == ["3", "2024-03", "3"]
+        assert (found.time_column, found.separator, found.date_format) == ("ds", None, None)
+    (tmp_path / "x.csv").write_text(contents["a/x.csv"])
+    with pytest.raises(DataError, match="x.csv: a second series 'x/y'"):
+        read_series(tmp_path)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="no file with series in this folder"):
+        read_series(tmp_path / "none")
+
+
+def test_parquet_has_dates_where_all_times_are_midnight(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    times = [datetime(2020, 1, day) for day in (1, 2, 3)]
+    parquet.write_table(arrow.table({"timestamp": times, "target": [1.5, None, 2]}), tmp_path / "x.parquet")
+    (series,) = read_series(tmp_path / "x.parquet")
+    assert series.timeline.text(3) == "2020-01-04"
+    parquet.write_table(arrow.table({"timestamp": times[:0]}), tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match="is empty"):
+        read_series(tmp_path / "empty.parquet")
 
 
 def test_parquet_has_dates_and_numbers_of_its_own(tmp_path):

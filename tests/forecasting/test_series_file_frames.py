@@ -57,7 +57,7 @@ def make_frame(kind: str, columns: dict[Any, list[Any]]) -> Any:
 @pytest.mark.parametrize("kind", ["plain", "pandas", "polars"])
 def test_a_frame_is_read_as_a_table(kind):
     first, second = read_series(make_frame(kind, LONG))
-    assert (first.unique_id, first.timeline.text(24)) == ("a", "2024-01-25 00:00:00")
+    assert (first.unique_id, first.timeline.text(24)) == ("a", "2024-01-25")
     assert second.values[:2].tolist() == [1.5, 4.5]
     (numbered,) = read_series(make_frame(kind, {"0": [1.0, None, 3.0]}))
     np.testing.assert_array_equal(numbered.values, [1, np.nan, 3])
@@ -68,6 +68,29 @@ def test_times_of_a_frame_have_their_offsets(kind):
     times = [time.replace(tzinfo=UTC) for time in TIMES[:3]]
     (series,) = read_series(make_frame(kind, {"time": times, "y": [1, 2, 3]}))
     assert series.timeline.text(3) == "2024-01-04 00:00:00+00:00"
+
+
+def test_a_lazy_frame_is_collected():
+    class Lazy:
+        """A query, whose columns cannot be read."""
+
+        columns = ()
+
+        def __getitem__(self, name: Any) -> Column:
+            raise TypeError("LazyFrame is not subscriptable")
+
+        def collect(self) -> PlainFrame:
+            return PlainFrame(LONG)
+
+    assert [each.unique_id for each in read_series(Lazy())] == ["a", "b"]
+
+
+@pytest.mark.parametrize("last", [TIMES[2], "2024-01-03 00:00:00"], ids=["time", "text"])
+def test_times_are_dates_where_all_are_midnight(last):
+    (hours,) = read_series(make_frame("plain", {"time": [TIMES[0], TIMES[0] + timedelta(hours=12)], "y": [1, 2]}))
+    assert hours.timeline.text(2) == "2024-01-02 00:00:00"
+    (days,) = read_series(make_frame("plain", {"time": [*TIMES[:2], last], "y": [1, 2, 3]}))
+    assert days.timeline.text(3) == ("2024-01-04" if last == TIMES[2] else "2024-01-04 00:00:00")
 
 
 def test_the_index_of_pandas_has_times():
@@ -94,7 +117,7 @@ def test_a_model_is_trained_on_a_frame_and_forecasts_another(kind, tmp_path, mon
     model = foretell.train(frame, task="forecast", id_column="shop", **options)
     made = foretell.forecast(model, frame, samples=2)
     assert [each.series.unique_id for each in made] == ["a", "b"]
-    assert made[0].times == ["2024-01-25 00:00:00", "2024-01-26 00:00:00", "2024-01-27 00:00:00"]
+    assert made[0].times == ["2024-01-25", "2024-01-26", "2024-01-27"]
     (other,) = foretell.forecast("runs/frame", make_frame(kind, {"shop": [1, 1], "day": [1, 2], "price": [5, 6]}), 1, 2)
     assert (other.series.unique_id, other.times) == ("1", ["3"])
     foretell.train(frame, "runs/frame", task="forecast", resume=True, **options)

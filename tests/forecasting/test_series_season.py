@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from foretell.errors import UsageError
-from foretell.forecasting.series import Series, choose_season, find_season, find_timeline, numbered
+from foretell.forecasting.series import (
+    Series,
+    choose_season,
+    choose_seasons,
+    default_horizon,
+    find_season,
+    find_timeline,
+    numbered,
+)
 
 NOISE = np.random.default_rng(0)
 PERIOD = 6
@@ -45,3 +53,17 @@ def test_what_is_given_or_usual_for_the_times_comes_first():
     for season in (0, len(WAVE) + 1):
         with pytest.raises(UsageError, match=f"the length of the longest series, not {season}"):
             choose_season(series, season)
+
+
+def test_each_series_has_the_season_of_its_interval():
+    hours, _ = find_timeline(["2024-01-01 00:00", "2024-01-01 01:00"], "x")
+    months, _ = find_timeline(["2024-01-01", "2024-02-01", "2024-03-01"], "x")
+    series = [Series("a", WAVE, hours), Series("b", WAVE, months), Series("c", WAVE, numbered())]
+    seasons, why = choose_seasons(series, None)
+    assert seasons == [24, 12, PERIOD]
+    assert why == "24 for steps of 1 hour, 12 for steps of 1 month, 6 for steps of 1 number, since series have " + (
+        "several intervals"
+    )
+    assert default_horizon(series, seasons) == 2 * PERIOD
+    assert choose_seasons(series, 7) == ([7, 7, 7], "as given")
+    assert choose_seasons(series[:1], None) == ([24], "the usual one for steps of 1 hour")

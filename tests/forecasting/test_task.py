@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from foretell.errors import CheckpointError, ConfigError, DataError, TrainingError
 from foretell.forecasting.codec import scale_of
 from foretell.forecasting.config import SIZES
-from foretell.forecasting.forecaster import load_forecaster
+from foretell.forecasting.forecaster import forecast, load_forecaster
+from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
@@ -62,6 +65,58 @@ def test_samples_show_numbers(session):
     (sample,) = session.task.samples()
     assert sample.prompt.startswith("small: ")
     assert len(sample.continuation.split()) == 5
+
+
+@pytest.fixture(scope="module")
+def mixed_run(tmp_path_factory):
+    """The directory of a tiny training on a series of days and one of months, and what its task said."""
+    folder = tmp_path_factory.mktemp("mixed")
+    days = [f"D,{np.datetime64('2019-01-01') + day},{day % 7}" for day in range(60)]
+    months = [f"M,{np.datetime64('2010-01') + month}-01,{month % 12}" for month in range(72)]
+    (folder / "mixed.csv").write_text("\n".join(["unique_id,ds,y", *days, *months]) + "\n")
+    training = {"steps": 2, "batch_size": 4}
+    request = ForecastRequest(
+        data=folder / "mixed.csv", out=folder / "run", size="toy", overrides={"training": training}
+    )
+    return run_training(ForecastTraining(request), Reporter())
+
+
+def test_each_series_is_trained_by_the_season_of_its_interval(mixed_run):
+    task = mixed_run.task
+    assert task.source.seasons == task.cycles == [7, 12]
+    assert {window.season for window in task.held_out} == {7, 12}
+    assert (task.config.series.cycle, task.config.series.horizon) == (None, 14)
+    assert (
+        "season      by interval: 7 for steps of 1 day, 12 for steps of 1 month, since series have several "
+        + ("intervals")
+        in task.about["reasons"]
+    )
+    assert any(line.startswith("horizon     14 for all") for line in task.about["reasons"])
+    assert task.about["season"] is None
+
+
+def test_values_without_times_have_the_season_of_the_training(tmp_path):
+    days = [f"{np.datetime64('2019-01-01') + day},{day % 7}" for day in range(60)]
+    (tmp_path / "days.csv").write_text("\n".join(["ds,y", *days]) + "\n")
+    options = {"size": "toy", "overrides": {"training": {"steps": 1, "batch_size": 4}}}
+    request = ForecastRequest(data=tmp_path / "days.csv", out=tmp_path / "run", **options)
+    (series,) = run_training(ForecastTraining(request), Reporter()).task.series
+    forecaster = load_forecaster(tmp_path / "run")
+    assert (forecaster.season, forecaster.untimed_season) == (None, 7)
+    untimed = Series("a", series.values[:20], numbered())
+    assert forecaster.for_series([untimed])[0].season == 7
+    assert forecaster.for_series([replace(series, timeline=Timeline("month", 1, 0))])[0].season == 12
+    assert forecaster.prompt(series.values, 40) == replace(forecaster, season=7).prompt(series.values, 40)
+
+
+def test_a_forecast_has_the_season_of_what_is_forecast_or_the_one_given(mixed_run):
+    forecaster, series = load_forecaster(mixed_run.run.directory), mixed_run.task.series
+    made = forecast(forecaster, series, 3, 5)
+    assert [each.forecaster.season for each in made] == [7, 12]
+    assert [forecaster.for_series([each])[0].season for each in series] == [7, 12]
+    fixed = replace(forecaster, season=24)
+    assert [fixed.for_series(series, season)[0].season for season in (None, 5)] == [24, 5]
+    assert [each.forecaster.season for each in forecast(fixed, series, 3, 5)] == [24, 24]
 
 
 def test_held_out_values_are_not_learned_from(session):

@@ -59,6 +59,21 @@ def test_tables_with_named_columns_give_the_same_pairs(tmp_path, name):
     assert read_pairs([tmp_path / name], reverse=True) == [pair.reversed() for pair in EXPECTED]
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_two_of_three_languages_are_chosen_by_their_columns(tmp_path, nested):
+    row = '{"en": "Go.", "fr": "Va !", "de": "Geh!"}'
+    path = tmp_path / "three.jsonl"
+    path.write_text(f'{{"translation": {row}}}\n' if nested else f"{row}\n", encoding="utf-8")
+    assert read_pairs([path], columns=["de", "en"]) == [Pair("Geh!", "Go.")]
+    assert read_pairs([path], columns=["de", "en"], reverse=True) == [Pair("Go.", "Geh!")]
+    with pytest.raises(DataError, match="--column names two; its columns are 'en', 'fr', 'de'"):
+        read_pairs([path], columns=["es", "en"])
+    (tmp_path / "pairs.tsv").write_text("Go.\tVa !\n", encoding="utf-8")
+    for names, file in ((["en"], path), (["en", "fr"], tmp_path / "pairs.tsv")):
+        with pytest.raises(UsageError, match="--column is given twice"):
+            read_pairs([file], columns=names)
+
+
 def test_a_nested_translation_of_three_languages_is_refused(tmp_path):
     (tmp_path / "three.jsonl").write_text('{"translation": {"en": "Go.", "fr": "Va !", "de": "Geh!"}}\n')
     with pytest.raises(DataError, match=r"a 'translation' of two texts; its columns are 'en', 'fr', 'de'|en.*fr.*de"):

@@ -58,8 +58,17 @@ def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
         raise UsageError(f"unknown task '{task}'{did_you_mean(task, functions)}; known: {', '.join(functions)}")
     by_kind = BY_MODEL.get(verb, {}) if task is None else {}
     if by_kind and len(arguments) > 1 and not arguments[1].startswith("-"):
-        return next((by_kind[kind] for kind in part_kinds(arguments[1]) if kind in by_kind), default)
+        chosen = next((by_kind[kind] for kind in part_kinds(arguments[1]) if kind in by_kind), default)
+        is_open = verb == "evaluate" and chosen == default
+        return functions["chat"] if is_open and any(map(is_chat_file, arguments[2:3])) else chosen
     return default
+
+
+def is_chat_file(path: str) -> bool:
+    """True for a file of conversations, which its first record shows."""
+    from foretell.data.questions import has_conversations
+
+    return has_conversations(Path(path))
 
 
 def given_task(arguments: Sequence[str]) -> str | None:

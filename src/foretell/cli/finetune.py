@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli import arguments
+from foretell.cli.command_line import BY_TASK
 from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
@@ -121,6 +122,9 @@ def finetune(
         model, data, from_scratch = None, Path(model), True
     if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
+    from foretell.config import check_known
+
+    check_known(head.task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request

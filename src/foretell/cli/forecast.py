@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
-SERIES = Parameter(help="A file with series: CSV, TSV, JSON or Parquet; - reads CSV.", converter=arguments.input_file)
+SERIES = Parameter(
+    help="A file with series: CSV, TSV, JSON or Parquet, or a folder; - reads CSV.", converter=arguments.input_file
+)
 SeriesFile = Annotated[Path, SERIES]
 Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
@@ -62,11 +64,9 @@ Season = Annotated[
 
 
 def train_forecast(
-    data: Annotated[
-        Path | None, Parameter(help="A file with series: CSV, TSV, JSON or Parquet; needed except to resume.")
-    ] = None,
-    /,
-    *,
+    *data: Annotated[
+        Path, Parameter(help="Files with series: CSV, TSV, JSON or Parquet, or folders; needed except to resume.")
+    ],
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
         int | None, arguments.whole("Values to hold out at the end of each series; default: two seasons.")
@@ -92,11 +92,11 @@ def train_forecast(
 
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
-    out = options.directory([] if data is None else [data])
+    out = options.directory(data)
     from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
     request = ForecastRequest(
-        data=data,
+        data=data or None,
         columns=tuple(column or ()),
         format=file_format.make(),
         size=size,
@@ -179,7 +179,7 @@ def forecast(
     if html is not None:
         if len(forecasts) > 1:
             note(f"{html} shows {forecasts[0].series.unique_id}, the first series; --series chooses another")
-        note(str(output.write_forecast_page(forecaster, forecasts[0], html)))
+        note(str(output.write_forecast_page(forecasts[0].forecaster or forecaster, forecasts[0], html)))
     if json:
         for each in forecasts:
             print_json(output.forecast_json(each, percents))
@@ -278,9 +278,9 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
     from foretell.forecasting.codec import scale_of
 
     names = []
-    for each in series:
+    for each, season in zip(series, forecaster.seasons_of(series), strict=True):
         values = each.values[-forecaster.context_length :]
-        if forecaster.codec.clipped(values, scale_of(values, forecaster.season or 1)) > 0:
+        if forecaster.codec.clipped(values, scale_of(values, season)) > 0:
             names.append(each.unique_id)
     if names:
         limit = forecaster.codec.config.limit
@@ -320,7 +320,7 @@ def evaluate_forecast(
     from foretell.forecasting import rolling
     from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
     from foretell.forecasting.output import check_outputs, write_table
-    from foretell.forecasting.series import choose_season
+    from foretell.forecasting.series import choose_seasons, single
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
@@ -331,22 +331,23 @@ def evaluate_forecast(
     plan_levels = parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
     measured = choose_series(file_format.read(data, column, forecaster), series)
-    chosen, why = choose_season(measured, season)
+    seasons, why = choose_seasons(measured, season)
     forecaster, usual = forecaster.for_series(measured, season)
     ahead = usual if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
-        origins = rolling.rolling_origins(measured, ahead, step, windows)
+        origins = rolling.rolling_origins(measured, ahead, step, windows, seasons)
         where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
         if len(origins) < (asked := windows * len(measured)):
             note(
                 f"only {len(origins):,} of {asked:,} origins have values before them and {ahead} to forecast after them"
             )
     else:
-        origins = rolling.given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
+        following = choose_series(file_format.read(test, column, forecaster), series)
+        origins = rolling.given_origins(measured, following, seasons)
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{count(origins, 'origin')}, at the end of each series"
-    settings = rolling.RollingSettings(chosen, plan_levels, samples, seed)
+    settings = rolling.RollingSettings(plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     if test is None:
@@ -362,11 +363,11 @@ def evaluate_forecast(
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
-        evaluation = replace(evaluation, others=rolling.score_others(origins, settings, progress))
+        evaluation = replace(evaluation, others=rolling.score_others(origins, progress))
     if out is not None:
         write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")
-    report(rolling.ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
+    report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, ahead, where, per_series), json)
 
 
 def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Origin]) -> None:

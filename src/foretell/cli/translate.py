@@ -27,6 +27,9 @@ LengthPenalty = Annotated[
 ]
 
 Reverse = Annotated[bool, Parameter(help="Translate the second column, or file, into the first.")]
+Columns = Annotated[
+    list[str] | None, Parameter(help="Of a table with named columns: read this one; twice, the source's first.")
+]
 
 
 def translate(
@@ -81,6 +84,7 @@ def evaluate_translation(
     model: arguments.Model,
     *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     reverse: Reverse = False,
+    column: Columns = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     limit: arguments.Limit = None,
@@ -97,7 +101,7 @@ def evaluate_translation(
     from foretell.translation.translate import evaluate_pairs, load_sacrebleu
 
     load_sacrebleu()
-    read = read_pairs([Path(path) for path in pairs], reverse=reverse)[:limit]
+    read = read_pairs([Path(path) for path in pairs], reverse=reverse, columns=column or ())[:limit]
     translator = open_translator(model, **options.keywords())
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
@@ -169,6 +173,7 @@ def train_translate(
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
     reverse: Reverse = False,
+    column: Columns = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Train an encoder-decoder to translate.
@@ -194,6 +199,7 @@ def train_translate(
         is_shared=False if separate_vocabularies else None,
         dev=dev,
         reverse=reverse,
+        columns=tuple(column or ()),
         **options.shared(out),
     )
     train_and_report(TranslationTraining(request), options, finish)

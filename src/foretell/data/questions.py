@@ -22,12 +22,13 @@ EvaluationTask = Literal["text", "choice", "ending"]
 
 CHOICE_FIELDS, ENDING_FIELDS = ("query", "choices", "gold"), ("context", "continuation")
 HELLASWAG_FIELDS, WINOGRANDE_FIELDS = ("ctx", "endings", "label"), ("sentence", "option1", "option2", "answer")
+CHAT_FIELDS = ("messages", "conversations", "conversation")
 SCHEMA_FIELDS = ("context_options", "continuation", "gold")
 LETTERS = "ABCD"
 FORMATS = (
     "questions have the fields query, choices, gold, or context, continuation, or the fields of HellaSwag or "
     "WinoGrande; texts have the field text, or the one that --text-field names; prompts with answers have the fields "
-    "that --prompt-field and --answer-field name"
+    "that --prompt-field and --answer-field name; conversations need --task chat"
 )
 
 
@@ -76,6 +77,12 @@ def first_fields(path: Path) -> set[str]:
     if row is None or not row.has_columns or (table.format.has_header and len(row.cells) == 1):
         return set()
     return set(row.cells)
+
+
+def has_conversations(path: Path) -> bool:
+    """True for a file whose first record is a conversation in a list of turns."""
+    fields = first_fields(path)
+    return "text" not in fields and not fields.isdisjoint(CHAT_FIELDS)
 
 
 def _is_mmlu(path: Path) -> bool:

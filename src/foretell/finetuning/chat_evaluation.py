@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from foretell.config import SamplingConfig
+from foretell.errors import UsageError
 from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
 from foretell.finetuning.chat_data import PackedChats, encode_all
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
-from foretell.inference.completion import make_completer
+from foretell.inference.completion import Completion, make_completer
 from foretell.language_model import LanguageModel
+from foretell.saved_model.config_file import command_of
 from foretell.text.chat_template import ChatFormat, find_template, own_template, prepare_tokenizer
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
+DIFFERENT = "The losses are of different tokens: the models do not have the same template and tokenizer."
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,24 @@ class AnswerFigures:
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """The last question of a conversation, its answer there, and the likeliest answer of each model."""
+    """The last question of a conversation, its answer there, and the likeliest answer of each model.
+
+    cut: the models that did not end their answer within ANSWER_TOKENS or the context.
+    """
 
     question: str
     answer: str
     answers: dict[str, str]
+    cut: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ChatEvaluation(Shown):
-    """The figures of each model, and its answers to the first questions."""
+    """The figures of each model, and its answers to the first questions. data: the names of the files."""
 
     figures: list[AnswerFigures]
     questions: list[AnsweredQuestion]
+    data: str = ""
 
     def to_json(self) -> dict[str, Any]:
         models = [asdict(each) | {"perplexity": json_number(perplexity(each.loss))} for each in self.figures]
@@ -63,11 +71,13 @@ class ChatEvaluation(Shown):
             for each in self.figures
         ]
         parts: list[Part] = [Table(("", "loss", "perplexity", "answer tokens", "template"), rows)]
+        if len({(each.answer_tokens, each.template) for each in self.figures}) > 1:
+            parts.append(Paragraph(DIFFERENT))
         for each in self.questions:
             answers = {"in the data": each.answer, **each.answers}
-            parts.append(Paragraph(one_line(each.question)))
-            parts.append(Table(("", "answer"), [(name, one_line(text)) for name, text in answers.items()]))
-        return DocumentSection("", parts)
+            shown = [(name + " (cut)" * (name in each.cut), one_line(text)) for name, text in answers.items()]
+            parts += [Paragraph(one_line(each.question)), Table(("", "answer"), shown)]
+        return DocumentSection(f"Answers to {self.data}", parts)
 
 
 def evaluate_chats(
@@ -79,19 +89,27 @@ def evaluate_chats(
     then ordinary text. Conversations that are longer than the context are cut off at their ends. Raises DataError for
     files without a conversation, and for rows of another form.
     """
+    for model in models:
+        if command := command_of(model.name, [part.kind for part in model.parts.values()]):
+            raise UsageError(f"{model.name} has no conversations; use it with: {command}")
     conversations = ConversationReader().read(paths)[:limit]
     asked = [each for each in conversations if each.messages[-1].role == "assistant"][:questions]
-    figures, answers = [], [dict[str, str]() for _ in asked]
+    figures, answers = [], [dict[str, Completion]() for _ in asked]
     for model in models:
         chat_format, template = format_of(model)
         figures.append(figures_of(model, template, conversations, chat_format))
         for each, conversation in zip(answers, asked, strict=True):
             each[model.name] = answer_to(model, conversation, chat_format)
     shown = [
-        AnsweredQuestion(conversation.messages[-2].content, conversation.messages[-1].content, each)
+        AnsweredQuestion(
+            conversation.messages[-2].content,
+            conversation.messages[-1].content,
+            {name: answer.text.strip() for name, answer in each.items()},
+            tuple(name for name, answer in each.items() if answer.finish_reason in ("length", "context")),
+        )
         for conversation, each in zip(asked, answers, strict=True)
     ]
-    return ChatEvaluation(figures, shown)
+    return ChatEvaluation(figures, shown, ", ".join(map(str, paths)))
 
 
 def format_of(model: LanguageModel) -> tuple[ChatFormat, str]:
@@ -113,17 +131,18 @@ def figures_of(
     return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss)
 
 
-def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> str:
-    """The likeliest answer to the last question; empty where the question leaves no room for one."""
+def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> Completion:
+    """The likeliest answer to the last question; cut at once where the question leaves no room for one."""
     prompt = chat_format.encode_prompt(conversation.messages[:-1])
     room = model.config.context_length - len(prompt)
     if room < 1:
-        return ""
+        return Completion("", "", [], "context")
     completer = make_completer(
         model, [prompt], SamplingConfig(temperature=0), stop=chat_format.stop_texts, stop_ids=chat_format.stop_ids
     )
-    return completer.finished(min(ANSWER_TOKENS, room))[0].text.strip()
+    return completer.finished(min(ANSWER_TOKENS, room))[0]
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    """A text on one line, with visible line ends."""
+    return " ⏎ ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())

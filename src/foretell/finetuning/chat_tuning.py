@@ -14,6 +14,7 @@ from foretell.files import TOKENIZER_FILE, sha256, sync
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, count_repeated, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
 from foretell.finetuning.conversations import ConversationReader
+from foretell.finetuning.request import FEWEST_STEPS
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
@@ -99,6 +100,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
         return choose_config(self.request, data.chats, self.start.config, data.tokenizer, steps)
+
+    def most_steps(self, config: ChatConfig) -> int:
+        return max(FEWEST_STEPS, super().most_steps(config))
 
     def recorded(self, data: TokenizedChats) -> dict[str, Any]:
         return {"template": data.template, "conversations": data.digest}

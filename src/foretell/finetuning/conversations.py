@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foretell.data.questions import CHAT_FIELDS
 from foretell.data.table import Row, describe_type, list_names, open_table
 from foretell.errors import DataError, did_you_mean
 from foretell.text.chat_template import Message, Role
@@ -23,7 +24,6 @@ SHAPES = (
     "chosen, rejected"
 )
 QUESTION_FIELDS, ANSWER_FIELDS = ("instruction", "prompt"), ("output", "completion", "response")
-LIST_FIELDS = ("messages", "conversations", "conversation")
 CHOSEN = "of preference rows the answer 'chosen' is taken, and 'rejected' is not used"
 LEADING = "answers before the first question are left out"
 TRAILING = "questions after the last answer are left out"
@@ -63,7 +63,7 @@ class ConversationReader:
         return Conversation(tuple(self._trimmed(messages, row.where)), row.where)
 
     def _turns(self, row: Mapping[str, Any], where: str) -> list[Message]:
-        name = next((name for name in LIST_FIELDS if name in row), None)
+        name = next((name for name in CHAT_FIELDS if name in row), None)
         if name is not None:
             return turns_of(row[name], where)
         if isinstance(row.get("chosen"), list):

@@ -103,10 +103,6 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             lora=request.configured("lora") if "lora" in request.overrides else None,
         )
 
-    def most_steps(self, config: FinetuneConfig) -> int:
-        """The steps of the recipe's epochs: with more, the best checkpoint has a high learning rate."""
-        return config.training.steps
-
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
         """A lower bound: the batch with the example of the most tokens, whose sequences the others are padded to."""
         tokenizer = with_input_tokens(self.start_of(data).tokenizer, config.head.tokens)

@@ -43,9 +43,12 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """Entries of run.json besides the configuration."""
         return {}
 
-    def most_steps(self, config: Any) -> int | None:
-        """The steps of a training of a given time, at most; config: without that time."""
-        return None
+    def most_steps(self, config: Any) -> int:
+        """The most steps of a training of a given time. config: without that time, for the usual epochs.
+
+        With more, the best checkpoint is an early one with a high learning rate.
+        """
+        return config.training.steps
 
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
         config, reasons = self.configure(data), []

@@ -33,18 +33,22 @@ LEAST_GAIN = 0.02  # of the error: with less, a forecast stays the model's alone
 class Combination(Section):
     """The share of a forecast that repeats the last `season` values."""
 
-    season: Size
+    season: Size | None = None  # None: of each series
     share: float = Field(gt=0, le=1)
     error: float  # on held-out values, in standard deviations of the values before them
     model_error: float  # there, of the model alone
 
-    def apply(self, history: np.ndarray, paths: np.ndarray) -> np.ndarray:
-        """Paths (samples, H) moved at each step, so that their median is the combination and their spread stays."""
-        repeated = seasonal_naive(history, self.season, paths.shape[1])
+    def apply(self, history: np.ndarray, paths: np.ndarray, season: int = 1) -> np.ndarray:
+        """Paths (samples, H) moved at each step, so that their median is the combination and their spread stays.
+
+        season: of the history.
+        """
+        repeated = seasonal_naive(history, self.season or season, paths.shape[1])
         return paths + self.share * (repeated - np.median(paths, 0))
 
     def describe(self) -> str:
-        repeated = "the last value" if self.season == 1 else f"the last {self.season} values"
+        counted = "season" if self.season is None else f"{self.season} values"
+        repeated = "the last value" if self.season == 1 else f"the last {counted}"
         return f"{1 - self.share:.0%} the model's, {self.share:.0%} {repeated} repeated"
 
 
@@ -56,6 +60,7 @@ class HeldOut:
     actual: np.ndarray
     paths: np.ndarray
     spread: float  # the standard deviation of the values that the model read
+    season: int = 1
 
     def errors(self, season: int) -> np.ndarray:
         """The mean absolute error, in standard deviations, with each of SHARES of the repeated season."""
@@ -64,10 +69,13 @@ class HeldOut:
         return np.nanmean(np.abs(self.actual - points), 1) / self.spread
 
 
-def choose_combination(held_out: Sequence[HeldOut], season: int) -> Combination | None:
-    """The combination with the smallest mean error; None where the model alone is about as good."""
-    seasons = sorted({1, season})
-    errors = np.stack([np.mean([each.errors(length) for each in held_out], 0) for length in seasons])
+def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combination | None:
+    """The combination with the smallest mean error; None where the model alone is about as good.
+
+    season: None for the season of each series.
+    """
+    seasons = list(dict.fromkeys((1, season)))
+    errors = np.stack([np.mean([each.errors(length or each.season) for each in held_out], 0) for length in seasons])
     row, column = np.unravel_index(errors.argmin(), errors.shape)
     alone, best = float(errors[0, 0]), float(errors[row, column])
     if best > (1 - LEAST_GAIN) * alone:

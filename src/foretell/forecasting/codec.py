@@ -200,7 +200,8 @@ class SeriesCodecPart(Part):
     file_names: ClassVar[tuple[str, ...]] = (INTERVALS,)
     codec: SeriesCodec
     horizon: int | None  # that was held out in training, the default of `forecast`; None: the series decide
-    season: int | None = 1  # of the cycle that is subtracted; None: the series decide
+    season: int | None = 1  # of the cycle that is subtracted; None: the times of the series decide
+    untimed_season: int | None = None  # of values without times, where `season` is None; None: the values decide
     format: SeriesFormat = DETECT  # how the file that it was trained on writes series
     calibration: Calibration | None = None
     held_out_windows: int = 1  # of `horizon` values, in training
@@ -208,7 +209,8 @@ class SeriesCodecPart(Part):
     def config(self) -> dict[str, Any]:
         written = self.format.model_dump(exclude_none=True)
         own = {"horizon": self.horizon, "season": self.season, "held_out_windows": self.held_out_windows}
-        return {**self.codec.config.model_dump(mode="json"), **own, "format": written}
+        untimed = {} if self.untimed_season is None else {"untimed_season": self.untimed_season}
+        return {**self.codec.config.model_dump(mode="json"), **own, **untimed, "format": written}
 
     def save_files(self, directory: Path) -> None:
         if self.calibration is not None:
@@ -221,6 +223,7 @@ class SeriesCodecPart(Part):
             SeriesCodec(CodecConfig(**saved.model_dump(include=set(CodecConfig.model_fields)))),
             saved.horizon,
             saved.season,
+            saved.untimed_season,
             saved.format,
             load_calibration(source.directory),
             saved.held_out_windows,
@@ -232,5 +235,6 @@ class SavedCodecConfig(CodecConfig):
 
     horizon: int | None = Field(gt=0)
     season: Size | None = 1
+    untimed_season: Size | None = None
     held_out_windows: int = Field(1, ge=0)  # 0: nothing was held out
     format: SeriesFormat = DETECT

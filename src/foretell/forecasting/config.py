@@ -18,7 +18,7 @@ class SeriesConfig(Section):
     hold_out: bool = True  # False: train on all values, and measure nothing
     noise: float = Field(0.1, ge=0, le=1)  # standard deviation of random changes of a window's scale
     missing_rate: float = Field(0.05, ge=0, lt=1)  # share of the windows in which some values are hidden
-    cycle: Size = 1  # values of the cycle that is subtracted; by default the season; 1: none
+    cycle: Size | None = 1  # values of the cycle that is subtracted; None: the season of each series; 1: none
     synthetic: float = Field(0.0, ge=0, le=1)  # share of the windows that are synthetic series
     combine: bool = True  # with a repeated season or last value, where held-out values show that it is better
     smoothing: float = Field(1.5, ge=0, le=1e3)  # standard deviation, in bins, of targets over near bins

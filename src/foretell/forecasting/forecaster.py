@@ -19,7 +19,7 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.series import Series, check_size, choose_season, default_horizon, value_text
+from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.windows import held_out_values
@@ -65,7 +65,8 @@ class Forecaster:
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
     # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
     calibration: Calibration | None = None
-    season: int | None = 1  # of the cycle that is subtracted; None: the series decide, 1 until then
+    season: int | None = 1  # of the cycle that is subtracted; None: the times of the series decide
+    untimed_season: int | None = None  # of values without times, where `season` is None; None: the values decide
     held_out_windows: int = 1  # of `horizon` values, in training
 
     def held_out(self, length: int) -> int:
@@ -78,10 +79,22 @@ class Forecaster:
         return self.decoder.config.context_length
 
     def for_series(self, series: Sequence[Series], season: int | None = None) -> tuple[Forecaster, int]:
-        """The forecaster with the season of these series where the training had none, and the default horizon."""
-        season = choose_season(series, season)[0]
-        horizon = self.horizon or default_horizon(series, season)
-        return replace(self, season=self.season or season), horizon
+        """The forecaster with the given season, else the training's, else the series'; and the default horizon."""
+        seasons = self.seasons_of(series) if season is None else choose_seasons(series, season)[0]
+        return replace(self, season=single(seasons)), self.horizon or default_horizon(series, seasons)
+
+    def seasons_of(self, series: Sequence[Series]) -> list[int]:
+        """The season of each series: this forecaster's, else its own."""
+        if self.season is not None:
+            return [self.season] * len(series)
+        pairs = zip(series, choose_seasons(series, None)[0], strict=True)
+        untimed = self.untimed_season
+        return [untimed if untimed and each.timeline.unit == "number" else season for each, season in pairs]
+
+    @property
+    def cycle(self) -> int:
+        """The season for values of which nothing else is known."""
+        return self.season or self.untimed_season or 1
 
     def context_for(self, horizon: int) -> int:
         """The number of values read before a forecast that still fits behind them; at least half the context.
@@ -102,7 +115,7 @@ class Forecaster:
             raise DataError(
                 f"the last {len(values)} values of a series are all missing, so there is nothing to continue"
             )
-        scale = scale_of(values, self.season or 1, history[:-context])
+        scale = scale_of(values, self.cycle, history[:-context])
         return Prompt(self.codec.encode(values, scale, -len(values)).tolist(), scale)
 
     def sample_paths(
@@ -113,13 +126,15 @@ class Forecaster:
         *,
         seed: int = 1,
         context: int | None = None,
+        seasons: Sequence[int] | None = None,
         progress: Progress = silent,
     ) -> list[np.ndarray]:
         """Sampled continuations (samples, horizon) of each history, independent of the other histories.
 
         The draws are a function of the seed, the values of the history and the sample, so that the paths of different
         series are independent. A history that occurs again has other draws.
-        context: read this many of the last values, at most the number that fits, which is the default.
+        context: read this many of the last values, at most the number that fits, which is the default. seasons: of each
+        history; default: the forecaster's.
         """
         if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
             raise UsageError(
@@ -127,12 +142,13 @@ class Forecaster:
                 f"{samples:,}"
             )
         length = self.context_for(horizon)
+        seasonal = [replace(self, season=season) for season in seasons or [self.season] * len(histories)]
         prompts = [
-            replace(self.prompt(history[-context:] if context else history, length), stream=stream)
-            for history, stream in zip(histories, streams_of(histories), strict=True)
+            replace(each.prompt(history[-context:] if context else history, length), stream=stream)
+            for each, history, stream in zip(seasonal, histories, streams_of(histories), strict=True)
         ]
         paths = self.continue_prompts(prompts, horizon, samples, seed, progress)
-        return [self.combined(of, each) for of, each in zip(histories, paths, strict=True)]
+        return [each.combined(*pair) for each, *pair in zip(seasonal, histories, paths, strict=True)]
 
     @property
     def combination(self) -> Combination | None:
@@ -144,7 +160,8 @@ class Forecaster:
         known = history[~np.isnan(history)]
         is_constant = len(known) >= FEWEST_EQUAL and (known == known[0]).all()
         paths = np.full_like(paths, known[0]) if is_constant else paths
-        moved = paths if is_constant or self.combination is None else self.combination.apply(history, paths)
+        combination = None if is_constant else self.combination
+        moved = paths if combination is None else combination.apply(history, paths, self.cycle)
         return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:
@@ -154,7 +171,7 @@ class Forecaster:
     def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:
         """The standard deviation of the values that a forecast reads."""
         known, length = history[-context:] if context else history, self.context_for(horizon)
-        return scale_of(known[-length:], self.season or 1, known[:-length]).spread
+        return scale_of(known[-length:], self.cycle, known[:-length]).spread
 
     def interval(self, history: np.ndarray, paths: np.ndarray, level: float, context: int | None = None) -> Bounds:
         """The bounds (H,), (H,) of a level in percent after a history, from its paths (samples, H)."""
@@ -266,11 +283,13 @@ def forecast(
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
     if not all(isinstance(each, Series) for each in series):
         raise UsageError("series are a path, a DataFrame, or a list from read_series; name a file or make a DataFrame")
-    histories = [each.values for each in series]
-    forecaster, usual = forecaster.for_series(series)
-    steps = usual if horizon is None else horizon
-    paths = forecaster.sample_paths(histories, steps, samples, seed=seed, progress=progress)
-    return ShownList(Forecast(each, sampled, forecaster) for each, sampled in zip(series, paths, strict=True))
+    histories, seasons = [each.values for each in series], forecaster.seasons_of(series)
+    steps = forecaster.for_series(series)[1] if horizon is None else horizon
+    paths = forecaster.sample_paths(histories, steps, samples, seed=seed, seasons=seasons, progress=progress)
+    return ShownList(
+        Forecast(each, sampled, replace(forecaster, season=season))
+        for each, sampled, season in zip(series, paths, seasons, strict=True)
+    )
 
 
 def load_forecaster(
@@ -303,5 +322,6 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         format=part.format,
         calibration=part.calibration,
         season=part.season,
+        untimed_season=part.untimed_season,
         held_out_windows=part.held_out_windows,
     )

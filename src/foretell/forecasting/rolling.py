@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,6 @@ LEVELS = (80.0, 95.0)
 FIGURES = ("mase", "mase_median", "smape", "smape_median", "wql", "mae", "rmse")
 HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # of the figures in a table
 MOST_SERIES_SHOWN = 20
-IntervalRule = Callable[[np.ndarray, np.ndarray, float], Bounds]  # of a history, paths and a level
-
-
-def own_interval(history: np.ndarray, paths: np.ndarray, level: float) -> Bounds:
-    return interval_of(paths, level)
 
 
 @dataclass(frozen=True)
@@ -39,19 +33,28 @@ class Origin:
     history: np.ndarray
     actual: np.ndarray  # (H,)
     name: str = ""  # of the series
+    season: int = 1
+
+
+IntervalRule = Callable[[Origin, np.ndarray, float], Bounds]  # of an origin, paths and a level
+
+
+def own_interval(origin: Origin, paths: np.ndarray, level: float) -> Bounds:
+    return interval_of(paths, level)
 
 
 @dataclass(frozen=True)
 class RollingSettings:
-    """The settings of an evaluation: the season, levels in percent, the number of sampled paths and their seed."""
+    """The settings of an evaluation: levels in percent, the number of sampled paths and their seed."""
 
-    season: int
     levels: tuple[float, ...] = LEVELS
     samples: int = 100
     seed: int = 1
 
 
-def rolling_origins(series: Sequence[Series], horizon: int, stride: int, windows: int) -> list[Origin]:
+def rolling_origins(
+    series: Sequence[Series], horizon: int, stride: int, windows: int, seasons: Sequence[int]
+) -> list[Origin]:
     """Up to `windows` origins per series, the last one `horizon` values before its end, each `stride` before the next.
 
     Origins without a known value before them, or to be forecast, are left out. Raises DataError if none is left.
@@ -59,21 +62,25 @@ def rolling_origins(series: Sequence[Series], horizon: int, stride: int, windows
     if min(horizon, stride, windows) < 1:
         raise UsageError(f"horizon, stride and windows must be at least 1, not {horizon}, {stride}, {windows}")
     origins = []
-    for each in series:
+    for each, season in zip(series, seasons, strict=True):
+        values, name = each.values, each.unique_id
         for window in range(windows):
             at = len(each) - horizon - window * stride
-            origins += [] if at < 1 else [Origin(each.values[:at], each.values[at : at + horizon], each.unique_id)]
+            origins += [] if at < 1 else [Origin(values[:at], values[at : at + horizon], name, season)]
     return check_any(origins, horizon)
 
 
-def given_origins(series: Sequence[Series], following: Sequence[Series]) -> list[Origin]:
+def given_origins(series: Sequence[Series], following: Sequence[Series], seasons: Sequence[int]) -> list[Origin]:
     """One origin per series, at its end: what follows is the series of the same name in another file."""
     by_name = {each.unique_id: each for each in following}
     absent = [each.unique_id for each in series if each.unique_id not in by_name]
     if absent or len(by_name) > len(series):
         name = absent[0] if absent else next(iter(by_name.keys() - {each.unique_id for each in series}))
         raise DataError(f"the series '{name}' is in one of the two files only; both must have the same series")
-    origins = [Origin(each.values, by_name[each.unique_id].values, each.unique_id) for each in series]
+    origins = [
+        Origin(each.values, by_name[each.unique_id].values, each.unique_id, season)
+        for each, season in zip(series, seasons, strict=True)
+    ]
     return check_any(origins, max(len(origin.actual) for origin in origins))
 
 
@@ -158,7 +165,7 @@ class ForecastReport(Shown):
 
     evaluation: RollingEvaluation
     by_context: dict[int, RollingEvaluation]
-    season: int
+    season: int | None  # None: of each series
     season_reason: str
     horizon: int
     where: str
@@ -195,7 +202,7 @@ class ForecastReport(Shown):
         rows = [[name, *score.cells()] for name, score in scores.items()]
         table = Table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows])
         lines = [
-            f"season {self.season}, {self.season_reason}; horizon {self.horizon}; {self.where}",
+            f"season {self.season or 'by interval'}, {self.season_reason}; horizon {self.horizon}; {self.where}",
             self.evaluation.describe_steps(),
         ]
         if own := self.evaluation.own_coverage:
@@ -238,41 +245,47 @@ def evaluate_origins(
     """Forecast from every origin and measure. context: from at most this many values."""
     horizon = max(len(origin.actual) for origin in origins)
     histories = [origin.history for origin in origins]
+    seasons = [forecaster.season or origin.season for origin in origins]
     paths = forecaster.sample_paths(
-        histories, horizon, settings.samples, seed=settings.seed, context=context, progress=progress
+        histories, horizon, settings.samples, seed=settings.seed, context=context, seasons=seasons, progress=progress
     )
-    naive = [metrics.seasonal_naive(origin.history, settings.season, horizon)[None] for origin in origins]
+    naive = [metrics.seasonal_naive(origin.history, origin.season, horizon)[None] for origin in origins]
+
+    def interval(origin: Origin, paths: np.ndarray, level: float) -> Bounds:
+        seasonal = replace(forecaster, season=forecaster.season or origin.season)
+        return seasonal.interval(origin.history, paths, level, context)
+
     pairs = list(zip(origins, paths, strict=True))
     own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in settings.levels}
     return RollingEvaluation(
-        score(origins, paths, settings, settings.levels, partial(forecaster.interval, context=context)),
-        score(origins, naive, settings),
+        score(origins, paths, settings.levels, interval),
+        score(origins, naive),
         len(origins),
-        sum(math.isnan(metrics.mase_scale(each.history, settings.season)) for each in origins),
-        by_series=score_series(origins, paths, naive, settings),
+        sum(math.isnan(metrics.mase_scale(each.history, each.season)) for each in origins),
+        by_series=score_series(origins, paths, naive),
         own_coverage=own,
     )
 
 
-def score_others(origins: Sequence[Origin], settings: RollingSettings, progress: Progress = silent) -> dict[str, Score]:
+def score_others(origins: Sequence[Origin], progress: Progress = silent) -> dict[str, Score]:
     """The scores of the last value and of AutoETS, where its package is installed."""
-    makers: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {}
-    if settings.season > 1:
-        makers["naive"] = lambda history, horizon: metrics.seasonal_naive(history, 1, horizon)
+    makers: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {}
+    if any(origin.season > 1 for origin in origins):
+        makers["naive"] = lambda history, season, horizon: metrics.seasonal_naive(history, 1, horizon)
     if metrics.has_peer():
-        makers["AutoETS"] = lambda history, horizon: metrics.auto_ets(history, settings.season, horizon)
+        makers["AutoETS"] = metrics.auto_ets
     scores = {}
     for name, make in makers.items():
         points = []
         for done, origin in enumerate(origins, start=1):
-            points.append(make(origin.history, len(origin.actual))[None])
+            points.append(make(origin.history, origin.season, len(origin.actual))[None])
             progress(done, len(origins))
-        scores[name] = score(origins, points, settings)
+        scores[name] = score(origins, points)
     return scores
 
 
 def score_series(
-    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray], settings: RollingSettings
+    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray]
 ) -> dict[str, tuple[Score, Score]]:
     """The scores of the model and of the seasonal naive forecast for each series, the largest error first."""
     indices: dict[str, list[int]] = defaultdict(list)
@@ -282,7 +295,7 @@ def score_series(
     for name, chosen in indices.items():
         own = [origins[index] for index in chosen]
         model, repeated = ([each[index] for index in chosen] for each in (paths, naive))
-        scores[name] = score(own, model, settings), score(own, repeated, settings)
+        scores[name] = score(own, model), score(own, repeated)
 
     def error(item: tuple[str, tuple[Score, Score]]) -> tuple[float, float]:
         own, _ = item[1]
@@ -294,7 +307,6 @@ def score_series(
 def score(
     origins: Sequence[Origin],
     paths: Sequence[np.ndarray],
-    settings: RollingSettings,
     levels: Sequence[float] = (),
     interval: IntervalRule = own_interval,
 ) -> Score:
@@ -303,13 +315,13 @@ def score(
     mases, smapes, losses, errors = [], [], [], []
     for origin, sampled in pairs:
         median, quantiles = np.median(sampled, 0), np.quantile(sampled, QUANTILES, axis=0)
-        mases.append(metrics.mase(origin.actual, median, origin.history, settings.season))
+        mases.append(metrics.mase(origin.actual, median, origin.history, origin.season))
         smapes.append(metrics.smape(origin.actual, median))
         losses.append(metrics.quantile_loss(origin.actual, dict(zip(QUANTILES, quantiles, strict=True))))
         errors.append(origin.actual - median)
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
     known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
-    scales = [metrics.mase_scale(each.history, settings.season) for each in origins]
+    scales = [metrics.mase_scale(each.history, each.season) for each in origins]
     return Score(
         metrics.over_known(np.mean, mases),
         metrics.over_known(np.median, mases),
@@ -327,10 +339,7 @@ def coverage_of(
     pairs: Sequence[tuple[Origin, np.ndarray]], level: float, interval: IntervalRule = own_interval
 ) -> float:
     """The percentage of values that lie inside the interval of a level."""
-    cut = (
-        (each, [bound[: len(each.actual)] for bound in interval(each.history, sampled, level)])
-        for each, sampled in pairs
-    )
+    cut = ((each, [bound[: len(each.actual)] for bound in interval(each, sampled, level)]) for each, sampled in pairs)
     counts = [metrics.coverage(each.actual, *bounds) for each, bounds in cut]
     return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
 

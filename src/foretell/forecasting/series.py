@@ -216,10 +216,35 @@ def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str
     return season, f"found in the values, autocorrelation {strength:.2f}"
 
 
-def default_horizon(series: Sequence[Series], season: int) -> int:
-    """Two seasons, but at most a quarter of the longest series."""
-    longest = max(len(each) for each in series)
-    return max(1, min(SEASONS_AHEAD * max(season, 4), longest // 4))
+def choose_seasons(series: Sequence[Series], given: int | None) -> tuple[list[int], str]:
+    """The number of values per season of each series, which its interval decides, and why."""
+    if given is not None or len(intervals := frequencies(series)) == 1:
+        season, why = choose_season(series, given)
+        return [season] * len(series), why
+    chosen = {
+        interval: choose_season([each for each in series if each.timeline.frequency == interval], None)[0]
+        for interval in intervals
+    }
+    why = ", ".join(f"{season} for steps of {interval}" for interval, season in chosen.items())
+    return [chosen[each.timeline.frequency] for each in series], f"{why}, since series have several intervals"
+
+
+def single(seasons: Sequence[int]) -> int | None:
+    """The season of all series; None where they have several."""
+    return seasons[0] if len(set(seasons)) == 1 else None
+
+
+def frequencies(series: Sequence[Series]) -> list[str]:
+    """The intervals of the series, each once."""
+    return list(dict.fromkeys(each.timeline.frequency for each in series))
+
+
+def default_horizon(series: Sequence[Series], seasons: Sequence[int]) -> int:
+    """Two seasons, but at most a quarter of the longest series; with several seasons the smallest of these."""
+    longest: dict[int, int] = {}
+    for each, season in zip(series, seasons, strict=True):
+        longest[season] = max(longest.get(season, 0), len(each))
+    return min(max(1, min(SEASONS_AHEAD * max(season, 4), most // 4)) for season, most in longest.items())
 
 
 def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:

@@ -10,21 +10,34 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, frame_cells
-from foretell.data.table import Cells, Delimited, csv_line, open_table
+from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
-from foretell.forecasting.series import LARGEST, Series, Timeline, find_timeline, lone_timeline, numbered, too_large
+from foretell.forecasting.series import (
+    LARGEST,
+    Series,
+    Timeline,
+    find_timeline,
+    frequencies,
+    lone_timeline,
+    numbered,
+    too_large,
+)
 from foretell.forecasting.series_layout import (
     DETECT,
     LAYOUTS,
@@ -44,17 +57,28 @@ PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
+MIDNIGHT = " 00:00:00"
 
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
+class LazyFrame(Protocol):
+    """A query of polars, which makes a frame."""
+
+    def collect(self) -> Frame: ...
+
+
+SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder stands for the files in it
+
+
 def read_series(
-    path: str | Path | Frame,
+    path: SeriesSource,
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
 ) -> list[Series]:
-    """The series of a file or a frame. `columns` names those to read where every column is one.
+    """The series of files, a folder or a frame. `columns` names those to read where every column is one.
 
     given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
@@ -64,15 +88,53 @@ def read_series(
 
 
 def read_series_data(
-    path: str | Path | Frame,
+    path: SeriesSource,
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
 ) -> tuple[list[Series], SeriesFormat]:
-    """As `read_series`, with the format that was found."""
+    """As `read_series`, with the format that was found; of several files, what their formats share."""
     check_given(given)
+    sources = list_sources(path)
+    tables = [read_table(source, columns, given, remembered) for source in sources]
+    formats = [each.model_dump() for _, each in tables]
+    shared = {name: value for name, value in formats[0].items() if all(each[name] == value for each in formats)}
+    return joined(sources, [series for series, _ in tables]), SeriesFormat(**shared)
+
+
+def list_sources(source: SeriesSource) -> list[Path | Frame]:
+    """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
+    if not isinstance(source, str | Path | list | tuple):
+        return [source.collect() if isinstance(source, LazyFrame) else source]
+    sources: list[Path | Frame] = []
+    for path in map(Path, source if isinstance(source, list | tuple) else [source]):
+        inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
+        if path.is_dir() and not inside:
+            raise DataError(f"{path}: no file with series in this folder ({', '.join(FORMATS)})")
+        sources += sorted(inside) or [path]
+    return sources
+
+
+def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> list[Series]:
+    """The series of all files. A name that several files have gets the name of its file in front."""
+    counts = Counter(each.unique_id for series in tables for each in series)
+    made: dict[str, Series] = {}
+    for source, series in zip(sources, tables, strict=True):
+        for each in series:
+            name = each.unique_id
+            name = f"{source.stem}/{name}" if counts[name] > 1 and isinstance(source, Path) else name
+            if name in made:
+                raise DataError(f"{source}: a second series '{name[:80]}'; give each file its own name")
+            made[name] = replace(each, unique_id=name)
+    return list(made.values())
+
+
+def read_table(
+    path: Path | Frame, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat
+) -> tuple[list[Series], SeriesFormat]:
+    """The series of one file or frame, and its format."""
     cells, separator = table_cells(path, given, remembered)
-    path = path if isinstance(path, str | Path) else FRAME
+    path = path if isinstance(path, Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
     rows = [row for row in rows if any(row.cells)] if is_text else rows
@@ -113,7 +175,7 @@ def check_given(given: SeriesFormat) -> None:
 
 def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     """The number of series, their frequency, and what is unusual about the file."""
-    lines = [f"{len(series):,} series, {series[0].timeline.frequency} apart"]
+    lines = [f"{len(series):,} series, {', '.join(frequencies(series))} apart"]
     if resolved.date_format not in (None, "number") and not resolved.date_format.startswith("%Y-%m"):
         lines.append(f"dates as {resolved.date_format}")
     if resolved.separator not in (None, ",", "\t"):
@@ -124,25 +186,39 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
 
 
 def table_cells(
-    path: str | Path | Frame, given: SeriesFormat, remembered: SeriesFormat
+    path: Path | Frame, given: SeriesFormat, remembered: SeriesFormat
 ) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
-    if not isinstance(path, str | Path):
+    if not isinstance(path, Path):
         if not isinstance(path, Frame):
             raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(path).__name__}")
-        return frame_cells(path), None
+        return with_dates(frame_cells(path), dt.datetime), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
         if given.separator is not None:
             raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
-        return table.cells(), None
+        return (with_dates(table.cells(), str) if isinstance(table.format, Parquet) else table.cells()), None
     separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
     return Delimited(separator).cells(table), separator
 
 
+def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
+    """The cells with columns of times that are all at midnight as dates: pandas and Arrow have one type for both.
+
+    kind: of the times.
+    """
+    rows = list(table)
+    columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
+    for column in columns:
+        if all(isinstance(each, kind) and str(each).endswith(MIDNIGHT) for each in column[1:]):
+            column[1:] = [str(each).removesuffix(MIDNIGHT) for each in column[1:]]
+    for index, (where, _) in enumerate(rows):
+        yield where, [column[index] for column in columns]
+
+
 def write_frame(frame: Frame, path: Path) -> None:
     """Write a frame as CSV, as it is read."""
-    write_text(path, table_text(cells for _, cells in frame_cells(frame)))
+    write_text(path, table_text(cells for _, cells in with_dates(frame_cells(frame), dt.datetime)))
 
 
 def table_text(rows: Iterable[Sequence[Any]]) -> str:

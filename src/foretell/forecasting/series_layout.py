@@ -160,7 +160,10 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesForma
     longest = max(len(row.cells) for row in table.body)
     if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])) and longest > 2:
         return Layout("rows", list(range(1, longest)), id=0)
-    raise DataError(f"{table.where}: what the columns {', '.join(table.names)[:80]} mean is not clear; {LAYOUTS}")
+    raise DataError(
+        f"{table.where}: what the columns {', '.join(table.names)[:80]} mean is not clear; {LAYOUTS}; or series "
+        "without times with --column NAME for each"
+    )
 
 
 def find_time(table: SeriesTable, given: SeriesFormat, remembered: SeriesFormat) -> int | None:

@@ -20,7 +20,7 @@ from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, ch
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
-from foretell.forecasting.series import Series, fingerprint, value_text
+from foretell.forecasting.series import Series, choose_seasons, fingerprint, single, value_text
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
     Window,
@@ -96,9 +96,11 @@ class ForecastTask(Task):
         windows = config.series.held_out_windows
         counts = [held_out_values(len(each), horizon, windows) if config.series.hold_out else 0 for each in values]
         self.has_held_out = any(counts)
+        self.cycles = [config.series.cycle or season for season in choose_seasons(self.series, None)[0]]
         self.closing_evaluations = self.closing_cost() if self.has_held_out else 0.0
         taught = [each[: len(each) - count] for each, count in zip(values, counts, strict=True)]
-        self.source = WindowSource(taught, self.codec, config.series, self.row_length, config.training.batch_size, seed)
+        rows = config.training.batch_size
+        self.source = WindowSource(taught, self.codec, config.series, self.row_length, rows, seed, self.cycles)
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
@@ -122,7 +124,7 @@ class ForecastTask(Task):
     def held_out_after(self, context: int | None = None) -> list[Window]:
         """The windows with `context` values before the held-out ones, or with all that fit."""
         config, values = self.config.series, [each.values for each in self.series]
-        return held_out_windows(values, self.row_length, config.horizon, context, config.held_out_windows, config.cycle)
+        return held_out_windows(values, self.row_length, config.horizon, context, config.held_out_windows, self.cycles)
 
     @property
     def evaluated_windows(self) -> list[Window]:
@@ -142,16 +144,23 @@ class ForecastTask(Task):
         chosen = self.calibration_windows
         histories = [each.history for each in chosen]
         horizon = self.config.series.horizon
-        paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS) if chosen else []
-        held_out = [
-            HeldOut(history, each.values[each.context :], sampled, forecaster.spread(history, horizon))
-            for each, history, sampled in zip(chosen, histories, paths, strict=True)
-        ]
-        if not held_out:
+        if not chosen:
             return None
+        seasons = [each.season for each in chosen]
+        paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, seasons=seasons)
+        spreads = [
+            replace(forecaster, season=season).spread(history, horizon)
+            for history, season in zip(histories, seasons, strict=True)
+        ]
+        held_out = [
+            HeldOut(each.history, each.values[each.context :], sampled, spread, each.season)
+            for each, sampled, spread in zip(chosen, paths, spreads, strict=True)
+        ]
         combination = choose_combination(held_out, self.about["season"]) if self.config.series.combine else None
         if combination is not None:
-            held_out = [replace(each, paths=combination.apply(each.history, each.paths)) for each in held_out]
+            held_out = [
+                replace(each, paths=combination.apply(each.history, each.paths, each.season)) for each in held_out
+            ]
         return calibrate(held_out, combination, prior)
 
     def loss_on(self, windows: Sequence[Window], dtype: torch.dtype) -> float:
@@ -181,7 +190,7 @@ class ForecastTask(Task):
         history = series.values[: len(series) - horizon]
         if np.isnan(history).all():
             return []
-        forecaster = Forecaster(self.decoder, self.codec, horizon, season=self.config.series.cycle)
+        forecaster = Forecaster(self.decoder, self.codec, horizon, season=self.cycles[0])
         (paths,) = forecaster.sample_paths([history], horizon, SAMPLE_PATHS)
         past, future = (" ".join(map(value_text, part)) for part in (history[-SHOWN_VALUES:], np.median(paths, 0)))
         return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]
@@ -190,7 +199,8 @@ class ForecastTask(Task):
         series = self.config.series
         windows = series.held_out_windows if series.hold_out else 0
         file_format = recorded_format(self.about)
-        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, file_format, held_out_windows=windows)
+        untimed = single(self.cycles) if series.cycle is None else None
+        codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, untimed, file_format, None, windows)
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
 
     def fingerprints(self) -> dict[str, str]:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
-from foretell.data.memory import Frame
 from foretell.device import DeviceName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -23,8 +22,14 @@ from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
-from foretell.forecasting.series import Series, choose_season, default_horizon
-from foretell.forecasting.series_file import read_series, read_series_data, write_frame
+from foretell.forecasting.series import Series, choose_seasons, default_horizon, frequencies, single
+from foretell.forecasting.series_file import (
+    SeriesSource,
+    list_sources,
+    read_series,
+    read_series_data,
+    write_frame,
+)
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model
@@ -51,7 +56,7 @@ PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 class ForecastRequest(TrainingRequest):
     config_type: ClassVar[type[Section]] = ForecastConfig
 
-    data: Path | Frame | None = None  # None only to resume
+    data: SeriesSource | None = None  # None only to resume
     columns: tuple[str, ...] = ()
     format: SeriesFormat = DETECT
     horizon: int | None = None
@@ -74,7 +79,7 @@ class ForecastRequest(TrainingRequest):
 
     @property
     def described(self) -> list[str]:
-        return [] if self.data is None else [str(self.data) if isinstance(self.data, Path) else FRAME_NAME]
+        return described(self.data)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -110,21 +115,26 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         request = self.request
         assert request.data is not None
         series, self.format = read_series_data(request.data, request.columns, request.format)
-        if isinstance(request.data, Path):
-            run.keep_file(request.data, "data")
-        else:
-            with TemporaryDirectory() as folder:
-                write_frame(request.data, Path(folder) / FRAME_NAME)
-                run.keep_file(Path(folder) / FRAME_NAME, "data")
+        sources = list_sources(request.data)
+        with TemporaryDirectory() as folder:
+            for index, source in enumerate(sources):
+                path = source if isinstance(source, Path) else Path(folder) / FRAME_NAME
+                if not isinstance(source, Path):
+                    write_frame(source, path)
+                run.keep_file(path, "data" if len(sources) == 1 else f"data/{index:06}")  # two may have the same name
         return series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
-        return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
+        files = sorted(path for path in kept_data(run).parent.rglob("*") if path.is_file())
+        return read_series(files, tuple(record["columns"]), recorded_format(record))
 
     def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
-        season, why = choose_season(data, self.request.season)
-        reasons = [f"season      {season}: {why}"]
-        series = self.series_config(data, season)
+        seasons, why = choose_seasons(data, self.request.season)
+        season = single(seasons)
+        reasons = [f"season      {season or 'by interval'}: {why}"]
+        series = self.series_config(data, seasons)
+        if season is None and self.request.horizon is None:
+            reasons.append(f"horizon     {series.horizon} for all: two seasons of the shortest; --horizon changes it")
         size, start = self.request.size, self.request.start
         codec = self.request.configured("codec")
         if start is not None:
@@ -151,17 +161,20 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         if self.request.steps is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
-        cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
+        cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, seasons)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
         return ChosenConfig(config, size, reasons, record, most)
 
-    def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
+    def series_config(self, series: Sequence[Series], seasons: Sequence[int]) -> SeriesConfig:
         longest = max(len(each) for each in series)
-        horizon = self.request.horizon or default_horizon(series, season)
+        horizon = self.request.horizon or default_horizon(series, seasons)
         fitting = max(1, longest // (HELD_OUT_SHARE * horizon))
         windows = min(-(-CALIBRATION_WINDOWS // len(series)), fitting)
-        values = {"horizon": horizon, "held_out_windows": windows, "cycle": season}
+        # A season that the times do not tell is remembered; else the times of what is forecast tell it
+        is_usual = self.request.season is None and any(each.timeline.season for each in series)
+        cycle = None if is_usual else single(seasons)
+        values = {"horizon": horizon, "held_out_windows": windows, "cycle": cycle}
         return make_section(SeriesConfig, {**values, **self.request.section("series")}, "series")
 
     def model_config(
@@ -239,7 +252,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         held_out = f"the last {count} of each held out" if config.series.hold_out else "none held out"
         training = config.training
         return [
-            f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "
+            f"series      {len(series):,} of {spread} values, steps of {', '.join(frequencies(series))}; "
             f"{missing:,} missing, {held_out}",
             *task.about["reasons"],
             describe_model(task.about["size"], config.model),
@@ -255,16 +268,22 @@ def forecaster_start(argument: str | Path) -> Start:
     return replace(start, model=replace(start.model, notes=()))  # on the missing tokenizer
 
 
-def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:
+def described(data: SeriesSource | None) -> list[str]:
+    """The data as run.json names them."""
+    if data is None:
+        return []
+    paths = [data] if isinstance(data, str | Path) else data if isinstance(data, list | tuple) else [FRAME_NAME]
+    return list(map(str, paths))
+
+
+def make_training(data: SeriesSource | None, out: str | Path | None, **options: Any) -> ForecastTraining:
     """The training of `foretell.train(task="forecast")`, with its options."""
-    source = Path(data) if isinstance(data, str) else data
-    names = [] if source is None else [source if isinstance(source, Path) else FRAME_NAME]
     resume, start_from = options.pop("resume"), options.pop("start_from")
     file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
     return ForecastTraining(
         ForecastRequest(
-            data=source,
-            out=default_run_directory(names, resume) if out is None else Path(out),
+            data=data,
+            out=default_run_directory(described(data), resume) if out is None else Path(out),
             columns=tuple(options.pop("columns", ())),
             format=SeriesFormat(**file_format),
             start=None if start_from is None else forecaster_start(start_from),
@@ -273,10 +292,10 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
     )
 
 
-def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:
+def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons: Sequence[int]) -> str:
     """The cost of rounding values to bins, in units of the seasonal naive forecast's error (MASE)."""
     codec, costs = SeriesCodec(config.codec), []
-    for each in series:
+    for each, season in zip(series, seasons, strict=True):
         values = each.values[-PROBED_VALUES:]
         costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
     cost = over_known(np.mean, costs)

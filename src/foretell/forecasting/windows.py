@@ -65,9 +65,21 @@ class WindowSource:
     """Random windows of some series; the windows of a step are a function of (seed, step)."""
 
     def __init__(
-        self, series: Sequence[np.ndarray], codec: SeriesCodec, config: SeriesConfig, length: int, rows: int, seed: int
+        self,
+        series: Sequence[np.ndarray],
+        codec: SeriesCodec,
+        config: SeriesConfig,
+        length: int,
+        rows: int,
+        seed: int,
+        seasons: Sequence[int] | None = None,
     ):
-        self.series = [values for values in series if (~np.isnan(values)).sum() > 1]
+        learned = [
+            pair
+            for pair in zip(series, seasons or [config.cycle or 1] * len(series), strict=True)
+            if (~np.isnan(pair[0])).sum() > 1
+        ]
+        self.series, self.seasons = [values for values, _ in learned], [season for _, season in learned]
         if not self.series:
             raise DataError("no series has two values to learn from, after those that are held out")
         self.codec, self.config, self.length, self.rows, self.seed = codec, config, length, rows, seed
@@ -82,21 +94,21 @@ class WindowSource:
 
     def draw(self, rng: np.random.Generator, index: int) -> Window:
         """A random stretch of a random series, or the synthetic series `index`, with a random context."""
-        values, before = self.stretch(rng)
-        season = self.config.cycle
+        values, before, season = self.stretch(rng)
         if rng.random() < self.config.synthetic:
             values, before, season = synthetic_series(self.seed, index, self.length), (), 1
         target = min(self.config.horizon, len(values) // 2)
         context = int(rng.integers(1, max(1, len(values) - target) + 1))
         return Window(self.hide(values, rng), context, season, before)
 
-    def stretch(self, rng: np.random.Generator) -> tuple[np.ndarray, Earlier]:
-        """A random stretch of a random series, and the values before it; of a series that is shorter than a row, its
-        end from a random start."""
-        values = self.series[rng.choice(len(self.series), p=self.shares)]
+    def stretch(self, rng: np.random.Generator) -> tuple[np.ndarray, Earlier, int]:
+        """A random stretch of a random series, the values before it and the season; of a series that is shorter than a
+        row, its end from a random start."""
+        chosen = rng.choice(len(self.series), p=self.shares)
+        values = self.series[chosen]
         last_start = len(values) - self.length if len(values) > self.length else len(values) // 2
         start = int(rng.integers(0, last_start + 1)) if len(values) > 2 else 0
-        return values[start : start + self.length], values[:start]
+        return values[start : start + self.length], values[:start], self.seasons[chosen]
 
     def hide(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Hide a random share of the values of some windows, so that the model learns the id of missing values."""
@@ -112,11 +124,16 @@ class WindowSource:
 
 
 def held_out_windows(
-    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None, most: int = 1, season: int = 1
+    series: Sequence[np.ndarray],
+    length: int,
+    horizon: int,
+    context: int | None = None,
+    most: int = 1,
+    seasons: Sequence[int] | None = None,
 ) -> list[Window]:
     """The last values of each series, `horizon` at a time, after what precedes them and fits, or `context` values."""
     windows = []
-    for values in series:
+    for values, season in zip(series, seasons or [1] * len(series), strict=True):
         for end in range(len(values), len(values) - held_out_values(len(values), horizon, most), -horizon):
             before = end - horizon
             known = min(before, length - horizon if context is None else context)

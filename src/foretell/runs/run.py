@@ -170,6 +170,7 @@ class Run:
     def keep_file(self, path: Path, part: str) -> None:
         """Copy a file that the run is made from to tokens/PART/, so that resuming does not need the original."""
         folder = self.tokens / part
+        make_folder(folder.parent)
         make_folder(folder)
         try:
             shutil.copyfile(path, folder / path.name)

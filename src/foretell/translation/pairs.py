@@ -56,11 +56,12 @@ class EncodedPair:
         return len(self.source), len(self.target) - 1
 
 
-def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False) -> list[Pair]:
+def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: Sequence[str] = ()) -> list[Pair]:
     """The pairs of one file with two columns, of two aligned files, or of a zip with one of these.
 
     A table with named columns has the columns `source` and `target`, or only two, or a column `translation` with an
     object of two texts, as in `{"translation": {"en": "Go.", "fr": "Va !"}}`. reverse: the second text is the source.
+    columns: the names of the two to read.
     Further columns and pairs with an empty side are left out, which is logged. Raises UsageError for another number of
     files, DataError for files that are missing, not UTF-8, of unequal length or without two columns.
     """
@@ -73,10 +74,13 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False) -> list[Pa
             f"{paths[0]} holds {len(files)} texts{f' ({names})' if files else ''}; it should hold one or two"
         )
     counts: Counter[str] = Counter()
+    is_table = len(files) == 1 and files[0].suffix in FORMATS and files[0].suffix != ".tsv"
+    if columns and (len(columns) != 2 or not is_table):
+        raise UsageError("--column is given twice, the source's and the target's, for a CSV, JSON or Parquet file")
     if len(files) == 2:
         pairs = align(files[0], files[1], counts)
-    elif files[0].suffix in FORMATS and files[0].suffix != ".tsv":
-        pairs = read_table(Table(files[0], note=counting(counts)))
+    elif is_table:
+        pairs = read_table(Table(files[0], note=counting(counts)), columns)
     else:
         pairs = split_columns(files[0], counts)
     kept = [pair.reversed() if reverse else pair for pair in pairs if pair.source and pair.target]
@@ -113,18 +117,18 @@ def split_columns(file: TextFile, counts: Counter[str]) -> list[Pair]:
     return pairs
 
 
-def read_table(table: Table) -> list[Pair]:
-    """The columns `source` and `target`, or the only two, or the two texts of the column `translation`."""
+def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
+    """The named columns, or `source` and `target`, or the only two; in each row or in its column `translation`."""
     pairs = []
     for row in table:
         nested = row.cells.get(NESTED)
         cells = nested if isinstance(nested, dict) else row.cells
-        names = SIDES if all(name in cells for name in SIDES) else tuple(cells)
-        sides = [cells[name] for name in names]
+        names = columns or (SIDES if all(name in cells for name in SIDES) else tuple(cells))
+        sides = [cells.get(name) for name in names]
         if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
             raise DataError(
                 f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each, or a "
-                f"'{NESTED}' of two texts; its columns are {list_names(list(cells))}"
+                f"'{NESTED}' of two texts, or --column names two; its columns are {list_names(list(cells))}"
             )
         pairs.append(Pair(*(re.sub(r"[\t\r\n]+", " ", side).strip() for side in sides)))
     return pairs

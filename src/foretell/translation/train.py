@@ -66,6 +66,7 @@ class PairRequest(TrainingRequest):
     pairs: PairData | None = None  # instead of files
     dev: Path | None = None  # held-out pairs; None: a share of the pairs
     reverse: bool = False  # the second column, or file, is translated into the first
+    columns: tuple[str, ...] = ()  # the two to read of a table with named ones
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +84,8 @@ class PairRequest(TrainingRequest):
 
     @property
     def choices(self) -> dict[str, Any]:
-        return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), "reverse": self.reverse or None}
+        named = {"reverse": self.reverse or None, "columns": list(self.columns) or None}
+        return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), **named}
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,9 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
 def read_data(request: PairRequest) -> PairData:
     """The pairs of files and the held-out ones: from a file, else by the hash of their source."""
-    pairs = read_pairs(request.paths, reverse=request.reverse)
+    pairs = read_pairs(request.paths, reverse=request.reverse, columns=request.columns)
     if request.dev is not None:
-        held_out = read_pairs([request.dev], reverse=request.reverse)
+        held_out = read_pairs([request.dev], reverse=request.reverse, columns=request.columns)
         return PairData(without_known(pairs, held_out), held_out)
     parts = split_pairs(pairs, request.configured("pairs").validation_fraction)
     return PairData(parts["train"], parts["validation"])
