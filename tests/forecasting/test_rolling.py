@@ -84,7 +84,7 @@ def test_each_series_is_measured_and_forecast_by_its_own_season(forecaster):
         if origin.name == "a":  # the paths of the same history again have other draws
             assert model == alone.by_series["a"][0]
     assert result.by_series["a"][1].mae == 0
-    assert result.by_series["b"][1].mae > 1
+    assert (result.by_series["b"][1].mae or 0) > 1
 
 
 def test_series_are_scored_alone_the_worst_first(forecaster):

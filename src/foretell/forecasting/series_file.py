@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -104,10 +104,12 @@ def read_series_data(
 
 def list_sources(source: SeriesSource) -> list[Path | Frame]:
     """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
+    if isinstance(source, LazyFrame):
+        return [source.collect()]
     if not isinstance(source, str | Path | list | tuple):
-        return [source.collect() if isinstance(source, LazyFrame) else source]
+        return [cast("Frame", source)]  # anything else is refused where it is read
     sources: list[Path | Frame] = []
-    for path in map(Path, source if isinstance(source, list | tuple) else [source]):
+    for path in map(Path, [source] if isinstance(source, str | Path) else source):
         inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
         if path.is_dir() and not inside:
             raise DataError(f"{path}: no file with series in this folder ({', '.join(FORMATS)})")
@@ -130,11 +132,11 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 
 
 def read_table(
-    path: Path | Frame, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat
+    source: Path | Frame, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat
 ) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
-    cells, separator = table_cells(path, given, remembered)
-    path = path if isinstance(path, Path) else FRAME
+    cells, separator = table_cells(source, given, remembered)
+    path = source if isinstance(source, Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
     rows = [row for row in rows if any(row.cells)] if is_text else rows

@@ -124,8 +124,8 @@ def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
         nested = row.cells.get(NESTED)
         cells = nested if isinstance(nested, dict) else row.cells
         names = columns or (SIDES if all(name in cells for name in SIDES) else tuple(cells))
-        sides = [cells.get(name) for name in names]
-        if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+        sides = [text for name in names if isinstance(text := cells.get(name), str)]
+        if not len(sides) == len(names) == 2:
             raise DataError(
                 f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each, or a "
                 f"'{NESTED}' of two texts, or --column names two; its columns are {list_names(list(cells))}"
