@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -57,3 +58,15 @@ def test_a_model_that_is_not_compiled_has_no_notes(gpt2: Decoder, ids: Tensor) -
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     assert trace.notes == []
+
+
+def test_traces_that_overlap_leave_the_compiler_on(gpt2: Decoder) -> None:
+    """As in several threads of a server."""
+    graphs: list[Any] = []
+    first, second = ExitStack(), ExitStack()
+    for stack in (first, second):
+        stack.enter_context(Trace(gpt2, "head"))
+    first.close()
+    second.close()
+    torch.compile(lambda x: x + 1, backend=lambda graph, examples: graphs.append(graph) or graph)(torch.ones(2))
+    assert len(graphs) == 1

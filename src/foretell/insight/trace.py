@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -279,11 +278,11 @@ def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
 
     After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
     """
-    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes seconds
-        yield
-        return
     # torch has no public test for this; `Module.compile` sets the attribute, and every module has it
     compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
+    if not compiled:  # the whole process has one stance: traces that overlap in several threads would leave it changed
+        yield
+        return
     first_calls: dict[nn.Module, Call] = {}
 
     def keep_first(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
