@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.config import TrainingConfig
 from foretell.data.batch import Batch
@@ -17,7 +17,7 @@ from foretell.training import side_by_side
 from foretell.training.execution import Recomputing
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
-from foretell.training.side_by_side import thread_pool, workers_for
+from foretell.training.side_by_side import add_gradients, thread_pool, workers_for
 from foretell.training.step import training_step
 
 CPU = torch.device("cpu")
@@ -101,6 +101,15 @@ def test_frozen_weights_get_no_gradient(make_objective: MakeObjective, settings:
     assert rows == [4, 4]
     assert found
     assert not any(path.startswith("embed.") for path in found)
+
+
+def test_weights_with_one_gradient_tensor_get_a_gradient_each() -> None:
+    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    add_gradients(nn.ParameterList([first, second]), [lambda: (first + second).sum()] * 2, count=1)
+    assert first.grad is not None
+    assert second.grad is not None
+    first.grad.mul_(5)
+    assert (first.grad.tolist(), second.grad.tolist()) == ([10, 10], [2, 2])
 
 
 def test_an_error_of_one_share_ends_the_step_after_all_of_them(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor, nn
@@ -60,9 +60,9 @@ def add_gradients(objective: nn.Module, passes: Sequence[Callable[[], Tensor]], 
     wait(running)  # before an error of one is raised: none goes on
     losses, gradients = zip(*(each.result() for each in running), strict=True)
     for weight, *parts in zip(weights, *gradients, strict=True):
-        for part in parts:
-            if part is not None:
-                weight.grad = part if weight.grad is None else weight.grad.add_(part)
+        found = [part for part in (weight.grad, *parts) if part is not None]
+        if found:  # never in place: two weights may have got one tensor
+            weight.grad = reduce(torch.add, found) if len(found) > 1 else found[0].clone()
     return torch.stack(losses).sum()
 
 
