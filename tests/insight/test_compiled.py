@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Trace, run_eagerly
 from foretell.model.decoder import Decoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on the way through its compiler
@@ -70,3 +70,15 @@ def test_traces_that_overlap_leave_the_compiler_on(gpt2: Decoder) -> None:
     second.close()
     torch.compile(lambda x: x + 1, backend=lambda graph, examples: graphs.append(graph) or graph)(torch.ones(2))
     assert len(graphs) == 1
+
+
+def test_a_block_in_a_wrapper_of_the_compiler_runs_eagerly() -> None:
+    graphs: list[Any] = []
+    wrapper = torch.compile(nn.Linear(2, 2), backend=lambda graph, examples: graphs.append(graph) or graph)
+    model = nn.Sequential()
+    model.add_module("0", cast("nn.Module", wrapper))
+    with run_eagerly(model, []):
+        model(torch.ones(2))
+    assert not graphs
+    model(torch.ones(2))
+    assert graphs

@@ -112,6 +112,19 @@ def test_weights_with_one_gradient_tensor_get_a_gradient_each() -> None:
     assert (first.grad.tolist(), second.grad.tolist()) == ([10, 10], [2, 2])
 
 
+def test_a_gradient_has_the_layout_of_its_weight() -> None:
+    """Fused optimizers read both in the order of memory."""
+    weight, rows = nn.Parameter(torch.ones(4, 3)), torch.arange(8.0).view(2, 4)
+    (other,) = torch.autograd.grad(torch.einsum("bi,io->ob", rows, weight).sum(), weight)
+    assert other.stride() != weight.stride()
+    add_gradients(
+        nn.ParameterList([weight]), [lambda: torch.einsum("bi,io->ob", rows, weight).sum() for _ in range(2)], count=1
+    )
+    assert weight.grad is not None
+    assert weight.grad.stride() == weight.stride()
+    assert torch.equal(weight.grad, 2 * other)
+
+
 def test_an_error_of_one_share_ends_the_step_after_all_of_them(
     make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
@@ -143,9 +156,20 @@ def test_small_watched_and_other_passes_are_not_shared(
     with monkeypatch.context() as context:
         context.setattr(side_by_side, "MOST_MEMORY", 0)
         assert workers_for(objective, 8, 48, CPU) == 1
-    handle = objective.decoder.trunk.register_forward_hook(lambda *_: None)
-    assert workers_for(objective, 8, 48, CPU) == 1
-    handle.remove()
+    weight = next(objective.parameters())
+    for watch in (
+        lambda: objective.decoder.trunk.register_forward_hook(lambda *_: None),
+        lambda: objective.decoder.trunk.register_full_backward_hook(lambda *_: None),
+        lambda: weight.register_post_accumulate_grad_hook(lambda _: None),
+        lambda: nn.modules.module.register_module_forward_hook(lambda *_: None),
+    ):
+        handle = watch()
+        assert workers_for(objective, 8, 48, CPU) == 1
+        handle.remove()
+    assert workers_for(objective, 8, 48, CPU) == 2
+    torch.set_num_threads(6)
+    assert workers_for(objective, 8, 48, CPU) == 3
+    torch.set_num_threads(2)
     monkeypatch.setattr(side_by_side, "LEAST_WORK", 10**9)
     assert workers_for(objective, 8, 48, CPU) == 1
 

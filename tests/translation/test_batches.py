@@ -126,7 +126,13 @@ def test_targets_are_shifted_and_padding_does_not_count(monkeypatch):
     assert batch.source.document_ids.tolist() == [[0, 0, 0, 1], [0, 0, -1, -1]]
     assert batch.tokens == 4 + 3 + 4 + 2  # of both languages, without padding
     part = batch.rows(1, 2)
-    assert (part.ids.tolist(), part.source.ids.tolist(), part.count, len(part)) == ([[1, 2, 3]], [[4, 9]], 3, 1)
+    assert (part.ids.tolist(), part.source.ids.tolist()) == ([[1, 2, 3, 0]], [[4, 9, 0, 0]])
+    assert (part.count, len(part)) == (3, 1)
+
+
+def test_a_batch_has_rows_for_all_processes_and_their_micro_batches(pairs):
+    long = EncodedPair(np.ones(250, int), np.ones(251, int))
+    assert [len(make_pair_batch([*pairs[:100], long], CONTEXT, fewest)) for fewest in (1, 8, 500)] == [5, 8, 101]
 
 
 def test_evaluation_has_every_pair_once(pairs):

@@ -24,6 +24,7 @@ from foretell.model.attention import attention_weights
 from foretell.model.cache import CachedKVView
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, Value, model_structure
+from foretell.model.surgery import is_compiled
 from foretell.model.surgery import replace as replace_modules
 from foretell.paths import select as select_names
 from foretell.paths import starred, suggest
@@ -278,11 +279,10 @@ def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
 
     After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
     """
-    # torch has no public test for this; `Module.compile` sets the attribute, and every module has it
-    compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
-    if not compiled:  # the whole process has one stance: traces that overlap in several threads would leave it changed
+    if not any(map(is_compiled, model.modules())):  # the process has one stance, which overlapping traces would change
         yield
         return
+    compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
     first_calls: dict[nn.Module, Call] = {}
 
     def keep_first(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -197,9 +197,8 @@ class MemoryKVView(KVView):
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
     memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Lengths as in
-    `FullKVView`. rotation: of the keys, where positions rotate them, (B or 1, 1, S, E)
-    each. Vaswani et al. 2017, section
-    3.2.3.
+    `FullKVView`. rotation: of the keys, where positions rotate them, (B or 1, 1, S, E) each. Vaswani et al. 2017,
+    section 3.2.3.
     """
 
     rotation: tuple[Tensor, Tensor] | None = None
@@ -232,6 +231,7 @@ class MemoryKVView(KVView):
         origins = [self.origins[row] for row in rows]
         if origins == self.origins:  # beam search swaps rows that are copies of each other
             return
+        assert len(self.positions) == 1, "rows of several documents are not generated"
         self.origins, self.memory = origins, self.memory[rows]
         self._projected = {layer: (key[rows], value[rows]) for layer, (key, value) in self._projected.items()}
         if self.lengths is not None:
@@ -247,7 +247,7 @@ class MemoryKVView(KVView):
         return self._projected.setdefault(layer, (key, value))
 
     def mask(self, window: int | None) -> Mask:
-        """Every query sees the whole memory but its padding; (B or 1, 1, 1, S)."""
+        """Every query sees the whole memory but its padding, or the keys of its document."""
         return self._mask
 
 
@@ -265,7 +265,7 @@ def document_mask(queries: Tensor, keys: Tensor) -> Mask:
 
 
 def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) -> Mask:
-    """The mask of queries that see all keys at positions (1, S) but the padding after lengths[b] of them."""
+    """The mask of queries that see all keys at positions (B or 1, S) but the padding after lengths[b] of them."""
     num_keys = positions.shape[1]
     mask = Mask(num_queries, num_keys, causal=False, device=positions.device)
     if lengths is None or min(lengths, default=num_keys) == num_keys:

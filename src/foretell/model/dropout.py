@@ -21,7 +21,7 @@ HALF_RANGE = 1 << 15
 class DropoutRNG(threading.local):
     """The counters that the masks of a forward pass depend on, shared by all dropout modules of a model.
 
-    Each thread has its counters, so that several may run passes of one model at a time.
+    Each thread has its own counters, so that several may run passes of one model at a time.
     """
 
     seed: int = 0
@@ -31,7 +31,7 @@ class DropoutRNG(threading.local):
     sequences: int = 1  # per row, each with its own masks: sequence k of row r counts as row r * sequences + k
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How a copy is made, which `threading.local` does not say."""
+        """A copy has the counters of this thread; `threading.local` objects cannot be copied without this."""
         return DropoutRNG, tuple(vars(self).values())
 
     def global_rows(self, count: int) -> list[int]:

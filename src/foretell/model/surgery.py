@@ -62,6 +62,12 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
     return Surgery(model, {path: modules[path] for path in new}, new)
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """True if torch's compiler runs the module: by `module.compile()`, or as a wrapper by `torch.compile(module)`."""
+    # torch has no public test for the first; every module has the attribute
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
 def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "") -> AnyModule:
     """A copy of a module tree with other modules at some paths; weights, buffers, hooks and the rest are shared.
 

@@ -2,7 +2,8 @@
 
 torch divides each of the thousands of operations of a step between the cores, and every one ends when its slowest core
 does. With another program on one of two cores, such a step takes 1.7 times as long as with threads that meet once per
-pass (docs/performance.md). The shares and the order of their sum depend only on the number of threads.
+pass (docs/performance.md). The shares and the order of their sum depend on the number of threads, and on the memory of
+the machine where it is small.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache, reduce
+from functools import lru_cache
+from typing import Any
 
 import torch
+import torch.nn.modules.module as all_modules
 from torch import Tensor, nn
 
 from foretell.device import memory_of
+from foretell.model.surgery import is_compiled
 
 MOST_WORKERS = 4  # Python code runs in one of them at a time; more cores are left to torch inside each
-LEAST_WORK = 2e9  # weights times tokens of a pass: below, Python takes longer than torch, which threads do not share
+LEAST_WORK = 2e9  # weights times tokens of a pass: below, most of the time is Python's, which threads do not share
+GLOBAL_HOOKS: list[Any] = [
+    all_modules._global_forward_hooks,
+    all_modules._global_forward_pre_hooks,
+    all_modules._global_backward_hooks,
+    all_modules._global_backward_pre_hooks,
+]
 MOST_MEMORY = 1 / 16  # of the machine's, for the gradients of the shares
 
 
@@ -29,15 +39,23 @@ def workers_for(objective: nn.Module, rows: int, tokens: int, device: torch.devi
         return 1
     gradients = sum(weight.numel() for weight in trained(objective)) * torch.float32.itemsize
     fitting = int(MOST_MEMORY * memory_of(device) / max(1, gradients))
-    return max(1, min(torch.get_num_threads(), rows, MOST_WORKERS, fitting))
+    threads, most = torch.get_num_threads(), min(torch.get_num_threads(), rows, MOST_WORKERS, fitting)
+    # The most that leave the fewest cores idle
+    return max(range(1, most + 1), key=lambda count: (count * (threads // count), count), default=1)
 
 
 def is_watched_or_compiled(objective: nn.Module) -> bool:
-    """True if a module has hooks, which may not bear several threads, or is compiled for the shape of whole batches."""
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or module._compiled_call_impl is not None
-        for module in objective.modules()
+    """True if there are hooks, which may not be thread-safe, or a module is compiled for the shape of whole batches."""
+    return bool(
+        any(map(len, GLOBAL_HOOKS))
+        or any(is_compiled(module) or any(map(len, own_hooks(module))) for module in objective.modules())
+        or any(weight._post_accumulate_grad_hooks for weight in objective.parameters())
     )
+
+
+def own_hooks(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    forward = module._forward_hooks, module._forward_pre_hooks
+    return *forward, module._backward_hooks, module._backward_pre_hooks
 
 
 def trained(objective: nn.Module) -> list[nn.Parameter]:
@@ -47,7 +65,7 @@ def trained(objective: nn.Module) -> list[nn.Parameter]:
 def add_gradients(objective: nn.Module, passes: Sequence[Callable[[], Tensor]], count: float) -> Tensor:
     """Add the gradients of some losses, each divided by `count`, to `.grad`; returns the sum of the losses.
 
-    passes: each computes the summed loss of a share of the rows, in a thread for itself.
+    passes: each computes the summed loss of a share of the rows, in its own thread.
     """
     weights = trained(objective)
 
@@ -57,12 +75,13 @@ def add_gradients(objective: nn.Module, passes: Sequence[Callable[[], Tensor]], 
 
     pool = thread_pool(len(passes), max(1, torch.get_num_threads() // len(passes)))
     running = [pool.submit(differentiate, forward) for forward in passes]
-    wait(running)  # before an error of one is raised: none goes on
+    wait(running)  # so that no share is still running when an error is raised
     losses, gradients = zip(*(each.result() for each in running), strict=True)
     for weight, *parts in zip(weights, *gradients, strict=True):
-        found = [part for part in (weight.grad, *parts) if part is not None]
-        if found:  # never in place: two weights may have got one tensor
-            weight.grad = reduce(torch.add, found) if len(found) > 1 else found[0].clone()
+        for part in parts:
+            if part is not None:  # two weights may share it, and its layout may not be the weight's
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                weight.grad.add_(part)
     return torch.stack(losses).sum()
 
 
@@ -74,7 +93,7 @@ def thread_pool(workers: int, threads: int) -> ThreadPoolExecutor:
     def start() -> None:
         torch.get_num_threads()  # the first call in a thread sets torch's default, and would undo the next line later
         torch.set_num_threads(threads)
-        torch.set_autocast_cache_enabled(False)  # all threads have one cache, and each clears it after its pass
+        torch.set_autocast_cache_enabled(False)  # the threads share one cache, and each clears it after its pass
 
     pool = ThreadPoolExecutor(workers, "training", initializer=start)
     wait([pool.submit(all_started.wait) for _ in range(workers)])

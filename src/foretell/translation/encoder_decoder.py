@@ -53,10 +53,8 @@ class Source:
         return len(self.lengths)
 
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
-        """Some rows, without columns that are padding in all of them."""
-        lengths = self.lengths[first:last:stride]
-        part = self._map(lambda tensor: tensor[first:last:stride, : max(lengths)])
-        return replace(part, lengths=lengths)
+        part = self._map(lambda tensor: tensor[first:last:stride])
+        return replace(part, lengths=self.lengths[first:last:stride])
 
     def to(self, device: torch.device | str) -> Source:
         return self._map(lambda tensor: to_device(tensor, device))

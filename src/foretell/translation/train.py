@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from foretell.config import Section, TrainingConfig, make_section
+from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.loading import Start
@@ -104,7 +105,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def __init__(self, request: PairRequest):
         super().__init__(request)
-        self.loaders: dict[tuple[PairConfig, int, int], PairLoader] = {}
+        self.loaders: dict[tuple[PairConfig, int, int, int], PairLoader] = {}
 
     def read(self, run: Run, reporter: Reporter) -> PairText:
         request = self.request
@@ -163,7 +164,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def loader(self, data: PairText, config: TranslationConfig) -> PairLoader:
         """The batches of a run, made once: encoding many pairs takes long."""
-        key = config.pairs, config.training.seed, config.model.context_length
+        fewest = current_world().size * config.training.gradient_accumulation_steps
+        key = config.pairs, config.training.seed, config.model.context_length, fewest
         if key not in self.loaders:
             pairs = fitting(data.vocabulary.encode_pairs(data.pairs.train), config.pairs)
             self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, *key[1:])
