@@ -282,6 +282,7 @@ def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
     if not any(map(is_compiled, model.modules())):  # the process has one stance, which overlapping traces would change
         yield
         return
+    # A wrapper of torch.compile runs eagerly too; its difference is not measured
     compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
     first_calls: dict[nn.Module, Call] = {}
 

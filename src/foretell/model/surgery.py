@@ -1,18 +1,20 @@
-"""Replacing modules of a model by path: for good, inside a `with` block, or in a copy."""
+"""Replacing modules of a model by path: for good, inside a `with` block, or in a copy; hooks and compiled modules."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from torch import nn
+from torch.nn.modules import module as all_modules
 
 from foretell.model.dropout import DropoutHost
 from foretell.paths import select
 
 HOOKS = [name for name in vars(nn.Module()) if "_hooks" in name and "state_dict" not in name]
+GLOBAL_HOOKS: list[Any] = [all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -64,7 +66,7 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
 
 def is_compiled(module: nn.Module) -> bool:
     """True if torch's compiler runs the module: by `module.compile()`, or as a wrapper by `torch.compile(module)`."""
-    # torch has no public test for the first; every module has the attribute
+    # torch has no public test for the first, and importing the class of the second takes seconds
     return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
 
 

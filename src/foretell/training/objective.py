@@ -16,6 +16,7 @@ from foretell.device import memory_of
 from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.surgery import is_compiled
 
 # On a CPU: 16 MiB in float32, of which the softmax finds most in the cache, and enough rows for fast products
 LOGITS_AT_ONCE, ROWS_AT_ONCE = 2**22, 256
@@ -115,8 +116,8 @@ class Objective(nn.Module):
     def weighted_loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The sum of the losses of targets (B, T) from hidden states (B, T, D), times their weights (B, T)."""
         rows, targets, weights = hidden.flatten(0, 1), targets.flatten(), weights.flatten()
-        is_compiled = self.losses._compiled_call_impl is not None  # for one shape
-        if hidden.device.type == "cpu" and not is_compiled:  # a GPU would wait for the number of rows
+        is_one_shape = is_compiled(self.losses)
+        if hidden.device.type == "cpu" and not is_one_shape:  # a GPU would wait for the number of rows
             counts = weights != 0
             rows, targets, weights = rows[counts], targets[counts], weights[counts]
         chunks = self.chunks(rows, targets, weights)

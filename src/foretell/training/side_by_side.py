@@ -19,23 +19,20 @@ import torch.nn.modules.module as all_modules
 from torch import Tensor, nn
 
 from foretell.device import memory_of
-from foretell.model.surgery import is_compiled
+from foretell.model.surgery import GLOBAL_HOOKS, HOOKS, is_compiled
 
 MOST_WORKERS = 4  # Python code runs in one of them at a time; more cores are left to torch inside each
 LEAST_WORK = 2e9  # weights times tokens of a pass: below, most of the time is Python's, which threads do not share
-GLOBAL_HOOKS: list[Any] = [
-    all_modules._global_forward_hooks,
-    all_modules._global_forward_pre_hooks,
-    all_modules._global_backward_hooks,
-    all_modules._global_backward_pre_hooks,
-]
 MOST_MEMORY = 1 / 16  # of the machine's, for the gradients of the shares
+BACKWARD_HOOKS: list[Any] = [all_modules._global_backward_hooks, all_modules._global_backward_pre_hooks]
 
 
 def workers_for(objective: nn.Module, rows: int, tokens: int, device: torch.device) -> int:
     """The number of threads that share a pass of a process that trains alone; 1 where that is not faster."""
+    if device.type != "cpu":
+        return 1
     weights = sum(weight.numel() for weight in objective.parameters())
-    if device.type != "cpu" or weights * tokens < LEAST_WORK or is_watched_or_compiled(objective):
+    if weights * tokens < LEAST_WORK or is_watched_or_compiled(objective):
         return 1
     gradients = sum(weight.numel() for weight in trained(objective)) * torch.float32.itemsize
     fitting = int(MOST_MEMORY * memory_of(device) / max(1, gradients))
@@ -47,15 +44,10 @@ def workers_for(objective: nn.Module, rows: int, tokens: int, device: torch.devi
 def is_watched_or_compiled(objective: nn.Module) -> bool:
     """True if there are hooks, which may not be thread-safe, or a module is compiled for the shape of whole batches."""
     return bool(
-        any(map(len, GLOBAL_HOOKS))
-        or any(is_compiled(module) or any(map(len, own_hooks(module))) for module in objective.modules())
+        any(map(len, GLOBAL_HOOKS + BACKWARD_HOOKS))
+        or any(is_compiled(module) or any(vars(module)[name] for name in HOOKS) for module in objective.modules())
         or any(weight._post_accumulate_grad_hooks for weight in objective.parameters())
     )
-
-
-def own_hooks(module: nn.Module) -> tuple[dict[int, Any], ...]:
-    forward = module._forward_hooks, module._forward_pre_hooks
-    return *forward, module._backward_hooks, module._backward_pre_hooks
 
 
 def trained(objective: nn.Module) -> list[nn.Parameter]:
@@ -87,7 +79,7 @@ def add_gradients(objective: nn.Module, passes: Sequence[Callable[[], Tensor]], 
 
 @lru_cache
 def thread_pool(workers: int, threads: int) -> ThreadPoolExecutor:
-    """Threads in which each of torch's operations takes `threads` cores."""
+    """Threads, `workers` of them, in which each of torch's operations takes `threads` cores."""
     all_started, before = threading.Barrier(workers), torch.get_num_threads()
 
     def start() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.device import to_device
+from foretell.data.batch import Rows
 from foretell.errors import ContextLengthError
 from foretell.model.cache import (
     ConditionedKVCache,
@@ -38,30 +37,18 @@ from foretell.translation.config import EncoderDecoderConfig
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Rows):
     """Source sentences: ids (B, S), of which the first lengths[b] of row b are real; the rest is padding.
 
     positions and document_ids, (B, S), are None if every row is one sentence.
     """
 
-    ids: Tensor
     lengths: list[int]
     positions: Tensor | None = None
     document_ids: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
-        part = self._map(lambda tensor: tensor[first:last:stride])
-        return replace(part, lengths=self.lengths[first:last:stride])
-
-    def to(self, device: torch.device | str) -> Source:
-        return self._map(lambda tensor: to_device(tensor, device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Source:
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+        return replace(super().rows(first, last, stride), lengths=self.lengths[first:last:stride])
 
 
 class ScaledEmbedding(nn.Embedding):

@@ -164,11 +164,12 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def loader(self, data: PairText, config: TranslationConfig) -> PairLoader:
         """The batches of a run, made once: encoding many pairs takes long."""
+        seed, context_length = config.training.seed, config.model.context_length
         fewest = current_world().size * config.training.gradient_accumulation_steps
-        key = config.pairs, config.training.seed, config.model.context_length, fewest
+        key = config.pairs, seed, context_length, fewest
         if key not in self.loaders:
             pairs = fitting(data.vocabulary.encode_pairs(data.pairs.train), config.pairs)
-            self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, *key[1:])
+            self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, seed, context_length, fewest)
         return self.loaders[key]
 
     def footprint(self, config: TranslationConfig, data: PairText) -> Footprint:

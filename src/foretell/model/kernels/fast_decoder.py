@@ -22,7 +22,7 @@ from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear, onednn_linear
 from foretell.model.kernels.dispatch import plain_form
-from foretell.model.surgery import copy_with, recast
+from foretell.model.surgery import copy_with, is_compiled, recast
 from foretell.model.transformer import Transformer
 
 MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading, and torch is as fast or faster
@@ -73,7 +73,7 @@ def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
 
 def is_torch_compiled(decoder: Decoder) -> bool:
     """True if torch.compile was applied to a module, whose compiled code a copy would not use."""
-    return any(module._compiled_call_impl is not None for module in decoder.modules())
+    return any(map(is_compiled, decoder.modules()))
 
 
 @cache

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as all_modules
 
 from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
@@ -36,7 +35,7 @@ from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
-from foretell.model.surgery import RefersToHooks, copy_with, recast
+from foretell.model.surgery import GLOBAL_HOOKS, RefersToHooks, copy_with, recast
 from foretell.model.transformer import (
     ATTENTION,
     FEEDFORWARD,
@@ -52,7 +51,6 @@ from foretell.model.transformer import (
 
 AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
-GLOBAL_HOOKS: list[Any] = [all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks]
 version_of = attrgetter("_version")
 
 
