@@ -204,7 +204,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "whole texts are not kept",
     ),
     ("textbook", 0, -17, "heads that are rotated in part"),
-    ("training", 2, 387, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
+    ("training", 2, 399, "trainings of a given wall time, or until the data is learned; gradients of chunks of logits"),
     (
         "translation",
         2,

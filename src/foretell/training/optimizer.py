@@ -59,8 +59,12 @@ class SGD(SkippingOptimizer):
 # sqrt(max(R, C)), which gives the entries the size they have under AdamW (Liu et al. 2025, section 2.2). So one
 # learning rate and one weight decay suit both optimizers. Jordan's factor, sqrt(max(1, R/C)), needs a separate
 # learning rate.
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are
-ITERATIONS = 5
+# The odd polynomials a s + b s^3 + c s^5, one after another, that bring singular values from 0.015 to 1 nearest to 1:
+# each is the minimax polynomial of the interval that the one before leaves, which is taken as 2% longer for rounding
+# (the method of Amsel et al. 2025, "The Polar Express"). Jordan et al. take five steps of one polynomial:
+# docs/training.md compares both.
+COEFFICIENTS = ((7.8977, -22.8490, 16.8329), (3.3562, -2.4239, 0.4724), (2.3716, -1.6827, 0.3964))
+MARGIN = 1.02  # of the bound of the singular values, for rounding to bfloat16: above 1 the first polynomial is steep
 SMALLEST_NORM = 1e-7
 UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
 # Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching. On a GPU
@@ -127,23 +131,31 @@ def advance(means: list[Tensor], gradients: list[Tensor], momentum: float) -> tu
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """U S V' to about U V' for matrices (N, R, C).
 
-    Singular values that are not tiny relative to the norm end between 0.68 and 1.14. A Newton-Schulz iteration: odd
-    polynomials of a matrix are polynomials of its singular values.
+    Singular values of at least 0.015 of the bound end between 0.84 and 1.17. A Newton-Schulz iteration: odd polynomials
+    of a matrix are polynomials of its singular values.
     """
-    a, b, c = COEFFICIENTS
     is_tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value is above 1
+    x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)
     x = (x.mT if is_tall else x).to(dtype).contiguous()  # the products X X' are then as small as possible
-    for _ in range(ITERATIONS):
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    gram = torch.bmm(x, x.mT)
+    # The norm of X X', the root of the sum of s^4, is at least the largest s^2, and near it where few values are large
+    bound = MARGIN * gram.norm(dim=(-2, -1), keepdim=True).float().sqrt().clamp(min=SMALLEST_NORM)
+    scale = bound.reciprocal().to(dtype)
+    x = polynomial(x * scale, gram * scale.square(), *COEFFICIENTS[0])
+    for coefficients in COEFFICIENTS[1:]:
+        x = polynomial(x, torch.bmm(x, x.mT), *coefficients)
     return x.mT if is_tall else x
 
 
+def polynomial(x: Tensor, gram: Tensor, a: float, b: float, c: float) -> Tensor:
+    """(a + b G + c G^2) X for G = X X': a s + b s^3 + c s^5 for each singular value s."""
+    return torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+
+
 def orthogonalize_flops(rows: int, columns: int) -> int:
-    """Floating-point operations of `orthogonalize` for one (R, C) matrix: three products per iteration."""
+    """Floating-point operations of `orthogonalize` for one (R, C) matrix: three products per polynomial."""
     short, long = sorted((rows, columns))
-    return ITERATIONS * (4 * short * short * long + 2 * short**3)
+    return len(COEFFICIENTS) * (4 * short * short * long + 2 * short**3)
 
 
 class Composite(SkippingOptimizer):
