@@ -19,7 +19,7 @@ from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.explain.steps import plain
-from foretell.lessons.catalog import find_lesson
+from foretell.lessons.registry import find_lesson
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, BatchSource, Progress, train
 from foretell.training.objective import Objective
