@@ -314,14 +314,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(
-        model.decoder,
-        part.codec,
-        part.horizon,
-        model.name,
-        format=part.format,
-        calibration=part.calibration,
-        season=part.season,
-        untimed_season=part.untimed_season,
-        held_out_windows=part.held_out_windows,
-    )
+    return Forecaster(model.decoder, name=model.name, **vars(part))
