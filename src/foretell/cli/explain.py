@@ -26,8 +26,6 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.forecasting.forecaster import Forecaster
-    from foretell.forecasting.series import Series
     from foretell.insight.page.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
@@ -250,7 +248,9 @@ def explain(
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
-        loaded = arguments.task_input(loaded, pair)
+        from foretell.finetuning.predict import as_task_input
+
+        loaded = as_task_input(loaded, pair or ())
     question.show(loaded, text, details, json)
 
 
@@ -320,14 +320,3 @@ def explain_forecast(
         report(span_effects(forecaster, chosen, spans, passes, context=context, seed=seed), json)
     else:
         question.show(*as_tokens(forecaster, chosen, context), details, json)
-
-
-def given_values(
-    loaded: LanguageModel, context: int | None, read: Callable[[Forecaster], list[Series]], names: list[str] | None
-) -> tuple[LanguageModel, str]:
-    """The model of a forecaster's ids, and the last values of the first series as a text of ids."""
-    from foretell.forecasting.forecaster import as_forecaster
-    from foretell.forecasting.span_effects import as_tokens
-
-    forecaster = as_forecaster(loaded)
-    return as_tokens(forecaster, first_series(read(forecaster), names), context)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli import forecast as forecasts
-from foretell.cli.explain import SourceText, Target, given_source, given_values
+from foretell.cli.explain import SourceText, Target, given_source
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
@@ -83,7 +83,9 @@ def trace(
     text = "" if names.list_ else arguments.read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, texts=[text])
     if as_task or pair:
-        loaded = arguments.task_input(loaded, pair)
+        from foretell.finetuning.predict import as_task_input
+
+        loaded = as_task_input(loaded, pair or ())
     names.show(loaded, text, json)
 
 
@@ -124,7 +126,12 @@ def trace_forecast(
     names.check(data, "DATA")
     loaded, text = open_model(model, **options.keywords()), ""
     if data is not None:
-        loaded, text = given_values(loaded, context, lambda reader: file_format.read(data, column, reader), series)
+        from foretell.forecasting.forecaster import as_forecaster
+        from foretell.forecasting.span_effects import as_tokens
+
+        forecaster = as_forecaster(loaded)
+        read = file_format.read(data, column, forecaster)
+        loaded, text = as_tokens(forecaster, forecasts.first_series(read, series), context)
     names.show(loaded, text, json)
 
 
