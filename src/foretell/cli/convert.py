@@ -234,7 +234,6 @@ def quantize(
 
 
 def weights_size(directory: Path) -> int:
-    """The bytes of the files with weights."""
     from foretell.convert.huggingface_files import find_tensors
 
     return sum(file.stat().st_size for file in {tensor.file for tensor in find_tensors(directory).values()})

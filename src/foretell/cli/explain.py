@@ -26,6 +26,8 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
+    from foretell.forecasting.forecaster import Forecaster
+    from foretell.forecasting.series import Series
     from foretell.insight.page.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
@@ -320,3 +322,14 @@ def explain_forecast(
         report(span_effects(forecaster, chosen, spans, passes, context=context, seed=seed), json)
     else:
         question.show(*as_tokens(forecaster, chosen, context), details, json)
+
+
+def given_values(
+    loaded: LanguageModel, context: int | None, read: Callable[[Forecaster], list[Series]], names: list[str] | None
+) -> tuple[LanguageModel, str]:
+    """The model of a forecaster's ids, and the last values of the first series as a text of ids."""
+    from foretell.forecasting.forecaster import as_forecaster
+    from foretell.forecasting.span_effects import as_tokens
+
+    forecaster = as_forecaster(loaded)
+    return as_tokens(forecaster, first_series(read(forecaster), names), context)

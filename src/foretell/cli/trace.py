@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli import forecast as forecasts
-from foretell.cli.explain import SourceText, Target, given_source
+from foretell.cli.explain import SourceText, Target, given_source, given_values
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
@@ -126,17 +126,11 @@ def trace_forecast(
     names.check(data, "DATA")
     loaded, text = open_model(model, **options.keywords()), ""
     if data is not None:
-        from foretell.forecasting.forecaster import as_forecaster
-        from foretell.forecasting.span_effects import as_tokens
-
-        forecaster = as_forecaster(loaded)
-        read = file_format.read(data, column, forecaster)
-        loaded, text = as_tokens(forecaster, forecasts.first_series(read, series), context)
+        loaded, text = given_values(loaded, context, lambda reader: file_format.read(data, column, reader), series)
     names.show(loaded, text, json)
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
-    """Trace one pass and write its values."""
     import torch
 
     from foretell.device import dtype_name

@@ -165,7 +165,6 @@ class Forecaster:
         return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:
-        """The least value of a forecast."""
         return minimum_of(history) if self.minimum is None else self.minimum
 
     def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:

@@ -221,7 +221,6 @@ def write_frame(frame: Frame, path: Path) -> None:
 
 
 def table_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV."""
     return "".join(map(csv_line, rows))
 
 

@@ -45,7 +45,7 @@ DETECT = SeriesFormat()
 
 
 class FormatHints(NamedTuple):
-    """What is known of a file's format: options, which must fit, and the format of another file, which may."""
+    """A file's format, as far as it is known: options, which must fit, and the format of another file, which may."""
 
     given: SeriesFormat = DETECT
     remembered: SeriesFormat = DETECT

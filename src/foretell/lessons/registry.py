@@ -7,12 +7,9 @@ import re
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretell.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from foretell.lessons.lesson import Lesson
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,11 @@ def find_lesson(name: str) -> LessonEntry:
     raise UsageError(f"no lesson '{name}'{nearest}")
 
 
-def lesson_class(name: str) -> type[Lesson]:
+def lesson_class(name: str) -> type[Any]:
     """`Gpt2Lesson` of gpt2.py."""
     return getattr(import_module(f"foretell.lessons.{name}"), f"{name.capitalize()}Lesson")
 
 
-def make_lesson(name: str, **options: Any) -> Lesson:
-    """Make a lesson, which computes its values. options: the parameters of its class."""
+def make_lesson(name: str, **options: Any) -> Any:
+    """Make a `Lesson`, which computes its values. options: the parameters of its class."""
     return lesson_class(name)(**options)

@@ -106,7 +106,6 @@ def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working
 
 
 def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
-    """The logarithm of a probability."""
     token, after = scalar.index[1], Distribution(recording, scalar.index[0])
     probability = probability_of(after, token)
     value = float(after.logits[token]) - after.largest - math.log(after.total)

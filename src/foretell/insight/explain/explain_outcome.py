@@ -51,7 +51,6 @@ class OutcomeExplainer:
         self.outputs = outcomes.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
 
     def kinds(self) -> dict[str, NumberKind]:
-        """The kinds of numbers by name."""
         *tokens, C = self.outputs.shape
         W, D = self.outcomes.weight.shape
         dimensions, dtype = (*["position"] * len(tokens), "output"), self.recording.model.dtype

@@ -139,7 +139,6 @@ def weight_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
 
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
-    """The explanation of one number of a recorded pass."""
     name, dimensions = wanted.name, recording.dimensions(wanted.name)
     value = recording.value(name)
     is_traced = name in recording.structure.values and name != HEAD
@@ -151,7 +150,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     working = explain_scalar(recording, scalar)
     stored, dtype = stored_number(recording, scalar) or (working.value, torch.float64)
     meaning = recording.meanings(name, index)
-    return make_explanation(Address(name, index), meaning, (stored, working), dtype, value.is_derived)
+    return make_explanation(name, index, meaning, (stored, working), dtype, value.is_derived)
 
 
 def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
@@ -203,7 +202,6 @@ def find_explainer(formula: str) -> Explainer | None:
 
 
 def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
-    """The steps to one number."""
     check_explained(recording.model.decoder, recording.structure, scalar.value)
     part = returned_part(scalar.value)
     if part is None:

@@ -47,7 +47,6 @@ class Explanation(Shown):
 
     @property
     def difference(self) -> float:
-        """Stored minus recomputed."""
         return 0.0 if self.stored == self.recomputed else self.stored - self.recomputed
 
     @property
@@ -99,7 +98,12 @@ class Explanation(Shown):
 
 
 def make_explanation(
-    address: Address, meaning: Sequence[str], explained: Explained, dtype: torch.dtype, derived: bool
+    name: str,
+    index: tuple[int, ...],
+    meaning: Sequence[str],
+    explained: Explained,
+    dtype: torch.dtype,
+    derived: bool,
 ) -> Explanation:
     """The explanation of a number that is stored in a dtype, with the bound of its rounding."""
     stored, working = explained
@@ -107,7 +111,7 @@ def make_explanation(
     # subnormal numbers have fewer digits, and many processors flush them to zero
     rounding = ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0)
     numbers = stored, dtype_name(dtype), derived, working.value, rounding
-    return Explanation(address.name, address.index, tuple(meaning), tuple(working.steps), *numbers)
+    return Explanation(name, index, tuple(meaning), tuple(working.steps), *numbers)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def explain_number(recording: Recording, kinds: Mapping[str, NumberKind], wanted
         f"{dimension} {entry} {text_of[dimension](entry)}" if dimension in text_of else f"{dimension} {entry}"
         for dimension, entry in zip(kind.dimensions, index, strict=True)
     )
-    return make_explanation(Address(wanted.name, index), meaning, kind.explain(index), kind.dtype, kind.derived)
+    return make_explanation(wanted.name, index, meaning, kind.explain(index), kind.dtype, kind.derived)
 
 
 def index_of(dimension: str, entry: int | str, texts: Texts) -> int | str:
