@@ -22,7 +22,6 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_in
 
 
 def version_of(package: str) -> str | None:
-    """The version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -53,7 +53,6 @@ class StoredTensor:
 
     @property
     def size(self) -> int:
-        """Its bytes in the file."""
         return self.end - self.start
 
     @property

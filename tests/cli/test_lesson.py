@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.lessons.catalog import ENTRIES
 from foretell.lessons.mask import LEAK
+from foretell.lessons.registry import ENTRIES
 from foretell.lessons.smallest import PRINTED_WEIGHTS, QUERY_WEIGHT
 
 

@@ -16,7 +16,7 @@ ALLOWED = {
     "files.py": ["os.open", "os.fdopen", "path.open", "os.open", "path.open"],
     # files of this package
     "__init__.py": ["Path(__file__).with_suffix('.pyi').read_text"],
-    "lessons/catalog.py": ["files('foretell.lessons').joinpath(f'{self.name}.md').read_text"],
+    "lessons/registry.py": ["files('foretell.lessons').joinpath(f'{self.name}.md').read_text"],
     "cli/serve.py": ["webbrowser.open"],  # a page, not a file
     "typesetting/html.py": ["files('foretell.typesetting').joinpath('page.css').read_text"],
     "insight/page/write_page.py": ["FOLDER.joinpath(name).read_text"],

@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        909,
+        907,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -63,7 +63,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        811,
+        785,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
@@ -73,7 +73,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "config",
         0,
-        76,
+        75,
         "descriptions of fields for --help-config; costs and quantised weights without torch; "
         "heads that are rotated in part; minutes are checked before anything is read",
     ),
@@ -87,7 +87,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         1,
-        89,
+        87,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table; "
         "cp1252 is told from Latin 1; files of conversations are recognised; "
         "DataFrames and rows in memory are tables for all tasks",
@@ -101,7 +101,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1674,
+        1651,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
@@ -112,7 +112,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2039,
+        2015,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -124,7 +124,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        779,
+        777,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use",
@@ -139,7 +139,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3306,
+        3294,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -149,22 +149,22 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the advice of a budget over HTTP; arguments of another type; contributions to passes with replaced values, "
         "and the terms of the stream in a file; rotated keys of a memory",
     ),
-    ("lessons", 3, 363, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
+    ("lessons", 2, 340, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
         "model",
         6,
-        994,
+        984,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
         "float32 by oneDNN on AMD; rotary positions in encoder-decoder attention",
     ),
-    ("pretraining", 2, 192, "speedruns, whose records others repeat; a stop before the first step"),
+    ("pretraining", 2, 185, "speedruns, whose records others repeat; a stop before the first step"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     (
         "runs",
         1,
-        261,
+        260,
         "records of time, folds and training tokens; a table of runs and the reports of tasks as documents; "
         "settings of all tasks have rows",
     ),
@@ -178,7 +178,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        910,
+        909,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -190,7 +190,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "session",
         2,
-        319,
+        317,
         "trainings of a given time; the size of the lowest expected loss, its cost and its speed; a default start, as "
         "step 0; for all tasks: the default dropout, the line of the recipe, pictures of reports; "
         "the unit of losses; "
@@ -208,14 +208,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "translation",
         2,
-        403,
+        402,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths; BLEU of short sentences; initial vectors from the pairs",
     ),
     (
         "typesetting",
         0,
-        35,
+        34,
         "the reader of formulas for lessons in Markdown; bars and short lines from other packages; closer columns",
     ),
 ]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from foretell.errors import LessonError, UsageError
-from foretell.lessons.catalog import ENTRIES
 from foretell.lessons.lesson import above, below, near, printed, read_document, same
+from foretell.lessons.registry import ENTRIES
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table
 from foretell.typesetting.expression import Matrix
 from foretell.typesetting.text import document_text

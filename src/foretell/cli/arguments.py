@@ -194,13 +194,6 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
     return lines
 
 
-def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageModel:
-    """A tuned model that reads texts as its head does."""
-    from foretell.finetuning.predict import as_task_input
-
-    return as_task_input(loaded, others or ())
-
-
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
     """The documents of DATA arguments; what the reader reports goes to stderr."""
     from foretell.pretraining.tokens import make_source

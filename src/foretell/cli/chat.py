@@ -167,13 +167,11 @@ def answer(conversation: Chat, text: str, json: bool) -> None:
 
 
 def reset(conversation: Chat, argument: str) -> None:
-    """Forget the turns."""
     conversation.reset()
     note("the conversation is forgotten" + ("" if conversation.system is None else "; the system message stays"))
 
 
 def set_system(conversation: Chat, argument: str) -> None:
-    """Show or set the system message."""
     if argument:
         conversation.set_system(argument)
     note("no system message" if conversation.system is None else f"system message: {conversation.system}")

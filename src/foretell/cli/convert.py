@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,7 +55,16 @@ def convert(
     exported = export_model(model, source, target, to, family, dtype)
     for line in exported.get("notes", ()):
         note(line)
-    return show(target, exported, classifier_rows if "labels" in exported else export_rows, json)
+    if json:
+        return print_json({"path": str(target), **exported})
+    from foretell.typesetting.document import DocumentSection, Paragraph, Table
+    from foretell.typesetting.text import document_text
+
+    size = sum(file["bytes"] for file in exported["files"].values())
+    title = f"{target}: {exported['family']} ({exported['architecture']}), {exported['dtype']}, {size / 1e6:,.1f} MB"
+    labels = [Paragraph(f"labels: {', '.join(exported['labels'])}")] if "labels" in exported else []
+    rows = classifier_rows(exported) if labels else export_rows(exported)
+    return write(document_text(DocumentSection(title, [*labels, Table(("", ""), rows)])))
 
 
 def check_export(to: str, family: str | None, dtype: str | None) -> None:
@@ -152,21 +160,6 @@ def convert_adapter(
     note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
 
 
-def show(
-    target: Path, exported: dict[str, Any], rows: Callable[[dict[str, Any]], list[tuple[str, str]]], json: bool
-) -> None:
-    """Print the report of an export as JSON, or its `rows` below the target's format and size, and its labels."""
-    if json:
-        return print_json({"path": str(target), **exported})
-    from foretell.typesetting.document import DocumentSection, Paragraph, Table
-    from foretell.typesetting.text import document_text
-
-    size = sum(file["bytes"] for file in exported["files"].values())
-    title = f"{target}: {exported['family']} ({exported['architecture']}), {exported['dtype']}, {size / 1e6:,.1f} MB"
-    labels = [Paragraph(f"labels: {', '.join(exported['labels'])}")] if "labels" in exported else []
-    return write(document_text(DocumentSection(title, [*labels, Table(("", ""), rows(exported))])))
-
-
 def classifier_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
     """The difference between an exported classifier and the model."""
     return [
@@ -241,7 +234,6 @@ def quantize(
 
 
 def weights_size(directory: Path) -> int:
-    """The bytes of the files with weights."""
     from foretell.convert.huggingface_files import find_tensors
 
     return sum(file.stat().st_size for file in {tensor.file for tensor in find_tensors(directory).values()})

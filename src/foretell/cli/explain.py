@@ -250,7 +250,9 @@ def explain(
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
-        loaded = arguments.task_input(loaded, pair)
+        from foretell.finetuning.predict import as_task_input
+
+        loaded = as_task_input(loaded, pair or ())
     question.show(loaded, text, details, json)
 
 

@@ -126,7 +126,6 @@ class Timings:
             yield item
 
     def show(self) -> None:
-        """One line on stderr."""
         now, sequences = time.perf_counter(), self.completer.sequences
         read, written = (
             sum(map(len, ids)) for ids in ([s.prompt for s in sequences], [s.generated for s in sequences])

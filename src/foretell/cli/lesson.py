@@ -11,7 +11,7 @@ from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results, write_page
 from foretell.errors import LessonError, UsageError
 from foretell.files import HTML_MARK, check_target, check_writable
-from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
+from foretell.lessons.registry import ENTRIES, LessonEntry, find_lesson, make_lesson
 
 if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
@@ -63,8 +63,6 @@ def lesson(
     if out is not None:
         check_writable(out)
     note("computing ...")
-    from foretell.lessons.registry import make_lesson
-
     options = {
         "gpt2": {"weights": weights, "at": at},
         "toy": {"seed": seed, "question": ask},
@@ -139,8 +137,6 @@ def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> Non
 
 def check_lessons(entries: list[LessonEntry], options: dict[str, dict[str, Any]], json: bool) -> None:
     """Check the lessons, given the options of each, and print their reports; a wrong figure is a `LessonError`."""
-    from foretell.lessons.registry import make_lesson
-
     reports = []
     for entry in entries:
         reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())

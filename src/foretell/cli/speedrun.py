@@ -61,7 +61,9 @@ def speedrun(
         return repeat_record(characters, verify, json)
     if steps is not None and minutes is not None:
         raise UsageError("minutes and steps both set the length of the training; give one of them")
-    check_out(out)
+    if out.exists():
+        raise OutputError(f"{out} exists; name another file with --out")
+    check_target(out, b"")
     overrides = arguments.parse_settings(settings or [])
     if steps is not None:
         overrides.setdefault("training", {})["steps"] = steps
@@ -78,13 +80,6 @@ def speedrun(
     print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
     again = f"{command_name()} speedrun {'' if text is None else shell_words(text) + ' '}"
     return note(f"record      {out}; repeat it with {again}--verify {shell_words(out)}")
-
-
-def check_out(out: Path) -> None:
-    """Refuse to write over anything, before the training."""
-    if out.exists():
-        raise OutputError(f"{out} exists; name another file with --out")
-    check_target(out, b"")
 
 
 def show_point(run: SeedRun) -> None:

@@ -83,7 +83,9 @@ def trace(
     text = "" if names.list_ else arguments.read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, texts=[text])
     if as_task or pair:
-        loaded = arguments.task_input(loaded, pair)
+        from foretell.finetuning.predict import as_task_input
+
+        loaded = as_task_input(loaded, pair or ())
     names.show(loaded, text, json)
 
 
@@ -129,7 +131,6 @@ def trace_forecast(
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
-    """Trace one pass and write its values."""
     import torch
 
     from foretell.device import dtype_name

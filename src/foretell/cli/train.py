@@ -173,7 +173,6 @@ CHOSEN_FIELDS = frozenset(
 
 
 def show_config() -> None:
-    """Print all sections."""
     console = results()
     console.print("Fields for --config FILE (TOML, a table per section) and as options, such as\n--training.patience 5")
     console.print("chosen: by the size, the text and the machine; the log gives the reasons")
@@ -287,7 +286,6 @@ def format_loss(token: ReplayedToken) -> str:
 
 
 def surprise_style(nats: float | None) -> str:
-    """The style of a token with this loss."""
     from foretell.inference.query import in_bits
 
     if nats is None:

@@ -173,7 +173,6 @@ class ModelConfig(Section):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The attention window of each layer."""
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
 
     @property

@@ -48,7 +48,6 @@ class ShuffledStream:
         self.source_starts = stream.document_starts[order]  # in the stream
 
     def __len__(self) -> int:
-        """The number of tokens."""
         return len(self.stream)
 
     def read(self, start: int, count: int) -> np.ndarray:
@@ -195,7 +194,6 @@ class RowStream:
         return cls(store.split(name), store.split(loss) if loss in store.splits else None)
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.starts)
 
     @property

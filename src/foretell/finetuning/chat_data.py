@@ -147,7 +147,6 @@ class PackedChats:
         return min(context_length, max(1, sum(map(len, chats)) - 1))
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.rows)
 
     @property

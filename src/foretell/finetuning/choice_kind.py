@@ -104,7 +104,6 @@ class ChoiceKind(LabelKind):
         return tuple(texts[1:])
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
-        """The score of an answer."""
         names = self.names(texts)
         chosen = find_label(names, label)
         if against is not None:

@@ -156,7 +156,6 @@ def draw_calibration(axes: Any, calibration: dict[str, Any]) -> None:
 
 
 def draw_scatter(axes: Any, true: np.ndarray, predicted: np.ndarray) -> None:
-    """Predicted over true numbers."""
     low, high = min(true.min(), predicted.min()), max(true.max(), predicted.max())
     axes.plot([low, high], [low, high], color="0.6", linestyle="--", linewidth=1)
     axes.plot(true, predicted, ".", color="C0", alpha=0.5)

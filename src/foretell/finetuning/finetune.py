@@ -228,7 +228,7 @@ def cross_validate(session: Session[FinetuneTask], start: Start | None) -> Cross
     files, config, kind = task.data.files, task.config, task.head.task
     count = config.finetuning.folds
     assert count is not None
-    result = CrossValidation(kind)
+    result = CrossValidation()
     folds = split_folds(files.train, count, config.training.seed, kind.splits_by_label)
     for index, (train, dev) in enumerate(folds, start=1):
         part = LabelledFiles(files.settings, train, dev, f"fold {index} of {count}")
@@ -243,8 +243,11 @@ def cross_validate(session: Session[FinetuneTask], start: Start | None) -> Cross
         with explain_stop(f"in fold {index} of {count}", run):
             training = FoldTraining(request, config_of_fold(config, len(train), len(files.train)), part)
             fold = run_training(training, session.reporter, resume=True)
-            targets = [example.target for example in fold.task.data.dev]
-            result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
+            outputs, targets = fold.task.dev_outputs(session.dtype), [example.target for example in fold.task.data.dev]
+            result.outputs += outputs
+            result.targets += targets
+            result.figures.append(kind.figures(outputs, targets))
+            result.baselines.append(tuned_baseline(kind, train, dev))
         logger.info(f"fold        {index} of {count}: {describe_figures(compared(result.figures[-1]))}")
     return result
 

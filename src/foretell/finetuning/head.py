@@ -108,7 +108,6 @@ def with_truncation(model: LanguageModel, truncate: Truncate | None) -> Language
 
 
 def input_format(model: LanguageModel) -> InputFormat:
-    """The input format of a tuned model's task."""
     settings = head_of(model).settings
     return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
 

@@ -323,7 +323,6 @@ class Kind(ABC):
 
 
 def find_kind(task: str) -> type[Kind]:
-    """The class of a kind, given its name."""
     module, _, name = KINDS[known_task(task)].partition(":")
     return getattr(import_module(module), name)
 

@@ -111,7 +111,6 @@ class LabelKind(Kind):
     # --- predictions
 
     def names(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """The label of each output."""
         return self.settings.labels
 
     def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> LabelPrediction:
@@ -187,7 +186,6 @@ def find_label(labels: Sequence[str], label: str | None) -> int:
 
 
 def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
-    """Labels with their numbers of occurrences."""
     counts = Counter(indices)
     shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:8]))
     return shown + (" ..." if len(labels) > 8 else "")

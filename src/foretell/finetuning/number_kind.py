@@ -88,7 +88,6 @@ class NumberKind(Kind):
         return {self.predicted: None if prediction is None else prediction.value}
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
-        """The number itself."""
         mean, deviation = self.settings.mean, self.settings.deviation
         if against is not None:
             raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")

@@ -17,7 +17,6 @@ from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
-from foretell.finetuning.kind import Kind
 from foretell.finetuning.request import command_words
 from foretell.finetuning.settings import DecimalMark, make_columns
 from foretell.finetuning.task import FinetuneTask
@@ -77,47 +76,32 @@ def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
     return {} if tfidf is None else {"ensemble": tfidf.to_json()}
 
 
+@dataclass
 class CrossValidation:
     """The outputs for all examples, each by the model trained without its fold, and the figures of each fold."""
 
-    def __init__(self, kind: Kind):
-        self.kind = kind
-        self.outputs: list[np.ndarray] = []
-        self.targets: list[Target] = []
-        self.figures: list[dict[str, float]] = []
-        self.baselines: list[dict[str, Any]] = []
-
-    def add(self, outputs: Sequence[np.ndarray], targets: Sequence[Target], baseline: dict[str, Any]) -> None:
-        self.outputs += outputs
-        self.targets += targets
-        self.figures.append(self.kind.figures(outputs, targets))
-        self.baselines.append(baseline)
-
-    def baseline(self) -> dict[str, Any]:
-        """The means of the baseline's figures, and its rules."""
-        rules = "; ".join(sorted({baseline["rule"] for baseline in self.baselines}))
-        return {"rule": rules, **means([compared(baseline) for baseline in self.baselines])}
-
-
-def means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each figure over the folds."""
-    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
-
-
-def standard_errors(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The standard error of each mean over the folds."""
-    return {name: float(np.std([each[name] for each in figures], ddof=1) / len(figures) ** 0.5) for name in figures[0]}
+    outputs: list[np.ndarray] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    figures: list[dict[str, float]] = field(default_factory=list)
+    baselines: list[dict[str, Any]] = field(default_factory=list)
 
 
 def write_cross_validation(session: Session[FinetuneTask], result: CrossValidation) -> None:
     """Write report.json and its picture: all figures are of examples that their model had not seen."""
+    folds, rules = result.figures, sorted({baseline["rule"] for baseline in result.baselines})
+    deviations = over_folds(folds, partial(np.std, ddof=1))
     entries = {
         "best_step": session.progress.step,
-        "folds": result.figures,
-        "standard_error": standard_errors(result.figures),
-        "baseline": result.baseline(),
+        "folds": folds,
+        "standard_error": {name: deviation / len(folds) ** 0.5 for name, deviation in deviations.items()},
+        "baseline": {"rule": "; ".join(rules), **over_folds([compared(each) for each in result.baselines], np.mean)},
     }
-    write_figures(session, result.outputs, result.targets, means(result.figures), entries)
+    write_figures(session, result.outputs, result.targets, over_folds(folds, np.mean), entries)
+
+
+def over_folds(figures: Sequence[Mapping[str, float]], statistic: Callable[[list[float]], Any]) -> dict[str, float]:
+    """The mean, or another statistic, of each figure."""
+    return {name: float(statistic([each[name] for each in figures])) for name in figures[0]}
 
 
 def baseline_advice(

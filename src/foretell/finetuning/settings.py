@@ -65,7 +65,6 @@ class HeadSettings(Section):
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the linear layer."""
         return len(self.labels) or 1
 
 

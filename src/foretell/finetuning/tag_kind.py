@@ -205,7 +205,6 @@ class TagKind(Kind):
         return {"loss": loss} | self.scores_of(self.chosen(outputs, targets), targets)
 
     def chosen(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> list[list[str]]:
-        """The likeliest tag of each word."""
         return [
             [OUTSIDE if np.isnan(row[0]) else self.settings.labels[row.argmax()] for row in each[: len(target)]]
             for each, target in zip(outputs, targets, strict=True)

@@ -211,6 +211,5 @@ def calibrate_in(
 
 
 def load_calibration(directory: Path) -> Calibration | None:
-    """The calibration of a saved model; None if it has none."""
     path = directory / INTERVALS
     return make_section(Calibration, read_json(path), str(path)) if path.exists() else None

@@ -219,15 +219,9 @@ class SeriesCodecPart(Part):
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:
         saved = make_section(SavedCodecConfig, values)
-        return cls(
-            SeriesCodec(CodecConfig(**saved.model_dump(include=set(CodecConfig.model_fields)))),
-            saved.horizon,
-            saved.season,
-            saved.untimed_season,
-            saved.format,
-            load_calibration(source.directory),
-            saved.held_out_windows,
-        )
+        bins = CodecConfig(**saved.model_dump(include=set(CodecConfig.model_fields)))
+        own = {name: value for name, value in saved if name not in CodecConfig.model_fields}
+        return cls(SeriesCodec(bins), calibration=load_calibration(source.directory), **own)
 
 
 class SavedCodecConfig(CodecConfig):

@@ -165,7 +165,6 @@ class Forecaster:
         return np.maximum(moved, self.least(history))
 
     def least(self, history: np.ndarray) -> float:
-        """The least value of a forecast."""
         return minimum_of(history) if self.minimum is None else self.minimum
 
     def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:
@@ -314,14 +313,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(
-        model.decoder,
-        part.codec,
-        part.horizon,
-        model.name,
-        format=part.format,
-        calibration=part.calibration,
-        season=part.season,
-        untimed_season=part.untimed_season,
-        held_out_windows=part.held_out_windows,
-    )
+    return Forecaster(model.decoder, name=model.name, **vars(part))

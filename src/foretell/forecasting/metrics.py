@@ -17,7 +17,6 @@ FEWEST_VALUES = 12  # from which AutoETS chooses a model
 
 
 def has_peer() -> bool:
-    """True if statsforecast is installed."""
     return importlib.util.find_spec(PEER) is not None
 
 

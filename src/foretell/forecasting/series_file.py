@@ -43,6 +43,7 @@ from foretell.forecasting.series_layout import (
     LAYOUTS,
     MISSING,
     TIME_NAMES,
+    FormatHints,
     Layout,
     SeriesFormat,
     SeriesTable,
@@ -83,8 +84,7 @@ def read_series(
     given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
     """
-    series, _ = read_series_data(path, columns, given, remembered)
-    return series
+    return read_series_data(path, columns, given, remembered)[0]
 
 
 def read_series_data(
@@ -96,7 +96,7 @@ def read_series_data(
     """As `read_series`, with the format that was found; of several files, what their formats share."""
     check_given(given)
     sources = list_sources(path)
-    tables = [read_table(source, columns, given, remembered) for source in sources]
+    tables = [read_table(source, columns, FormatHints(given, remembered)) for source in sources]
     formats = [each.model_dump() for _, each in tables]
     shared = {name: value for name, value in formats[0].items() if all(each[name] == value for each in formats)}
     return joined(sources, [series for series, _ in tables]), SeriesFormat(**shared)
@@ -131,11 +131,9 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
     return list(made.values())
 
 
-def read_table(
-    source: Path | Frame, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat
-) -> tuple[list[Series], SeriesFormat]:
+def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
-    cells, separator = table_cells(source, given, remembered)
+    cells, separator = table_cells(source, hints)
     path = source if isinstance(source, Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
@@ -146,10 +144,10 @@ def read_table(
     if not table.body:
         raise DataError(f"{path} has a header and no values")
     refuse_labels(table)
-    layout = choose_layout(table, columns, given, remembered)
-    decimal = choose_decimal(table, layout, given, remembered)
+    layout = choose_layout(table, columns, hints)
+    decimal = choose_decimal(table, layout, hints)
     groups = groups_of(table, layout, decimal)
-    date_format = date_format_of(table, layout, given, remembered)
+    date_format = date_format_of(table, layout, hints)
     timelines = on_timelines(groups, str(path), date_format)
     series = [each for each in (trimmed(each) for each in timelines) if len(each)]
     for name in (each.unique_id for each in timelines if not np.isfinite(each.values).any()):
@@ -159,7 +157,7 @@ def read_table(
     resolved = SeriesFormat(
         id_column=None if layout.id is None or layout.kind == "rows" else table.names[layout.id],
         time_column=None if layout.time is None else table.names[layout.time],
-        target_column=table.names[layout.values[0]] if layout.kind == "long" else given.target_column,
+        target_column=table.names[layout.values[0]] if layout.kind == "long" else hints.given.target_column,
         separator=separator,
         decimal=decimal,
         date_format=date_format,
@@ -187,9 +185,7 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
 
 
-def table_cells(
-    path: Path | Frame, given: SeriesFormat, remembered: SeriesFormat
-) -> tuple[Iterable[Cells], str | None]:
+def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
     if not isinstance(path, Path):
         if not isinstance(path, Frame):
@@ -197,10 +193,11 @@ def table_cells(
         return with_dates(frame_cells(path), dt.datetime), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
-        if given.separator is not None:
+        if hints.given.separator is not None:
             raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
         return (with_dates(table.cells(), str) if isinstance(table.format, Parquet) else table.cells()), None
-    separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
+    usual, remembered = table.format.delimiter, hints.remembered.separator
+    separator = hints.given.separator or choose_separator(table.lines(), usual, remembered)
     return Delimited(separator).cells(table), separator
 
 
@@ -224,7 +221,6 @@ def write_frame(frame: Frame, path: Path) -> None:
 
 
 def table_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV."""
     return "".join(map(csv_line, rows))
 
 
@@ -254,10 +250,10 @@ def refuse_labels(table: SeriesTable) -> None:
         )
 
 
-def choose_decimal(table: SeriesTable, layout: Layout, given: SeriesFormat, remembered: SeriesFormat) -> str:
+def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str:
     """The decimal mark of the values. Raises DataError for both, and for a comma that may separate thousands."""
-    if given.decimal is not None:
-        return given.decimal
+    if hints.given.decimal is not None:
+        return hints.given.decimal
     cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
     marked = [(text, where) for text, where in cells if "," in text or "." in text]
     commas = [(text, where) for text, where in marked if "," in text]
@@ -272,8 +268,8 @@ def choose_decimal(table: SeriesTable, layout: Layout, given: SeriesFormat, reme
         )
     if point or comma:
         return "." if point else ","
-    if remembered.decimal is not None:
-        return remembered.decimal
+    if hints.remembered.decimal is not None:
+        return hints.remembered.decimal
     text, where = commas[0]
     raise DataError(
         f"{where}: '{text[:40]}' can be {text.replace(',', '.')} or {text.replace(',', '')}; give --decimal , or "
@@ -370,21 +366,19 @@ def header_times(table: SeriesTable) -> list[str] | None:
     return names if is_header and (all(map(is_time, names)) or (len(names) > 1 and is_counting(names))) else None
 
 
-def date_format_of(table: SeriesTable, layout: Layout, given: SeriesFormat, remembered: SeriesFormat) -> str | None:
+def date_format_of(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
     """The format of the times in the file; None without times."""
+    times: dict[str, str] = {}
     if layout.kind == "rows":
         times = dict.fromkeys(header_times(table) or (), table.where)
     elif layout.time is not None:
-        times = {}
         for row in table.body:
             times.setdefault(row.cell(layout.time), row.where)
-    else:
-        times = {}
     if not times:
-        if given.date_format is not None:
+        if hints.given.date_format is not None:
             raise UsageError(f"{table.name} has no times; leave out --date-format, or name their column: --time-column")
         return None
-    return choose_date_format(times, given.date_format, remembered.date_format)
+    return choose_date_format(times, hints.given.date_format, hints.remembered.date_format)
 
 
 def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Series]:

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,20 @@ class SeriesFormat(Section):
 
 
 DETECT = SeriesFormat()
+
+
+class FormatHints(NamedTuple):
+    """A file's format, as far as it is known: options, which must fit, and the format of another file, which may."""
+
+    given: SeriesFormat = DETECT
+    remembered: SeriesFormat = DETECT
+
+    def column(self, table: SeriesTable, field: str) -> int | None:
+        """The column that an option names, or that has the name in the other file; None for neither."""
+        wanted, known = getattr(self.given, field), getattr(self.remembered, field)
+        if wanted is not None:
+            return table.index(wanted, f"--{field.replace('_', '-')}")
+        return table.names.index(known) if known in table.names else None
 
 
 def recorded_format(record: Mapping[str, Any]) -> SeriesFormat:
@@ -135,22 +149,22 @@ def is_counting(cells: Sequence[str]) -> bool:
     return len(steps) <= 1 and min(steps, default=1) > 0
 
 
-def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat) -> Layout:
+def choose_layout(table: SeriesTable, columns: Sequence[str], hints: FormatHints) -> Layout:
     """The layout that options name, that a model remembers, or that names and cells show. Raises DataError."""
     chosen = [table.index(name, "--column") for name in columns]
-    time = find_time(table, given, remembered)
+    time = find_time(table, hints)
     others = [index for index in range(len(table.names)) if index != time and not is_row_count(table, index)]
-    name = None if chosen else find_id(table, time, others, given, remembered)
+    name = None if chosen else find_id(table, time, others, hints)
     if name is not None:
-        target = find_target(table, [index for index in others if index != name], given, remembered)
+        target = find_target(table, [index for index in others if index != name], hints)
         return Layout("long", [target], time, name)
-    if given.target_column is not None and not chosen:
-        chosen = [table.index(given.target_column, "--target-column")]
+    if hints.given.target_column is not None and not chosen:
+        chosen = [table.index(hints.given.target_column, "--target-column")]
     if chosen:
         return Layout("wide", chosen, time)
     if time is not None:
         if len(others) > 1 and {table.names[index].lower() for index in others} & {"y", "target"}:
-            return Layout("wide", [find_target(table, others, given, remembered)], time)
+            return Layout("wide", [find_target(table, others, hints)], time)
         if not others:
             raise DataError(f"{table.where}: no column has values besides {table.names[time]}; {LAYOUTS}")
         return Layout("wide", others, time)
@@ -166,12 +180,10 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesForma
     )
 
 
-def find_time(table: SeriesTable, given: SeriesFormat, remembered: SeriesFormat) -> int | None:
+def find_time(table: SeriesTable, hints: FormatHints) -> int | None:
     """The column of times: with dates in its first row, else with a name for times, else dates such as 1.1994."""
-    if given.time_column is not None:
-        return table.index(given.time_column, "--time-column")
-    if remembered.time_column in table.names:
-        return table.names.index(remembered.time_column)
+    if (known := hints.column(table, "time_column")) is not None:
+        return known
     first = table.body[0]
     named = [index for index, name in enumerate(table.names) if name.lower() in TIME_NAMES]
     dated = [index for index in range(len(table.names)) if is_date(first.cell(index))]
@@ -189,14 +201,10 @@ def is_row_count(table: SeriesTable, index: int) -> bool:
     return not table.names[index] and len(table.names) > 1 and is_counting(table.column(index))
 
 
-def find_id(
-    table: SeriesTable, time: int | None, others: list[int], given: SeriesFormat, remembered: SeriesFormat
-) -> int | None:
+def find_id(table: SeriesTable, time: int | None, others: list[int], hints: FormatHints) -> int | None:
     """The column that names the series of a row: known by its name, or the only text where times occur again."""
-    if given.id_column is not None:
-        return table.index(given.id_column, "--id-column")
-    if remembered.id_column in table.names:
-        return table.names.index(remembered.id_column)
+    if (known := hints.column(table, "id_column")) is not None:
+        return known
     lower = [name.lower() for name in table.names]
     named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
     if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these are not series of numbers
@@ -220,15 +228,13 @@ def find_id(
     )
 
 
-def find_target(table: SeriesTable, rest: list[int], given: SeriesFormat, remembered: SeriesFormat) -> int:
+def find_target(table: SeriesTable, rest: list[int], hints: FormatHints) -> int:
     """The column of values in a long table; others are refused unless an option names this one."""
     if not rest:
         raise DataError(
             f"{table.where}: no column has values besides {', '.join(table.names)}; --target-column names one"
         )
-    wanted = given.target_column or (remembered.target_column if remembered.target_column in table.names else None)
-    if wanted is not None:
-        target = table.index(wanted, "--target-column")
+    if (target := hints.column(table, "target_column")) is not None:
         if left_out := [table.names[index] for index in rest if index != target]:
             logger.info(f"left out: {', '.join(left_out)}; {OWN_PAST}")
         return target

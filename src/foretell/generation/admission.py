@@ -39,7 +39,6 @@ class WaitingSequences:
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out."""
         queue = self._queues[sequence.key]
         del queue[sequence]
         self._count -= 1

@@ -131,7 +131,6 @@ def rules_of(sequence: Sequence) -> Rules:
 
 
 def table_of(sequence: Sequence) -> BlockTable:
-    """The blocks of a running sequence."""
     assert sequence.table is not None, "the scheduler gives a sequence its blocks before it is read"
     return sequence.table
 

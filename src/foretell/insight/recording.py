@@ -183,7 +183,6 @@ class Recording:
             return self.model.decoder.head(self.hidden[start : start + rows])[position - start].cpu()
 
     def parameter(self, path: str) -> Tensor | None:
-        """The current weight at a path, or None."""
         return dict(self.model.decoder.named_parameters()).get(path)
 
     def weight(self, path: str, *index: int) -> Array:

@@ -19,7 +19,7 @@ from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.explain.steps import plain
-from foretell.lessons.catalog import find_lesson
+from foretell.lessons.registry import find_lesson
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, BatchSource, Progress, train
 from foretell.training.objective import Objective
@@ -98,7 +98,6 @@ class LessonReport:
 
     @property
     def failures(self) -> list[FigureCheck]:
-        """The checks that did not pass."""
         return [check for check in self.checks if not check.passed]
 
     @property
@@ -273,7 +272,6 @@ def bare_config(**settings: Any) -> ModelConfig:
 
 
 def adam(steps: int, learning_rate: float) -> TrainingConfig:
-    """Training settings for plain Adam."""
     return make_section(TrainingConfig, {**ADAM, "steps": steps, "learning_rate": learning_rate})
 
 

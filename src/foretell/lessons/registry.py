@@ -1,33 +1,73 @@
-"""Lessons from their names. Making a lesson computes its values."""
+"""The lessons by name, with their titles and sources. A lesson's module is imported when the lesson is made: it needs
+torch, and listing lessons does not."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
-from foretell.lessons.aggregation import AggregationLesson
-from foretell.lessons.algorithms import AlgorithmsLesson
-from foretell.lessons.gpt2 import Gpt2Lesson
-from foretell.lessons.induction import InductionLesson
-from foretell.lessons.lesson import Lesson
-from foretell.lessons.mask import MaskLesson
-from foretell.lessons.smallest import SmallestLesson
-from foretell.lessons.sort import SortLesson
-from foretell.lessons.toy import ToyLesson
-from foretell.lessons.translation import TranslationLesson
-
-LESSONS: dict[str, type[Lesson]] = {
-    "smallest": SmallestLesson,
-    "gpt2": Gpt2Lesson,
-    "algorithms": AlgorithmsLesson,
-    "toy": ToyLesson,
-    "aggregation": AggregationLesson,
-    "translation": TranslationLesson,
-    "sort": SortLesson,
-    "induction": InductionLesson,
-    "mask": MaskLesson,
-}
+from foretell.errors import UsageError, did_you_mean
 
 
-def make_lesson(name: str, **options: Any) -> Lesson:
-    """options: the parameters of the lesson's class."""
-    return LESSONS[name](**options)
+@dataclass(frozen=True)
+class LessonEntry:
+    """A lesson's name and number, and the command-line options it takes."""
+
+    name: str
+    alias: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The lesson's Markdown, with the names of its values."""
+        return files("foretell.lessons").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
+
+    @property
+    def title(self) -> str:
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+    @property
+    def source(self) -> str:
+        """The text that the lesson follows, from the document's first paragraph."""
+        paragraph = re.search(r"^Source: (.*?)\.\n\n", self.text, re.DOTALL | re.MULTILINE)
+        assert paragraph, f"{self.name}.md names no source"
+        return " ".join(paragraph[1].split())
+
+
+ENTRIES = (
+    LessonEntry("smallest", "E1"),
+    LessonEntry("gpt2", "E2", options=("weights", "at")),
+    LessonEntry("algorithms", "E3"),
+    LessonEntry("toy", "E4", options=("seed", "ask")),
+    LessonEntry("aggregation", "E5"),
+    LessonEntry("translation", "E6", options=("model", "ask")),
+    LessonEntry("sort", "", options=("out", "open")),
+    LessonEntry("induction", "", options=("out", "open")),
+    LessonEntry("mask", "", options=("break",)),
+)
+
+
+def find_lesson(name: str) -> LessonEntry:
+    """The lesson with this name, or with this number in upper or lower case.
+
+    Raises UsageError, which names the nearest, if there is none.
+    """
+    for entry in ENTRIES:
+        if name and name.lower() in (entry.name, entry.alias.lower()):
+            return entry
+    names = [entry.name for entry in ENTRIES]
+    nearest = did_you_mean(name.lower(), names) or f"; the lessons are {', '.join(names)}"
+    raise UsageError(f"no lesson '{name}'{nearest}")
+
+
+def lesson_class(name: str) -> type[Any]:
+    """`Gpt2Lesson` of gpt2.py."""
+    return getattr(import_module(f"foretell.lessons.{name}"), f"{name.capitalize()}Lesson")
+
+
+def make_lesson(name: str, **options: Any) -> Any:
+    """Make a `Lesson`, which computes its values. options: the parameters of its class."""
+    return lesson_class(name)(**options)

@@ -41,7 +41,6 @@ class LoRAConfig(Section):
 
     @property
     def scale(self) -> float:
-        """The factor of the update."""
         return self.alpha / self.rank
 
 
@@ -115,7 +114,6 @@ def find_targets(decoder: Decoder, globs: Iterable[str]) -> list[str]:
 
 
 def lora_layers(decoder: Decoder) -> dict[str, LoRALinear]:
-    """The layers with an update, by path."""
     return {path: module for path, module in decoder.named_modules() if isinstance(module, LoRALinear)}
 
 

@@ -48,7 +48,6 @@ class Mask:
         return self._made["allowed"]
 
     def last_queries(self, count: int) -> Mask:
-        """The mask of the last queries alone."""
         positions, document_ids = self.query_positions, self.query_document_ids
         return replace(
             self,

@@ -42,7 +42,6 @@ class Norm(Protocol):
 
 
 def describe_norm(record: norms.Norm) -> Description:
-    """The description of modules that compute a norm."""
     derived = {
         name: Derivation(statistic.tensor, ("x",), STATISTIC, name) for name, statistic in record.statistics.items()
     }

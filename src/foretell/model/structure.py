@@ -106,7 +106,6 @@ class Structure:
 
     @property
     def names(self) -> list[str]:
-        """The names of all values."""
         return list(self.values)
 
     def with_formula(self, formula: str, under: str = "") -> list[Value]:

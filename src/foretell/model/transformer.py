@@ -165,7 +165,6 @@ class Block(nn.Module):
         return {f"{name}_norm": (stream,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
 
     def describe(self) -> Description:
-        """The description of a block of these sublayers."""
         values, stream = {}, OWN_INPUT
         for sublayer in self.sublayers:
             reads = self.reads(sublayer.name, stream)

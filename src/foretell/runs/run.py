@@ -185,7 +185,6 @@ class Run:
         return next(iter(folder.iterdir()), None) if folder.is_dir() else None
 
     def write_sample(self, step: int, text: str) -> None:
-        """Keep the samples of a step."""
         check_not_removed(self.directory)
         make_folder(self.samples)
         write_text(self.samples / f"step-{step:06d}.txt", text)

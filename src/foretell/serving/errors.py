@@ -37,7 +37,6 @@ class ApiError(Exception):
 
 
 def refused(field: str, message: str) -> ApiError:
-    """The answer to a field that is wrong."""
     return ApiError(400, f"{field}: {message}", field)
 
 

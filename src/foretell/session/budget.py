@@ -77,7 +77,6 @@ class Budget:
     curve: LossCurve
 
     def tokens(self, cost: SizeCost) -> float:
-        """The tokens that the time allows."""
         return self.minutes * 60 * self.flops_per_second / cost.flops_per_token
 
     def steps(self, cost: SizeCost) -> float:

@@ -73,7 +73,6 @@ class StopSignal:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for an error that means that no memory was left."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
     )

@@ -155,7 +155,6 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def draw_curve(run: Run) -> None:
-    """Draw the loss curve of a run that ended."""
     draw_if_possible(
         lambda: write_png(run.directory / CURVE, [(run.name, run.metrics.records())], losses=losses_of([run]))
     )

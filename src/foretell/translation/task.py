@@ -84,7 +84,6 @@ class TranslationTask(Task):
 
     @property
     def translator(self) -> Translator:
-        """The model as it is now."""
         return Translator(self.encoder_decoder, self.vocabulary)
 
     @property

@@ -68,7 +68,6 @@ def labelled_table(
 
 
 def is_numeric(cell: str) -> bool:
-    """True if a cell holds a number."""
     digits = cell.lstrip("+-−±").replace("∞", "0")
     return digits[:1].isdigit() and not any(letter.isspace() for letter in cell)
 

@@ -125,7 +125,6 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
 
 
 def likeliest(model: LanguageModel, lens: LensArrays) -> list[list[TokenProbability]]:
-    """The top tokens of each point."""
     rows = zip(lens.ids.tolist(), lens.probabilities.tolist(), lens.logprobs.tolist(), strict=True)
     return [
         [TokenProbability(token, model.tokenizer.text_of(token), *rest) for token, *rest in zip(*row, strict=True)]

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import torch
+
 from foretell.insight.address import Address
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.explain.contribution_steps import (
@@ -41,7 +43,7 @@ from foretell.insight.explain.contribution_values import (
     Readout,
 )
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
-from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
+from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import address_of, record
 from foretell.language_model import LanguageModel
@@ -57,8 +59,8 @@ def is_contribution(name: str) -> bool:
 
 def explain_contribution(
     model: LanguageModel, text: str | list[int], outcomes: Outcomes | None, wanted: Address
-) -> ImpliedNumber:
-    """The steps to a contribution. Raises `UsageError` for an unknown name or index, and for a stream without terms."""
+) -> Explanation:
+    """Explain a contribution. Raises `UsageError` for an unknown name or index, and for a stream without terms."""
     structure = model_structure(model.decoder)
     stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
     is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
@@ -102,12 +104,14 @@ class ContributionExplainer:
         dimensions, sizes = (*readout.dimensions, *others), (*readout.sizes, *others.values())
         length = len(readout.sizes)
         own = partial(self.explain_output, name, readout, explain)
+        dtype = self.recording.model.dtype if name == WHOLE else torch.float64
         difference = NumberKind(
             (*dimensions[:length], *dimensions[length - 1 :]),
             (*sizes[:length], *sizes[length - 1 :]),
             partial(explain_difference, name, length, own),
+            dtype,
         )
-        return {name: NumberKind(dimensions, sizes, own), name + DIFFERENCE: difference}
+        return {name: NumberKind(dimensions, sizes, own, dtype), name + DIFFERENCE: difference}
 
     def explain_output(
         self, name: str, readout: Readout, explain: Callable[..., Explained], index: tuple[int, ...]

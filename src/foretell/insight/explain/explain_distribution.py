@@ -6,6 +6,7 @@ There are also numbers of the distribution that is sampled from, and of the next
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from foretell.config import SamplingConfig, make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import FILTERS, SHAPING, make_filters
 from foretell.insight.address import Address
-from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
+from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -105,7 +106,6 @@ def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working
 
 
 def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
-    """The logarithm of a probability."""
     token, after = scalar.index[1], Distribution(recording, scalar.index[0])
     probability = probability_of(after, token)
     value = float(after.logits[token]) - after.largest - math.log(after.total)
@@ -185,8 +185,8 @@ def is_of_sampling(name: str) -> bool:
     return name.partition("(")[0] in (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)
 
 
-def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> ImpliedNumber:
-    """The steps to a number whose settings are in its name.
+def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> Explanation:
+    """Explain a number whose settings are in its name.
 
     `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters;
     `probabilities.kept(...)[t]` the sum of the probabilities without filters of all tokens that these filters keep.
@@ -201,7 +201,7 @@ def explain_sampling(recording: Recording, wanted: Address, levels: Array | None
     if levels is not None:
         next_kind = NumberKind((), (), partial(next_value, recording, levels, settings))
         kinds |= {NEXT_MEAN: next_kind, NEXT_QUANTILE: next_kind}
-    return explain_number(recording, kinds, Address(name, wanted.index), {})
+    return replace(explain_number(recording, kinds, Address(name, wanted.index), {}), name=wanted.name)
 
 
 def setting(text: str) -> float:

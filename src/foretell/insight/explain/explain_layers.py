@@ -42,7 +42,6 @@ def stored_terms(recording: Recording, path: str, row: int, column: int) -> list
 
 
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of the token's embedding."""
     path, (token_id, element), note = embedding_row(recording, scalar)
     value = float(recording.weight(path, token_id, element))
     terms = stored_terms(recording, path, token_id, element)
@@ -69,7 +68,6 @@ def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tupl
 
 
 def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of a learned position embedding."""
     position, element = scalar.index
     value = float(recording.weight(f"{scalar.name}.weight", position, element))
     note = f"the vector of position {position} is that row of {scalar.name}.weight"
@@ -278,7 +276,6 @@ def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Work
 
 
 def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
-    """The number that a norm divides by."""
     spread, norm = recording.structure[scalar.source], norm_of(recording, scalar)
     working = explain_statistic(recording, TracedScalar(spread, scalar.index), norm)
     value = divisor_of(recording, scalar, working.value)
@@ -291,19 +288,16 @@ def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def divisor_of(recording: Recording, scalar: TracedScalar, spread: float) -> float:
-    """The divisor of a norm from its spread."""
     total = spread + float(recording.setting(recording.structure[scalar.source], "eps"))
     return math.sqrt(total) if norm_of(recording, scalar).has_root else total
 
 
 def norm_of(recording: Recording, scalar: TracedScalar) -> Norm:
-    """The norm that a divisor belongs to."""
     formula = recording.structure[scalar.name.rpartition(".")[0]].formula
     return next(norm for norm in NORMS.values() if norm.formula == formula)
 
 
 def explain_vector_norm(recording: Recording, scalar: TracedScalar) -> Working:
-    """The Euclidean norm of a vector."""
     x = recording.array(scalar.source)[scalar.index]
     columns = {"element": range(len(x)), "x": x, "x²": x**2}
     listing = Listing("", columns, ("x²",), operands={"x": address_of(scalar.source, *scalar.index, ":")})

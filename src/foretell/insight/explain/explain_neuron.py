@@ -17,7 +17,7 @@ from foretell.insight.address import Address, Dimensions
 from foretell.insight.attribution.stream_terms import StreamDecomposition
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
 from foretell.insight.explain.contribution_values import LogitReadout
-from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
+from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
 from foretell.insight.page.block_values import Neurons, neurons_of
 from foretell.insight.recording import Array, Recording, address_of, record, to_array
@@ -40,8 +40,8 @@ def is_of_neuron(structure: Structure, name: str) -> bool:
     return bool(neurons) and block in structure.stream[1:]
 
 
-def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> ImpliedNumber:
-    """The steps to a number of a neuron. Raises `UsageError` for an unknown name or index, and without neurons."""
+def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> Explanation:
+    """Explain a number of a neuron. Raises `UsageError` for an unknown name or index, and without neurons."""
     block, _, kind = wanted.name.partition(NEURONS)
     if kind not in KINDS:
         names = [f"{block}{NEURONS}{known}" for known in KINDS]
@@ -76,7 +76,8 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
         return working.value, working
 
     dimensions = KINDS[kind]
-    numbers = NumberKind(dimensions, tuple(sizes[name] for name in dimensions), explain)
+    dtype = torch.float32 if kind == "vector_norm" else torch.float64
+    numbers = NumberKind(dimensions, tuple(sizes[name] for name in dimensions), explain, dtype)
     return explain_number(recording, {wanted.name: numbers}, wanted, {})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretell.insight.address import Address
-from foretell.insight.explain.implied_number import Explained, ImpliedNumber, NumberKind, explain_number
+from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Listing,
     Remark,
@@ -30,8 +30,8 @@ TASK_PROBABILITIES, TASK_WEIGHT, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TA
 TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
-def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> ImpliedNumber:
-    """The steps to `task_head[c]`, an output, or after the last the mean of all; `task_head.difference[c,b]`, of two;
+def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> Explanation:
+    """Explain `task_head[c]`, an output, or after the last the mean of all; `task_head.difference[c,b]`, of two;
     `task_head.probabilities[c]`; `task_head.weight[c,d]`; `task_head.constant`, of a number; and `task_head.mean[d]`,
     the vector that the head reads if it is the mean over all positions. For tags, the first three have the position of
     a token first.
@@ -51,19 +51,21 @@ class OutcomeExplainer:
         self.outputs = outcomes.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
 
     def kinds(self) -> dict[str, NumberKind]:
-        """The kinds of numbers by name."""
         *tokens, C = self.outputs.shape
         W, D = self.outcomes.weight.shape
-        dimensions = (*["position"] * len(tokens), "output")
+        dimensions, dtype = (*["position"] * len(tokens), "output"), self.recording.model.dtype
         num_rows = C + (W > 1)
         kinds = {
-            TASK_HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output),
-            TASK_DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference),
-            TASK_WEIGHT: NumberKind(("output", "element"), (W, D), self.weight),
-            TASK_CONSTANT: NumberKind((), (), self.constant),
+            TASK_HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output, dtype, derived=False),
+            TASK_DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference, dtype),
+            TASK_WEIGHT: NumberKind(("output", "element"), (W, D), self.weight, dtype, derived=False),
+            TASK_CONSTANT: NumberKind((), (), self.constant, dtype),
         }
-        kinds |= {TASK_MEAN: NumberKind(("element",), (D,), self.mean)} if self.outcomes.reads_mean else {}
-        return kinds | ({TASK_PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability)} if C > 1 else {})
+        if self.outcomes.reads_mean:
+            kinds[TASK_MEAN] = NumberKind(("element",), (D,), self.mean, dtype)
+        if C > 1:
+            kinds[TASK_PROBABILITIES] = NumberKind(dimensions, (*tokens, C), self.probability, dtype)
+        return kinds
 
     def output(self, index: tuple[int, ...]) -> Explained:
         """An output, or after the last the mean of all."""

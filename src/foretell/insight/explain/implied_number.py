@@ -1,28 +1,117 @@
-"""Numbers that have an address and no trace name: the meanings of their indices, and the steps to one of them."""
+"""`Explanation`, of one number; and the numbers that have an address and no trace name, with the steps to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
+import torch
+
+from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, resolve_index
-from foretell.insight.explain.steps import Working
-from foretell.insight.recording import Recording, with_token_ids
+from foretell.insight.explain.steps import Step, Working, plain
+from foretell.insight.recording import Recording, address_of, with_token_ids
 from foretell.paths import suggest
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.typesetting.html import Shown
 
 Explained = tuple[float, Working]  # the stored number, and the steps to it
 Texts = Mapping[str, Sequence[str]]  # of the indices of a dimension, such as the labels of outputs
+# In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
+# configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
+ROUNDING = 4
 
 
-class ImpliedNumber(NamedTuple):
-    """One of these numbers: its index and what that means, the stored number, and the steps to it."""
+@dataclass(frozen=True)
+class Explanation(Shown):
+    """A stored number, and the same number recomputed in float64 from the recorded operands of its step.
 
+    rounding: the largest difference that rounding in `dtype` explains.
+    """
+
+    name: str
     index: tuple[int, ...]
     meaning: tuple[str, ...]
+    steps: tuple[Step, ...]
     stored: float
-    working: Working
+    dtype: str
+    derived: bool
+    recomputed: float
+    rounding: float
+
+    @property
+    def address(self) -> str:
+        return address_of(self.name, *self.index)
+
+    @property
+    def difference(self) -> float:
+        return 0.0 if self.stored == self.recomputed else self.stored - self.recomputed
+
+    @property
+    def agrees(self) -> bool:
+        """True if the stored number follows from its operands, up to rounding."""
+        return abs(self.difference) <= self.rounding
+
+    @property
+    def verdict(self) -> str:
+        """`agrees` as a sentence."""
+        if self.agrees and self.difference == 0:
+            return "The stored value follows from its operands, to the last digit."
+        if self.agrees:
+            return "The stored value follows from its operands: the difference is rounding."
+        return "The stored value does NOT follow from its operands: the difference is larger than rounding explains."
+
+    def document(self) -> DocumentSection:
+        parts: list[Part] = [Paragraph(", ".join(self.meaning))]
+        for step in self.steps:
+            parts += step.parts()
+        return DocumentSection(self.address, [*parts, self._comparison(), Paragraph(self.verdict)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "index": list(self.index),
+            "meaning": list(self.meaning),
+            "stored": plain(self.stored),
+            "dtype": self.dtype,
+            "derived": self.derived,
+            "recomputed": plain(self.recomputed),
+            "difference": plain(self.difference),
+            "rounding": plain(self.rounding),
+            "agrees": self.agrees,
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+    def _comparison(self) -> Table:
+        origin = "computed from recorded values" if self.derived else "returned by the model"
+        rounding = (
+            f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
+        )
+        rows = [
+            ("stored", f"{self.stored:.9g}", f"{self.dtype}, {origin}"),
+            ("recomputed", f"{self.recomputed:.17g}", "float64, from the operands above"),
+            ("difference", f"{self.difference:.1e}", rounding),
+        ]
+        return Table(("", "", ""), rows)
+
+
+def make_explanation(
+    name: str,
+    index: tuple[int, ...],
+    meaning: Sequence[str],
+    explained: Explained,
+    dtype: torch.dtype,
+    derived: bool,
+) -> Explanation:
+    """The explanation of a number that is stored in a dtype, with the bound of its rounding."""
+    stored, working = explained
+    limits = torch.finfo(dtype)
+    # subnormal numbers have fewer digits, and many processors flush them to zero
+    rounding = ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0)
+    numbers = stored, dtype_name(dtype), derived, working.value, rounding
+    return Explanation(name, index, tuple(meaning), tuple(working.steps), *numbers)
 
 
 @dataclass(frozen=True)
@@ -32,12 +121,12 @@ class NumberKind:
     dimensions: Dimensions
     sizes: tuple[int, ...]
     explain: Callable[[tuple[int, ...]], Explained]
+    dtype: torch.dtype = torch.float64
+    derived: bool = True
 
 
-def explain_number(
-    recording: Recording, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts
-) -> ImpliedNumber:
-    """The steps to a number of one of the kinds, by name. An index may be given as the text that it stands for.
+def explain_number(recording: Recording, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts) -> Explanation:
+    """The explanation of a number of one of the kinds, by name. An index may be given as the text that it stands for.
 
     Raises `UsageError` for an unknown name, text or index.
     """
@@ -54,7 +143,7 @@ def explain_number(
         f"{dimension} {entry} {text_of[dimension](entry)}" if dimension in text_of else f"{dimension} {entry}"
         for dimension, entry in zip(kind.dimensions, index, strict=True)
     )
-    return ImpliedNumber(index, meaning, *kind.explain(index))
+    return make_explanation(wanted.name, index, meaning, kind.explain(index), kind.dtype, kind.derived)
 
 
 def index_of(dimension: str, entry: int | str, texts: Texts) -> int | str:

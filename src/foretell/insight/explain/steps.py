@@ -86,7 +86,6 @@ class Listing:
 
     @property
     def length(self) -> int:
-        """The number of rows."""
         return len(next(iter(self.columns.values())))
 
     def _shown_rows(self) -> list[int]:
@@ -183,7 +182,6 @@ def equals(
 
 
 def quotient(top: float, bottom: float) -> Expression:
-    """A fraction of two numbers."""
     return Fraction(Number(top, DIGITS), Number(bottom, DIGITS))
 
 
@@ -233,5 +231,4 @@ def plus(value: float) -> tuple[str, float]:
 
 
 def applied(function: str, value: float) -> Expression:
-    """A function of a number."""
     return Call(function, Number(value, DIGITS))

@@ -148,7 +148,6 @@ class PageModel:
 
     @cached_property
     def neurons(self) -> list[Neurons | None]:
-        """The neurons of each layer."""
         layers = range(self.config.num_layers)
         return [neurons_of(self.model.decoder, self.structure, layer) for layer in layers]
 

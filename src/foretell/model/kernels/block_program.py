@@ -107,7 +107,6 @@ def lay_out(block, rows, address):
 
 @inlined
 def count_tasks(block, M, phase, threads):
-    """The number of tasks of a phase."""
     if phase == 3:
         return M * block.kv_heads
     if phase % 2 == 1:

@@ -126,7 +126,6 @@ def prepared_per_row(matrix: PackedMatrix) -> int:
 
 @cache
 def compiled_kernel(bits: int, unit: Unit) -> Any:
-    """The compiled kernel for weights with this many bits."""
     return compiled_callback(make_kernel(bits, unit), KERNEL_ARGUMENTS)
 
 

@@ -63,7 +63,6 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
         return self.words.nbytes + self.factors.nbytes + self.bias.nbytes
 
     def part(self, first: int, outputs: int, turns: int = 1) -> PackedMatrix:

@@ -34,7 +34,6 @@ def softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> Tensor:
 
 
 def sum_rows(address):
-    """The sums of all rows, which threads claim."""
     call = rows_call_at(address)
     n, whole = call.n, call.V // 16 * 16
     row = claim(call.counters, 0)
