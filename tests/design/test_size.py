@@ -112,7 +112,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2015,
+        2020,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
@@ -159,7 +159,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
         "float32 by oneDNN on AMD; rotary positions in encoder-decoder attention",
     ),
-    ("pretraining", 2, 185, "speedruns, whose records others repeat; a stop before the first step"),
+    ("pretraining", 2, 192, "speedruns, whose records others repeat; a stop before the first step"),
     ("quantization", 0, 63, "quantize from Python; its report is a document"),
     (
         "runs",

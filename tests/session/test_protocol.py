@@ -43,7 +43,7 @@ from foretell.session.declaration import ChosenConfig, Machine, Training, kept_d
 from foretell.session.machine import Footprint
 from foretell.session.protocol import last_change, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
-from foretell.session.request import TrainingRequest
+from foretell.session.request import TrainingRequest, intervals
 from foretell.session.task import Task
 from foretell.text import train_tokenizer
 from foretell.training.loop import TimeBudget
@@ -163,6 +163,12 @@ class LineTraining(Training[LineRequest, LineTask]):
 
     def describe(self, task: LineTask) -> list[str]:
         return task.about["reasons"]
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1034, 2182, 100_000])
+def test_a_checkpoint_by_default_is_at_an_evaluation(steps: int) -> None:
+    every = intervals(steps)
+    assert every["checkpoint_every"] % every["evaluate_every"] == 0
 
 
 # --- a small training of every task ----------------------------------------------------------------------------------

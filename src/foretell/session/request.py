@@ -21,11 +21,12 @@ MOST_EPOCHS = 10_000
 
 def intervals(steps: int) -> dict[str, int]:
     """The default number of steps between actions."""
+    evaluate_every = min(250, -(-steps // 10))
     return {
         "log_every": max(1, min(10, steps // 100)),
-        "evaluate_every": min(250, -(-steps // 10)),
+        "evaluate_every": evaluate_every,
         "sample_every": -(-steps // 5),
-        "checkpoint_every": min(500, -(-steps // 5)),
+        "checkpoint_every": 2 * evaluate_every,  # a checkpoint between two evaluations would be evaluated too
     }
 
 
