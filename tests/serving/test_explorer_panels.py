@@ -34,8 +34,8 @@ def link(change: Any = (), **fields: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(start_server):
-    return start_server("primer", "--memory", "0.05")
+def server(start_server, toy_model):
+    return start_server("primer", f"toy={toy_model}", "--memory", "0.05")
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_a_map_of_patches_and_a_click_on_a_cell(open_panels, server):
     click(page, "Compute the map")
     rows = page.locator(".patches tbody tr")
     assert rows.count() == 5 and page.locator(".patches .cell").count() == 5 * (LENGTH - 2)
-    row = server.ask("/explore/patch", text=TEXT, second=OTHER, layer=3, positions=[LENGTH - 1])
+    row = server.ask("/explore/patch", model="primer", text=TEXT, second=OTHER, layer=3, positions=[LENGTH - 1])
     shown = rows.nth(4).locator(".cell").last.get_attribute("title")
     assert f" → {row['positions'][0]['logprob']:.4f},".replace("-", "−") in shown
     cell = rows.nth(1).locator(".cell").nth(1)
@@ -533,6 +533,23 @@ def test_python_prints_the_numbers_of_the_page(open_panels, change, capsys):
     assert f"Loss of the text: {loss.removeprefix('loss ')}" in page.locator("#change-effect").inner_text()
 
 
+@pytest.mark.parametrize(
+    "settings", [{"temperature": "0.7", "top_k": "40", "top_p": "0.9", "min_p": "0.01"}, {"temperature": "0"}]
+)
+def test_python_prints_the_numbers_of_the_page_with_its_settings_of_sampling(open_panels, settings, capsys):
+    page, complaints = open_panels(link(CHANGES[:1], **settings))
+    code = code_of(page, "As Python")
+    exec(compile(code, "<page>", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()[:5]
+    shown = page.locator("#next-table tbody tr").all()[:5]
+    assert [line.split()[0] for line in printed] == [row.locator(".number").last.inner_text() for row in shown]
+    pieces = [row.locator("th").inner_text().replace("␣", " ").replace("⏎", "\n") for row in shown]
+    assert [line.split(" ", 1)[1] for line in printed] == [repr(piece) for piece in pieces]
+    page.locator("#min-p-number").fill("0.5")
+    assert page.locator("#export-code").count() == 0  # it has the settings before
+    assert complaints == []
+
+
 def test_curl_asks_what_the_page_asks(open_panels, server):
     page, _ = open_panels(link(CHANGES[-1:], text="it's"))
     words = shlex.split(code_of(page, "As curl"))
@@ -585,14 +602,85 @@ def test_a_panel_as_a_picture(open_panels, ending):
 def test_the_chosen_panel_stays_when_others_come_or_go(open_panels):
     page, complaints = open_panels(link(CHANGES[:1]))
     page.locator("#export details").evaluate("details => details.open = true")
-    page.locator("#export-panel").focus()
+    page.locator("#export-panel option").first.wait_for(state="attached")
     titles = page.locator("#export-panel option").all_inner_texts()
-    assert len(titles) == len(set(titles)), "a panel is found by its title"
+    assert len(titles) == len(set(titles))
     page.locator("#export-panel").select_option(label=titles[-1])
     page.evaluate("[...document.querySelectorAll('.card')].find((card) => card.offsetParent).style.display = 'none'")
     with page.expect_download() as download:
         click(page, "SVG", "#export")
     assert titles[-1] in "".join(ElementTree.fromstring(download.value.path().read_bytes()).itertext())
+    assert complaints == []
+
+
+def saved(page: Any, ending: str = "SVG") -> Any:
+    """The name and the path of the chosen panel's picture."""
+    with page.expect_download() as download:
+        click(page, ending, "#export")
+    return download.value.suggested_filename, download.value.path()
+
+
+def test_the_list_of_panels_and_the_picture_follow_the_page(open_panels):
+    page, complaints = open_panels(link(token="3"))
+    page.locator("#attention-section").scroll_into_view_if_needed()
+    settled(page)
+    page.locator("#export details").evaluate("details => details.open = true")
+    chosen = page.locator("#export-panel option:checked")
+    page.locator("#export-panel").select_option(label="Attention weights of “␣of” (3)")
+    page.locator("#token-select").select_option("1")
+    page.locator("#export-panel option", has_text="Attention weights of “␣return” (1)").wait_for(state="attached")
+    assert chosen.inner_text() == "Attention weights of “␣return” (1)"
+    page.locator("#formulas-section").scroll_into_view_if_needed()
+    settled(page)
+    formula = "The logit of the most probable token after “␣return” (1)"
+    page.locator("#export-panel option", has_text=formula).wait_for(state="attached")
+    assert chosen.inner_text() == "Attention weights of “␣return” (1)"
+    name, path = saved(page)
+    assert name == "attention-weights-of-return-1.svg"
+    assert "Attention weights of “␣return” (1)" in path.read_text("utf-8")
+    page.locator("#export-panel").select_option(label=formula)
+    page.locator("#token-select").select_option("2")  # the card is made again
+    name, path = saved(page)
+    assert name == "the-logit-of-the-most-probable-token-after-value-2.svg"
+    assert complaints == []
+
+
+def test_a_panel_that_was_not_in_view_has_its_numbers_in_the_picture(open_panels):
+    page, _ = open_panels(link(), reduced_motion="reduce", viewport={"width": 1280, "height": 300})  # it jumps
+    assert page.locator("#sizes tbody tr").count() == 0
+    page.locator("#export details").evaluate("details => details.open = true")
+    page.locator("#export-panel").select_option(label="The norm of the vector")
+    assert saved(page)[1].read_text("utf-8").count("<tr") == 11
+
+
+IN_PICTURE = """() => {
+    const around = document.documentElement.getBoundingClientRect();
+    const isOutside = (element) => {
+        const { right, bottom } = element.getBoundingClientRect();
+        return right > around.width + 1 || bottom > around.height + 1;
+    };
+    const elements = [...document.querySelectorAll("foreignObject *")];
+    const isScrolled = (element) => element.matches(".scroll") && getComputedStyle(element).overflowY !== "visible";
+    return { outside: elements.filter(isOutside).length, scrolled: elements.filter(isScrolled).length,
+        rows: elements.filter((each) => each.localName === "tr").length };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("panel", "rows", "width"),
+    [("The norm of the vector", 11, 1280), ("q·k term by term", 67, 1280), ("q·k term by term", 67, 420)],
+)
+def test_a_picture_shows_all_of_a_table(open_panels, browser, panel, rows, width):
+    page, complaints = open_panels(link(), viewport={"width": width, "height": 800})
+    page.locator("#export details").evaluate("details => details.open = true")
+    option = page.locator("#export-panel option", has_text=panel).first
+    page.locator("#export-panel").select_option(option.get_attribute("value"))
+    _, path = saved(page)
+    path.rename(path.with_suffix(".svg"))
+    picture = browser.new_context(viewport={"width": 800, "height": 600}).new_page()
+    picture.goto(path.with_suffix(".svg").as_uri())
+    assert picture.evaluate(IN_PICTURE) == {"outside": 0, "scrolled": 0, "rows": rows}
+    picture.context.close()
     assert complaints == []
 
 
@@ -690,3 +778,39 @@ def test_two_texts_are_compared(open_live, model):
     click(page, "Compare", "#compare", exact=True)
     assert page.locator("#other-text").input_value() == OTHER and page.locator("#compared table").count() == 2
     assert [line for line in complaints if "404" not in line] == []
+
+
+def test_the_same_text_is_compared_with_another_model(open_panels):
+    page, complaints = open_panels(link())
+    page.locator("#compare details").evaluate("details => details.open = true")
+    model, text = page.locator("#other-model"), page.locator("#other-text")
+    table = page.locator("#compared table").first
+    url = "new URLSearchParams(location.hash.slice(1))"
+    chosen = f"[{url}.get('otherModel'), {url}.get('otherText')]"
+
+    def compare() -> None:
+        click(page, "Compare", "#compare", exact=True)
+        table.wait_for()
+
+    for _ in range(2):
+        model.focus()
+        page.keyboard.press("ArrowDown")
+        settled(page)
+        compare()
+        assert page.evaluate(chosen) == ["toy", TEXT] == [model.input_value(), text.input_value()]
+        assert any(cell.startswith(("+", "−")) for cell in table.locator(".number").all_inner_texts())
+        click(page, "End the comparison")
+        assert model.input_value() == "primer" and table.count() == 0
+    model.select_option("toy")
+    text.fill(OTHER)
+    compare()
+    assert page.evaluate(chosen) == ["toy", OTHER]
+    text.fill("")
+    compare()
+    assert page.evaluate(chosen) == ["toy", TEXT]
+    click(page, "End the comparison")
+    text.fill(OTHER)
+    model.select_option("toy")
+    compare()
+    assert page.evaluate(chosen) == ["toy", OTHER] == [model.input_value(), text.input_value()]
+    assert complaints == []

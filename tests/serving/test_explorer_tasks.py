@@ -546,6 +546,16 @@ def test_models_with_other_outcomes_are_not_compared(open_live, other, words):
     assert complaints == []
 
 
+def test_a_pair_is_compared_with_another_model_of_pairs(open_live):
+    page, complaints = opened(open_live, "follows", others=json.dumps(SECOND))
+    page.locator("#compare details").evaluate("details => details.open = true")
+    page.locator("#other-model").select_option("similar")
+    click(page, "Compare", "#compare", exact=True)
+    assert page.locator("#other-model").input_value() == "similar"
+    assert page.locator("#compared tbody").first.locator("tr").count() == len(LABELS)
+    assert complaints == []
+
+
 @pytest.mark.parametrize("name", ["follows", "answers", pytest.param("close", marks=pytest.mark.long)])
 def test_the_prediction_follows_both_texts(open_live, folders, name):
     others = SEVERAL[name]
@@ -677,3 +687,20 @@ def test_another_answer_can_be_shown(open_live):
     page.locator("#answer option").nth(2).wait_for(state="detached")  # the pass begins some time after the last key
     settled(page)
     assert page.locator("#answer").input_value() == "0" and complaints == []
+
+
+CUT_SELECTS = """() => [...document.querySelectorAll("#outcome-contributions select")].filter((select) => {
+    const width = select.offsetWidth;
+    select.style.maxWidth = "none";
+    const [own, around] = [select, select.closest(".card")].map((each) => each.getBoundingClientRect());
+    return own.width > width + 1 || own.right > around.right;
+}).length"""
+
+
+@pytest.mark.parametrize("width", [420, pytest.param(1280, marks=pytest.mark.long)])
+def test_the_selects_of_contributions_have_room_for_their_words(open_live, width):
+    page, _ = opened(open_live, "labels", viewport={"width": width, "height": 900})
+    page.locator("#outcome-contributions select").first.scroll_into_view_if_needed()
+    settled(page)
+    assert page.locator("#outcome-contributions select").count() == 2
+    assert page.evaluate(CUT_SELECTS) == 0

@@ -273,3 +273,21 @@ def test_a_wide_screen_has_two_columns_in_the_order_of_reading(open_page, primer
         assert [column[0][0] for column in of_columns] == ["text-section", "feedforward-section"]
         assert of_columns[0][0][2] == of_columns[1][0][2]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+CUT = """() => [
+    ...[...document.querySelectorAll(".vector-labels span")].filter((each) => each.scrollWidth > each.clientWidth),
+    ...[...document.querySelectorAll("#sizes .scroll")].filter((each) => each.scrollHeight > each.clientHeight),
+].map((each) => each.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_labels_of_vectors_and_rows_of_norms_are_not_cut(primer, open_page, width):
+    opened = open_page(*primer, viewport={"width": width, "height": 900})
+    assert opened.ask(CUT) == []
+    labels, canvas = opened.page.locator("#vectors .vector-labels span"), opened.page.locator("#vectors canvas")
+    canvas.scroll_into_view_if_needed()
+    box = labels.nth(2).bounding_box()
+    assert canvas.bounding_box()["height"] == box["height"] * labels.count()
+    opened.page.mouse.move(canvas.bounding_box()["x"] + 5, box["y"] + box["height"] - 3)
+    assert opened.text("#vectors-reading").startswith(f"{labels.nth(2).inner_text()}, dimension ")

@@ -124,8 +124,9 @@ function writeSettings() {
   history.replaceState(null, "", `#${values}`);
 }
 
-// The filters that are not neutral, as in the names of numbers after them.
-const changedSettings = () => Object.entries(FIELDS).filter(([name]) => settings[name] !== MODELS[name]).map(([name, [field]]) => `${field}=${settings[name]}`).join(",");
+// The filters that are not neutral: [name, setting].
+export const changedSettings = () => Object.entries(FIELDS).filter(([name]) => settings[name] !== MODELS[name]).map(([name, [field]]) => [field, settings[name]]);
+const namedSettings = () => changedSettings().map((each) => each.join("=")).join(","); // in the names of numbers after them
 
 function draw({ kept, probabilities }, order) {
   let left = Math.random();
@@ -136,7 +137,7 @@ function draw({ kept, probabilities }, order) {
 // The logits after the last token, with what `barTable` needs; position: of the addresses of their probabilities.
 function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
   const { kept, probabilities } = distribution(logits, order, settings);
-  const filters = changedSettings(), address = (name, id) => (position === null ? null : addressOf(name, position, id));
+  const filters = namedSettings(), address = (name, id) => (position === null ? null : addressOf(name, position, id));
   const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
     id, text: vocabulary[id], probability: probabilities[i] ?? 0, address: address(filters ? `probabilities.filtered(${filters})` : "probabilities", id),
     ...(filters && { before: unfiltered[i], addressBefore: address("probabilities", id) }),
@@ -171,7 +172,7 @@ export function showNext(data, choice) {
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     fill(byId("next-summary"), ...(kept === size ? [`All ${count(size, "token")} can be sampled.`]
       : [`${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters ${kept === 1 ? "it has" : "they have"} `,
-        make("span", { "data-address": addressOf(`probabilities.kept(${changedSettings()})`, data.last) }, inDigits(Math.min(1, mass))), " of the probability."]));
+        make("span", { "data-address": addressOf(`probabilities.kept(${namedSettings()})`, data.last) }, inDigits(Math.min(1, mass))), " of the probability."]));
   };
   const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); writeSettings(); update(); };
   const controls = [

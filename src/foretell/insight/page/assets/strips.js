@@ -4,7 +4,7 @@ import { caption, fill, fitCanvas, headings, make, onWidth, region, tableHead } 
 import { four } from "./format.js";
 import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
-const LINE = 16; // pixels per row
+const LINE = 16; // pixels of a row of cells; on a narrow page, its label is above it
 const TABLE_NUMBERS = 16; // per row of the table; longer vectors show their first and last
 const TABLE_ENDS = [6, 3];
 const HINT = "Point at a number to read it; click to keep it. Blue is above zero, orange below; each row is scaled to its largest number.";
@@ -14,6 +14,7 @@ export function makeStrips(id, words) {
   const reading = make("p", { class: "reading", role: "status", "aria-live": "polite", id: `${id}-reading` });
   const left = make("div", { class: "vector-labels", "aria-hidden": "true" });
   let lines = [], width = 0, kept = null;
+  const step = () => (matchMedia("(max-width: 600px)").matches ? 2 * LINE : LINE);
 
   const describe = (cell) => {
     reading.classList.toggle("hint", !cell);
@@ -23,7 +24,7 @@ export function makeStrips(id, words) {
   };
   const { canvas, cursor } = makeHeatMap({ "aria-label": `${words}. Arrow keys move over the numbers, Enter keeps one.` }, reading, {
     cellAt: (x, y, box) => {
-      const line = Math.floor(y / LINE), size = lines[line]?.values.length ?? 0, index = Math.floor((x / box.width) * size);
+      const line = Math.floor(y / step()), size = lines[line]?.values.length ?? 0, index = Math.floor((x / box.width) * size);
       return index >= 0 && index < size ? { line, index } : null;
     },
     start: () => kept ?? { line: 0, index: 0 },
@@ -43,7 +44,10 @@ export function makeStrips(id, words) {
   });
   const tables = make("div"), holder = make("div", {}, canvas), strip = make("div", { class: "strip" }, left, holder);
 
-  const paint = () => width && lines.length && paintLines(canvas, lines, width, cursor() ?? kept);
+  const paint = () => {
+    strip.classList.toggle("stacked", step() > LINE);
+    if (width && lines.length) paintLines(canvas, lines, width, step(), cursor() ?? kept);
+  };
   const show = (shown, missing) => {
     if (shown.length !== lines.length) kept = null;
     lines = shown;
@@ -61,8 +65,8 @@ export function makeStrips(id, words) {
 }
 
 // One pixel per number, then stretched to the width.
-function paintLines(canvas, lines, width, cursor) {
-  const context = fitCanvas(canvas, width, lines.length * LINE);
+function paintLines(canvas, lines, width, step, cursor) {
+  const context = fitCanvas(canvas, width, lines.length * step), topOf = (line) => (line + 1) * step - LINE;
   lines.forEach(({ values }, y) => {
     const size = values.length, largest = Math.max(...values.map(Math.abs)) || 1;
     const image = new ImageData(size, 1);
@@ -73,11 +77,11 @@ function paintLines(canvas, lines, width, cursor) {
     const small = make("canvas", { width: size, height: 1 });
     small.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = size > width;
-    context.drawImage(small, 0, 0, size, 1, 0, y * LINE, width, LINE - 1);
+    context.drawImage(small, 0, 0, size, 1, 0, topOf(y), width, LINE - 1);
   });
   if (!cursor) return;
   const cell = width / lines[cursor.line].values.length;
-  frame(context, inks()("--text"), cursor.index * cell, cursor.line * LINE, Math.max(4, cell), LINE - 1);
+  frame(context, inks()("--text"), cursor.index * cell, topOf(cursor.line), Math.max(4, cell), LINE - 1);
 }
 
 function sameLength(lines) {

@@ -9,10 +9,11 @@ import { fetchSections, session, setStale } from "./session.js";
 const TOKENS = 12; // of each table: those with the largest probability in one of the passes
 
 export function makeCompare(served) {
-  const model = make("select", { id: "other-model", onchange: () => compareWith(model.value, text.value) });
+  // A model may be chosen before a text, which asks for no pass yet
+  const model = make("select", { id: "other-model", onchange: () => (text.value ? compareWith(model.value, text.value) : session.note({ otherModel: model.value })) });
   const text = make("textarea", { id: "other-text", rows: 2, spellcheck: "false", dir: "auto", onchange: () => compareWith(model.value, text.value) });
   const panel = addFoldedPanel("compare", "Compare with another text or model",
-    hint("The other pass has no changes. Without another text, the same text is compared: the changed model with the original."),
+    hint("The other pass has no changes. Without another text, “Compare” reads the same text with the other model or, if the model is the same, without the changes."),
     make("div", { class: "editor-row" }, make("label", { for: "other-model" }, "Other model"), model),
     make("label", { for: "other-text" }, "Other text"), text,
     make("div", { class: "editor-row" },
@@ -29,7 +30,7 @@ export function makeCompare(served) {
   });
 }
 
-const compareWith = (otherModel, otherText) => session.update({ otherModel: otherText ? otherModel : "", otherText });
+const compareWith = (otherModel, otherText) => session.update({ otherModel, otherText });
 
 export function showCompare(data, choice) {
   const { otherText: text } = session.state, model = session.state.otherModel || session.state.model;
@@ -40,7 +41,7 @@ export function showCompare(data, choice) {
   let other = null;
   const show = () => other && fillPanel(...tables(data, other, { ...fields, words: "in the other pass", headWidth: other.shape.headWidth }));
   const fail = (reason) => { other = null; fillPanel(make("p", { class: "summary" }, `No comparison: ${reason}`)); };
-  const { source, others, answer } = model === session.state.model ? session.state : { source: "", others: [], answer: 0 };
+  const { source, others, answer } = byId("other-model").value === model ? session.state : { source: "", others: [], answer: 0 }; // it reads the same
   const fields = { model, source, others, answer: Number(answer), text, appended: [], change: [] };
   otherPass(data, fields, leaving.signal, fail).then((pass) => { other = pass; show(); });
   choice.listen((changed) => changed.has("data") && show());

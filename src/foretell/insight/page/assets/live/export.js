@@ -1,28 +1,32 @@
 // Ways out of the page: the state as Python that gives the same numbers, as curl, as one file, and a panel as a picture.
 import { button, byId, fill, make } from "../dom.js";
 import { shown } from "../main.js";
+import { changedSettings } from "../next.js";
 import { addFoldedPanel } from "./panels.js";
 import { panelPng, panelSvg } from "./picture.js";
 import { asPython } from "./python.js";
 import { askFile } from "./server.js";
-import { busy, passFields, readAll, session } from "./session.js";
+import { busy, oncePerFrame, passFields, readAll, session } from "./session.js";
 
 export function makeExport(served) {
   const holder = make("div", { id: "export-text" });
-  const panel = make("select", { id: "export-panel", onfocus: () => listPanels(panel) });
-  addFoldedPanel("export", "Take it along",
+  const select = make("select", { id: "export-panel" });
+  const panel = addFoldedPanel("export", "Take it along",
     make("div", { class: "editor-row" },
-      button("As Python", () => showText(holder, "Python", asPython(session.state, shown.data, served.find(({ name }) => name === session.state.model)?.argument))),
+      button("As Python", () => showText(holder, "Python", asPython(session.state, shown.data, served.find(({ name }) => name === session.state.model)?.argument, changedSettings()))),
       button("As curl", () => showText(holder, "curl", asCurl())),
       button("As one file", saveFile),
       button("Print", async () => { await readAll(); print(); }),
-      make("label", { for: "export-panel" }, "Panel"), panel,
-      button("SVG", () => savePanel(panel, panelSvg, "svg")),
-      button("PNG", () => savePanel(panel, panelPng, "png"))),
+      make("label", { for: "export-panel" }, "Panel"), select,
+      button("SVG", () => savePanel(select, panelSvg, "svg")),
+      button("PNG", () => savePanel(select, panelPng, "png"))),
     holder);
   byId("main").append(byId("export"));
   session.listen(() => fill(holder)); // it belongs to the state before
-  listPanels(panel);
+  for (const type of ["input", "click"]) byId("controls").addEventListener(type, () => fill(holder)); // settings of sampling
+  const follow = oncePerFrame(() => panel.open && listPanels(select));
+  panel.ontoggle = follow;
+  new MutationObserver(follow).observe(byId("main"), { subtree: true, childList: true, characterData: true, attributeFilter: ["hidden"] });
 }
 
 function showText(holder, title, text) {
@@ -51,20 +55,25 @@ const saveMade = (makeFile, name, signal = new AbortController().signal) => busy
 // --- pictures
 
 const titleOf = (card) => card.querySelector("h2, h3")?.firstChild?.textContent;
-const titled = () => [...document.querySelectorAll(".card:not(#value)")].filter((card) => card.offsetParent && titleOf(card));
+const placeOf = (card) => { const holder = card.closest("[id]"); return `${holder.id} ${[...holder.querySelectorAll(".card")].indexOf(card)}`; };
 
-// The panels that are shown now: more are when the page was read further.
+// Lists the panels that are shown, and returns them by their place: titles follow the choice, and cards of formulas are
+// made again.
 function listPanels(select) {
-  const before = select.value, titles = titled().map(titleOf);
-  fill(select, ...titles.map((title) => make("option", {}, title)));
-  if (titles.includes(before)) select.value = before;
+  const shownCards = [...document.querySelectorAll(".card:not(#value)")].filter((card) => card.offsetParent && titleOf(card));
+  const panels = new Map(shownCards.map((card) => [placeOf(card), card])), before = select.value;
+  const listed = make("select", {}, ...Array.from(panels, ([place, card]) => make("option", { value: place }, titleOf(card))));
+  if (listed.innerHTML !== select.innerHTML) {
+    fill(select, ...listed.children);
+    if (panels.has(before)) select.value = before;
+  }
+  return panels;
 }
 
-const chosenPanel = (select) => titled().find((card) => titleOf(card) === select.value) ?? byId("export");
-
-function savePanel(select, picture, ending) {
-  const panel = chosenPanel(select);
-  const name = select.value.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+async function savePanel(select, picture, ending) {
+  await readAll(); // a panel that has not been in view is empty
+  const panel = listPanels(select).get(select.value);
+  const name = titleOf(panel).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   return saveMade(() => picture(panel), `${name || "panel"}.${ending}`);
 }
 

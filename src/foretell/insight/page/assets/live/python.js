@@ -29,21 +29,28 @@ ${kind === "tags" ? `for token, shares in zip(model.texts_of(ids), outputs.softm
     print(f"{share:.4f}", repr(name))` : 'print(f"number {outputs[0]:.4f}")'}
 `;
 
-// argument: what the server opened the model from, unless it keeps that to itself.
-export function asPython(state, data, argument) {
+// Prints the most probable tokens; filters: the settings of sampling, [name, setting] in their order.
+const topTokens = (filters) => (filters.length ? `filtered = last.double()[None]
+for name, setting in ${literal(filters)}:
+    filtered = FILTERS[name][1](setting)(filtered, ())
+for token in model.top_tokens(last, 5):
+    print(f"{filtered[0].softmax(-1)[token.id]:.4f}", repr(token.text))` : `for token in model.top_tokens(last, 5):
+    print(f"{token.probability:.4f}", repr(token.text))`);
+
+// argument: what the server opened the model from, unless it keeps that to itself. filters: as of `topTokens`.
+export function asPython(state, data, argument, filters) {
   const { text, appended, change } = state;
   const isLimited = change.some((each) => AXES.some(([name]) => each[name]));
   return `import foretell
 import torch
-${argument ? modelOf(state, data, argument, "# as given to `foretell serve`") : modelOf(state, data, state.model, "# give the path of this model")}
+${filters.length ? "from foretell.generation.filters import FILTERS\n" : ""}${argument ? modelOf(state, data, argument, "# as given to `foretell serve`") : modelOf(state, data, state.model, "# give the path of this model")}
 ids = model.encode(${literal(text)})${appended.length ? ` + ${literal(appended)}` : ""}
 ${change.length ? "\n\n" : ""}${isLimited ? HELPER : ""}${change.map(changeCode).join("")}${change.length ? `replace = {${replaced(change)}}\n` : ""}
 with torch.inference_mode()${change.length ? ", foretell.Trace(model, replace=replace)" : ""}:
     hidden = model.decoder.hidden(torch.tensor([ids]))[0]  # (T, D)
     last = model.log_probabilities(model.decoder.head(hidden[-1:]))[0]  # (V,)
     logprobs = model.log_probabilities(model.decoder.head(hidden[:-1]))
-for token in model.top_tokens(last, 5):
-    print(f"{token.probability:.4f}", repr(token.text))
+${topTokens(filters)}
 if len(ids) > 1:
     losses = -logprobs.gather(1, torch.tensor(ids[1:])[:, None])
     print(f"loss {losses.mean():.4f}")

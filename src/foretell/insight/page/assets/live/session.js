@@ -223,7 +223,7 @@ function makeAsk(structure, signal) {
 }
 
 // A function that plans an action for the next frame, unless it is planned; it returns the promise of its end.
-function oncePerFrame(action) {
+export function oncePerFrame(action) {
   let planned = null;
   return () => {
     planned ??= new Promise((done) => requestAnimationFrame(() => { planned = null; action(); done(); }));
