@@ -63,12 +63,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        785,
+        792,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
         "origins that fit, and that reach trained values; conversations are recognised; "
-        "decimal commas of labels, missing files of predictions",
+        "decimal commas of labels, missing files of predictions; keys that no client can send, by their line",
     ),
     (
         "config",
@@ -178,14 +178,15 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        909,
+        961,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
         "methods and bodies with their reason; log-probabilities of prompts in vLLM's shape; positions outside a pass; "
         "all types that a field may have; the lens of a pass that was kept; requests are freed without a collection; "
         "free memory is returned; "
-        "changes to numbers too large to compute with are refused",
+        "changes to numbers too large to compute with are refused; counters and times of requests; vLLM's names of "
+        "schemas and the known ones in errors; log-probabilities of echoed prompts by both fields",
     ),
     (
         "session",

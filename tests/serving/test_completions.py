@@ -52,6 +52,30 @@ def test_log_probabilities_of_a_prompt_have_the_shape_of_vllm(server, model):
         assert [ranks[rank] for rank in sorted(ranks)] == sorted(ranks.values(), reverse=True)
 
 
+@pytest.mark.parametrize(("logprobs", "prompt_logprobs"), [(1, 4), (3, 1), (0, 2)])
+def test_both_log_probabilities_of_an_echoed_prompt_have_as_many_tokens_as_asked(server, logprobs, prompt_logprobs):
+    asked = {"max_tokens": 2, "seed": 1, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+    row = server.ask("/v1/completions", prompt=PROMPT, echo=True, **asked)["choices"][0]
+    assert {len(each) - prompt_logprobs for each in row["prompt_logprobs"][1:]} <= {0, 1}
+    assert {len(each) - logprobs for each in (row["logprobs"]["top_logprobs"] or [])[1:]} <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ({"json": {"const": "a"}}, '"a"'),
+        ({"json": '{"const": "a"}', "regex": None}, '"a"'),
+        ({"json_schema": {"const": "a"}}, '"a"'),
+        ({"json_object": True, "json": None}, "{"),
+        ({"regex": "ab"}, "ab"),
+        ({"choice": ["cd"]}, "cd"),
+    ],
+)
+def test_structured_outputs_has_the_names_of_vllm(server, shape, text):
+    answer = server.ask("/v1/completions", prompt=PROMPT, structured_outputs=shape, seed=1)
+    assert answer["choices"][0]["text"].startswith(text)
+
+
 def test_choices_are_numbered_by_prompt_then_by_sample(server):
     answer = server.ask("/v1/completions", prompt=["ab", "cd"], n=3, seed=2)
     assert [row["index"] for row in answer["choices"]] == list(range(6))

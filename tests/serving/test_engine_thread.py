@@ -130,7 +130,7 @@ def test_a_refusal_is_freed_without_a_collection(run_async, without_collections)
     async def send(message):
         sent.append(message["type"])
 
-    left, sent, server = [], [], SimpleNamespace(is_draining=False)
+    left, sent, server = [], [], Server(ServedModels([], [], {}), 9, strict_fields=False)
     run_async(ask())
     assert sent == ["http.response.start", "http.response.body"]
     assert left[0]() is None

@@ -59,6 +59,8 @@ def refused(answer, status=400, param=None):
         ("prompt_logprobs", 50_257),
         ("stop", ["x"] * 65),
         ("stop", ["x" * 257]),
+        ("stop", "x" * 257),
+        ("structured_outputs", {"": 1}),
         ("stop_token_ids", [1] * 129),
         ("logit_bias", {str(id): 1 for id in range(301)}),
         ("logit_bias", {"x": 1}),
@@ -82,13 +84,20 @@ def test_a_field_out_of_bounds(server, field, value):
     ("fields", "message"),
     [
         ({"stream_options": 5}, "stream_options: input should be an object"),
-        ({"structured_outputs": {"cheese": 1}}, "structured_outputs.cheese: this field is not known here"),
+        (
+            {"structured_outputs": {"cheese": 1}},
+            "structured_outputs: 'cheese' is not known here; "
+            "the fields are json, json_object, json_schema, regex, choice",
+        ),
         ({"look": {"values": "x"}}, "look.values: input should be a valid list"),
         ({"look": {"values": ["x", ""]}}, "look.values[1]: give at least one character"),
         ({"change": [{"value": "x"}]}, "change[0]: give one of scale, add, set and patch"),
         ({"change": [{"value": "x", "add": [1, "2"]}]}, "change[0].add[1]: input should be a valid number"),
         ({"stop": ["x"] * 65}, "stop: list should have at most 64 items, not 65"),
         ({"prompt": ["x", 1]}, "prompt[1]: input should be a valid string"),
+        ({"prompt": [1, "a"]}, "prompt[1]: input should be a valid integer"),
+        ({"prompt": [[1], "a"]}, "prompt[1]: input should be a valid list"),
+        ({"change": [{"value": 5}, {"value": 6}]}, "change[0].value: input should be a valid string"),
         ({"logit_bias": {"999": 1}}, "logit_bias: 999 is not a token of toy, which has ids below 257"),
         ({"stop_token_ids": [999]}, "stop_token_ids: 999 is not a token of toy, which has ids below 257"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, and max_tokens 8; lower the one or raise the other"),
@@ -361,6 +370,18 @@ def test_schemas_that_cannot_be_compiled(server, schema):
 def test_patterns_that_cannot_be_compiled(server, field):
     answer = server.post("/v1/completions", prompt="x", **field)
     refused(answer, param=answer.json()["error"]["param"])
+
+
+@pytest.mark.parametrize("shape", [{}, {"json_schema": None}, {"json_schema": {}}, {"json_schema": {"name": "x"}}])
+def test_a_response_format_without_its_schema_is_refused(server, shape):
+    body = {**CHAT, "response_format": {"type": "json_schema", **shape}}
+    error = refused(server.post("/v1/chat/completions", **body), param="response_format")
+    assert "needs json_schema.schema" in error["message"]
+
+
+@pytest.mark.parametrize("shape", [{"type": "json_schema"}, "json_object"])
+def test_a_text_format_without_a_schema_is_refused(server, shape):
+    refused(server.post("/v1/responses", input="x", text={"format": shape}), param="response_format")
 
 
 def test_unknown_fields_are_named(server):

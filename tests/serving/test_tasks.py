@@ -90,6 +90,9 @@ def test_a_forecaster_asked_for_a_text_names_its_route(server):
     answer = server.post("/v1/completions", model="f", prompt="a text")
     assert answer.status_code == 400
     assert "f answers at /v1/forecast" in answer.json()["error"]["message"]
+    answer = server.post("/v1/chat/completions", model="f", messages=[{"role": "user", "content": "a text"}])
+    assert "f answers at /v1/forecast" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages"
 
 
 @pytest.mark.parametrize(("name", "path"), [("f", "/v1/forecast"), ("c", "/v1/predict")])

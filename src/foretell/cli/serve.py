@@ -94,6 +94,8 @@ def name_and_model(argument: str) -> tuple[str, str]:
     """The name of an argument, MODEL or NAME=MODEL, and the model."""
     name, is_named, model = argument.partition("=")
     if is_named and not Path(argument).exists():
+        if not model:
+            raise UsageError(f"{argument} names no model; give NAME=MODEL")
         return name, model
     return Path(argument.removeprefix("hub:")).name, argument
 
@@ -125,10 +127,15 @@ def open_served(
 
 
 def read_keys(file: Path | None) -> list[bytes]:
-    lines = [] if file is None else arguments.read_named(file, "--key-file").splitlines()
-    keys = [line.strip() for line in [*lines, os.environ.get(KEY, "")] if line.strip()]
-    if short := next((key for key in keys if len(key) < LEAST_KEY), None):
-        raise UsageError(f"a key has {len(short)} characters; give at least {LEAST_KEY}")
+    """The keys of a file and of FORETELL_API_KEY. Raises UsageError for one that cannot be used, with its line."""
+    lines = [] if file is None else arguments.read_named(file, "--key-file").split("\n")
+    sources = [(f"--key-file {file}, line {number}", line) for number, line in enumerate(lines, start=1)]
+    keys = [(source, key) for source, line in [*sources, (KEY, os.environ.get(KEY, ""))] if (key := line.strip())]
+    for source, key in keys:
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(f"{source}: the key has characters beyond printable ASCII, which a header cannot carry")
+        if len(key) < LEAST_KEY:
+            raise UsageError(f"{source}: the key has {len(key)} characters; give at least {LEAST_KEY}")
     if file is not None and not keys:
         raise UsageError(f"--key-file {file} has no key")
-    return [key.encode() for key in keys]
+    return [key.encode() for _, key in keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
@@ -39,12 +40,12 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        has_begun = False
+        status, began = 0, time.perf_counter()
 
         async def guarded(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal status
             if message["type"] == "http.response.start":
-                has_begun = True
+                status = message["status"]
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
                 message["headers"] = [*given, *(header for header in SAFE_HEADERS if header[0] not in names)]
@@ -59,7 +60,7 @@ class Access:
         except ClientDisconnect:  # while it sent the body
             return None
         except Exception as error:
-            if has_begun:  # the connection is closed without an end
+            if status:  # the connection is closed without an end
                 return None
             answer = as_api_error(error).with_traceback(None)  # which refers to this frame: a cycle would keep both
             headers = answer.headers
@@ -69,6 +70,10 @@ class Access:
                 headers["connection"] = "close"
             response = Response(to_json(answer.to_json()), answer.status, headers, "application/json")
             await response(scope, receive, guarded)
+        finally:
+            route = scope["route"].path if "route" in scope else "other"  # refused before, or not served
+            self.server.answered.labels(route, status or "left").inc()
+            self.server.seconds.labels(route).observe(time.perf_counter() - began)
 
     def _methods(self, scope: Scope) -> str:
         """The methods of all routes of a path."""

@@ -70,8 +70,8 @@ class TimedConnection(H11Protocol):
             self._timer = self.loop.call_later(SECONDS, self._watch, self.cycle)
 
 
-def refusing_connection(is_full: Callable[[], bool]) -> type[TimedConnection]:
-    """The type of the connections of a server. While it is full, they refuse a POST before it is parsed.
+def refusing_connection(is_full: Callable[[], bool], note: Callable[[], None]) -> type[TimedConnection]:
+    """The type of the connections of a server. While it is full, they refuse a POST before it is parsed, and note it.
 
     h11 and the routes take half a millisecond per request; 2,000 of them would hold up /health for a second.
     """
@@ -80,6 +80,7 @@ def refusing_connection(is_full: Callable[[], bool]) -> type[TimedConnection]:
     class RefusingConnection(TimedConnection):
         def data_received(self, data: bytes) -> None:
             if self.cycle is None and is_full() and is_whole_post(data):
+                note()
                 self.transport.write(refusal)
                 self.transport.close()
             else:

@@ -33,7 +33,7 @@ class EngineThread:
         self._owners: dict[Sequence, tuple[Answer, Choice]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
-        self.num_steps = self.num_tokens = 0
+        self.forget_counts()
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,6 +44,10 @@ class EngineThread:
         """End the thread after its step."""
         self._commands.put(self._end)
         self._thread.join()
+
+    def forget_counts(self) -> None:
+        """Count from here on; between two steps."""
+        self.num_steps = self.num_tokens = self.num_prompt_tokens = 0
 
     # ------------------------------------------------------------------ for the event loop
 
@@ -142,6 +146,7 @@ class EngineThread:
                 changed[answer] = None
 
     def _add(self, answer: Answer) -> None:
+        self.num_prompt_tokens += sum(map(len, answer.prompts))
         try:
             for choice in answer.choices:
                 choice.begin()

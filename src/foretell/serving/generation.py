@@ -156,13 +156,13 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
             raise ApiError(400, "best_of is not supported; ask for n choices", "best_of", "unsupported_field")
         given = as_list(request.prompt, "prompt")
         prompts = [encode(served, prompt, "prompt", request.add_special_tokens) for prompt in given]
-        has_echo = request.echo and request.logprobs is not None
+        counts = (request.prompt_logprobs, request.logprobs if request.echo else None)
         wanted = Wanted(
             prompts,
             request.max_tokens,
             "max_tokens",
             top_logprobs=request.logprobs,
-            prompt_logprobs=request.logprobs if has_echo else request.prompt_logprobs,
+            prompt_logprobs=max((count for count in counts if count is not None), default=None),
         )
         return make_answer(served, request, wanted, key)
 
@@ -186,7 +186,8 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
             row |= {"prompt_token_ids": sequence.prompt} if piece.is_first else {}
         if piece.is_first and request.prompt_logprobs is not None:
             row["prompt_logprobs"] = [
-                None if each is None else prompt_logprobs(each, tokenizer) for each in sequence.prompt_logprobs
+                None if each is None else prompt_logprobs(each, tokenizer, request.prompt_logprobs)
+                for each in sequence.prompt_logprobs
             ]
         return row
 

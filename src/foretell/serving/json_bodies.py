@@ -47,8 +47,11 @@ def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         # A field of several forms fails in all of them: a bound exceeded tells more than a wrong type, and among wrong
-        # types the innermost
-        innermost = max(errors, key=lambda each: len(each["loc"]))
+        # types the innermost, of the form that was read furthest
+        forms: dict[Any, Any] = {}  # the first error of each
+        for each in errors:
+            forms.setdefault(tuple(part for part in each["loc"] if isinstance(part, str)), each)
+        innermost = max(forms.values(), key=lambda each: (len(each["loc"]), indices_of(each)))
         first = next((each for each in errors if not each["type"].endswith("_type")), innermost)
         field, path = str(first["loc"][0]) if first["loc"] else None, path_of(first["loc"])
         raise ApiError(400, f"{path or 'the body'}: {alternatives(first, errors)}", field) from None
@@ -61,6 +64,10 @@ def alternatives(first: Any, errors: list[Any]) -> str:
     return " or ".join(lines).replace(" or input should be", " or")
 
 
+def indices_of(error: Any) -> list[int]:
+    return [part for part in error["loc"] if isinstance(part, int)]
+
+
 def path_of(location: tuple[int | str, ...]) -> str:
     """The place of an error, such as `messages[0].role`; pydantic's names for the forms of a field are left out."""
     names = [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in FORMS)]
@@ -70,7 +77,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 def one_line(error: Any) -> str:
     """An error of pydantic in the words of JSON."""
-    known = {"extra_forbidden": "this field is not known here", "string_too_short": "give at least one character"}
+    known = {"string_too_short": "give at least one character"}
     known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")
     message = known.get(error["type"]) or error["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return f"{message[:1].lower()}{message[1:]}"

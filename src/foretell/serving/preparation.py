@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -127,17 +128,24 @@ def encode(served: ServedModel, prompt: str | list[int], field: str, add_special
     """The ids of a prompt. An empty text is the end of a document, where the vocabulary has such a token."""
     tokenizer = served.model.tokenizer
     if isinstance(prompt, str):
-        try:
+        with errors_of(field), advice_of_task(served):
             ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
-        except TokenizerError as error:
-            path = task_path_of(served.model)
-            raise ApiError(400, f"{error}; {served.name} answers at {path}" if path else str(error), field) from None
     else:
         ids = prompt
         check_ids(served, ids, field)
     if not ids:
         raise ApiError(400, "the prompt is empty; give at least one token", field)
     return ids
+
+
+@contextmanager
+def advice_of_task(served: ServedModel) -> Iterator[None]:
+    """Add the route of a model's task to the error of a text that its vocabulary cannot write."""
+    try:
+        yield
+    except TokenizerError as error:
+        path = task_path_of(served.model)
+        raise TokenizerError(f"{error}; {served.name} answers at {path}" if path else str(error)) from None
 
 
 def pass_ids(served: ExploredModel, request: PassRequest) -> list[int]:
@@ -174,7 +182,7 @@ def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "
     """The ids of a conversation, up to the beginning of the next answer."""
     if served.chat is None:
         raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
-    with errors_of(field):
+    with errors_of(field), advice_of_task(served):
         return served.chat.encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
 
 

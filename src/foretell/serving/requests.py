@@ -6,7 +6,6 @@ The names are OpenAI's and, for what OpenAI lacks, vLLM's. A bound is checked be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -25,12 +24,14 @@ Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Prompts = str | Texts | Annotated[Ids, MinLen(1)] | Annotated[list[Ids], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Text = Annotated[str, MinLen(1), MaxLen(65_536)]
 Name = Annotated[str, MinLen(1), MaxLen(256)]
+StopText = Annotated[str, MaxLen(256)]
 Indices = Annotated[list[Annotated[int, Ge(0), Le(2**31)]], MinLen(1), MaxLen(4096)]
 Vector = Annotated[list[float], MinLen(1), MaxLen(65_536)]
 Length = Annotated[int, Ge(1), Le(2**31)]
 TopTokens = Annotated[int, Ge(0), Le(20)]
 Penalty = Annotated[float, Ge(-2), Le(2)]
 CONSTRAINTS = ("regex", "json_schema", "structured_outputs", "response_format")
+ANY_OBJECT = {"type": "object"}  # as a JSON schema
 SAMPLING = {  # fields that are options of `make_sampling` as they are
     *("temperature", "top_p", "min_p", "min_tokens"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty"),
@@ -73,8 +74,17 @@ IGNORED = frozenset(  # accepted without an effect
 )
 
 
-class KnownFields(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
+class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
     """A part of a request without unknown fields: a misspelled one would look like a value that is missing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def has_known_fields(cls, values: Any) -> Any:
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        unknown = [name for name in values if name not in known] if isinstance(values, dict) else []
+        if unknown:
+            raise ValueError(f"{unknown[0][:80]!r} is not known here; the fields are {', '.join(known)}")
+        return values
 
 
 class Look(KnownFields):
@@ -155,8 +165,10 @@ class StreamOptions(BaseModel, strict=True):
 
 
 class Structure(KnownFields):
-    """`structured_outputs`: the shape of the answer."""
+    """`structured_outputs`: the shape of the answer, in vLLM's names; json_schema is another name of json."""
 
+    schema_in_json: dict[str, Any] | str | None = Field(None, alias="json")  # BaseModel has a method json
+    json_object: bool | None = None
     json_schema: dict[str, Any] | str | None = None
     regex: Annotated[str, MinLen(1), MaxLen(MOST_SCHEMA_BYTES)] | None = None
     choice: Annotated[list[str], MinLen(1), MaxLen(1000)] | None = None
@@ -170,7 +182,7 @@ class GenerationRequest(Request):
     top_k: Annotated[int, Ge(-1), Le(2**31)] = 0  # -1 and 0: all tokens
     min_p: Annotated[float, Ge(0), Le(1)] = 0.0
     n: Annotated[int, Ge(1), Le(16)] = 1
-    stop: str | Annotated[list[Annotated[str, MaxLen(256)]], MaxLen(64)] = []
+    stop: StopText | Annotated[list[StopText], MaxLen(64)] = []
     stop_token_ids: Annotated[Ids, MaxLen(128)] = []
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300)] = {}
@@ -222,7 +234,8 @@ class GenerationRequest(Request):
     def constraint(self) -> dict[str, Any]:
         """The regex or the JSON schema that the answer has to match, from whichever field has it."""
         structure = self.structured_outputs
-        schemas = [self.json_schema, structure.json_schema, schema_of(self.response_format)]
+        schemas = [self.json_schema, structure.json_schema, structure.schema_in_json, schema_of(self.response_format)]
+        schemas += [ANY_OBJECT] if structure.json_object else []
         patterns = [self.regex, structure.regex, None if structure.choice is None else any_of(structure.choice)]
         constraints = [{"json_schema": checked_schema(schema)} for schema in schemas if schema is not None]
         constraints += [{"regex": pattern} for pattern in patterns if pattern is not None]
@@ -313,17 +326,20 @@ class DetokenizeRequest(Request):
     tokens: Ids
 
 
-def schema_of(response_format: Mapping[str, Any] | None) -> Any:
+def schema_of(response_format: Any) -> Any:
     """The JSON schema of a `response_format`; None for plain text."""
-    kind = None if response_format is None else response_format.get("type")
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
     if response_format is None or kind == "text":
         return None
     if kind == "json_object":
-        return {"type": "object"}
+        return ANY_OBJECT
     if kind != "json_schema":
         raise ApiError(400, "response_format.type must be text, json_object or json_schema", "response_format")
     inner = response_format.get("json_schema", response_format)  # the Responses API has the schema one level up
-    return inner.get("schema", {"type": "object"}) if isinstance(inner, dict) else inner
+    schema = inner.get("schema") if isinstance(inner, dict) else inner
+    if schema is None:
+        raise ApiError(400, "response_format of type json_schema needs json_schema.schema", "response_format")
+    return schema
 
 
 def checked_schema(schema: Any) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Run:
         self.server, self.listener, self.grace, self.started = server, listener, grace, started
         config = uvicorn.Config(
             app,
-            http=refusing_connection(server.is_full),
+            http=refusing_connection(server.is_full, server.answered.labels("other", "429").inc),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -220,6 +220,7 @@ class Run:
         gc.freeze()  # what the models and libraries consist of is not garbage; collections become short
         gc.collect()  # the next one waits for a quarter of the objects that this one keeps: none, a million before
         gc.set_threshold(*USUAL_COLLECTIONS)
+        await self.server.engine.call(self.server.engine.forget_counts)
         self.server.is_ready = True
         self.started()
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -30,8 +31,11 @@ CLIENT = "foretell.client"  # in the scope of a request: the number of the key t
 LAG_DECAY = 0.9  # per measurement
 WORKERS = 2  # threads that tokenise, render templates, compile schemas, read and write large JSON
 MOST_BYTES_READ = 256 * 2**20  # of bodies that are read at the same time
+BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds of a request
 QUIET_SECONDS, MANY_REQUESTS = 0.05, 1000  # without requests, after these many: free memory is returned
 INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the event loop, in about a millisecond
+
+disable_created_metrics()  # one more series for each, with a time
 
 
 class Server:
@@ -44,6 +48,9 @@ class Server:
         self.models, self.max_requests, self.strict_fields = models, max_requests, strict_fields
         self.engine = EngineThread(served.scheduler for served in models)
         self.num_requests, self.num_bytes_read, self.loop_lag = 0, 0, 0.0
+        registry = self.registry = CollectorRegistry()
+        self.answered = Counter("foretell_http_requests", "Answers", ["route", "status"], registry=registry)
+        self.seconds = Histogram("foretell_http_request_seconds", "Time", ["route"], registry=registry, buckets=BUCKETS)
         self._num_since_quiet = 0
         self.is_ready = self.is_draining = False
         self._workers = ThreadPoolExecutor(WORKERS, "requests")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -28,8 +28,7 @@ class Status:
 
     def __init__(self, server: Server):
         self.server, self.files = server, live_files()
-        self.registry = CollectorRegistry()
-        self.registry.register(Gauges(server))
+        server.registry.register(Numbers(server))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -75,7 +74,7 @@ class Status:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics, for Prometheus."""
-        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(self.server.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def page(self, request: Request) -> Response:
         """GET / and GET /page/NAME."""
@@ -96,7 +95,7 @@ def describe(served: ServedModel | ServedTask) -> dict[str, Any]:
     return about | ({"max_model_len": served.context_length} if isinstance(served, ServedModel) else {})
 
 
-class Gauges(Collector):
+class Numbers(Collector):
     """Numbers that are read when they are asked for."""
 
     def __init__(self, server: Server):
@@ -111,10 +110,12 @@ class Gauges(Collector):
             ("sequences_running", "Sequences that are read or written now", running),
             ("sequences_waiting", "Sequences that wait for room", waiting),
             ("event_loop_lag_seconds", "The longest recent delay of the event loop", self.server.loop_lag),
-            ("steps_total", "Steps of all models", engine.num_steps),
+            ("steps_total", "Steps of all models, without the warm-up", engine.num_steps),
             ("tokens_total", "Tokens written", engine.num_tokens),
+            ("prompt_tokens_total", "Tokens of prompts, without texts to embed", engine.num_prompt_tokens),
         ):
-            yield GaugeMetricFamily(f"foretell_{name}", text, value=value)
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(f"foretell_{name}", text, value=value)
         blocks = GaugeMetricFamily("foretell_cache_blocks_free", "Free blocks of the cache", labels=["model"])
         for served in self.server.models:
             blocks.add_metric([served.name], served.scheduler.pool.num_free)

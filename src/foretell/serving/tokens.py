@@ -56,24 +56,24 @@ def completion_logprobs(
     return {
         "tokens": [key_of(token, tokenizer) for token, _, _ in rows],
         "token_logprobs": [None if row is None else row.logprob for _, _, row in rows],
-        "top_logprobs": [top_dictionary(row, tokenizer) for _, _, row in rows] if top else None,
+        "top_logprobs": [top_dictionary(row, tokenizer, top) for _, _, row in rows] if top else None,
         "text_offset": [offset for _, offset, _ in rows],
     }
 
 
-def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer) -> dict[str, float] | None:
+def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer, top: int) -> dict[str, float] | None:
     """The most likely tokens, and the chosen one, by text; of two with one text the more likely stays."""
     if row is None:
         return None
     pairs = {}
-    for token, value in [*row.top, (row.token, row.logprob)]:
+    for token, value in [*row.top[:top], (row.token, row.logprob)]:
         pairs.setdefault(key_of(token, tokenizer), value)
     return pairs
 
 
-def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer, top: int) -> dict[str, dict[str, Any]]:
     """The likeliest tokens and the prompt's own, by id, as vLLM has them."""
-    ranked = {token: (value, rank) for rank, (token, value) in enumerate(row.top, start=1)}
+    ranked = {token: (value, rank) for rank, (token, value) in enumerate(row.top[:top], start=1)}
     ranked |= {row.token: (row.logprob, row.rank)}
     return {
         str(token): {"logprob": value, "rank": rank, "decoded_token": key_of(token, tokenizer)}
