@@ -77,7 +77,7 @@ def test_wrong_arguments_are_refused_at_once(model, ask, arguments, options, err
         (lambda model: stream(model, ["x"]), "stream continues one prompt, a string, not list"),  # type: ignore
         (lambda model: generate(model, [["x"]]), "a list of strings"),  # type: ignore
         (lambda model: generate(model, "x", stop=3), "stop strings must be a list of strings"),  # type: ignore
-        (lambda model: generate(model, "x", "9"), "max-tokens must be a whole number"),  # type: ignore
+        (lambda model: generate(model, "x", "9"), "max_tokens must be a whole number"),  # type: ignore
         (lambda model: generate(model, "x", n="9"), "n must be a whole number"),  # type: ignore
         (lambda model: generate(model, "x", ban=[3]), "ban takes a list of words"),  # type: ignore
         (lambda model: generate(model, "x", logit_bias=5), "logit_bias maps tokens to numbers"),  # type: ignore

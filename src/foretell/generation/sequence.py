@@ -126,7 +126,8 @@ class Sequence:
 
 def rules_of(sequence: Sequence) -> Rules:
     """The rules of a sequence, which it has when it is added."""
-    assert sequence.rules is not None, "a sequence is added with its rules"
+    if sequence.rules is None:
+        raise UsageError("the sequence has no rules: make it with rules=foretell.Rules(sampler)")
     return sequence.rules
 
 
@@ -183,9 +184,9 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
     """Refuse a prompt and a length that do not fit; returns the rules of the sequence."""
     limit, length, rules = context_length, len(sequence.prompt), rules_of(sequence)
     if rules.max_tokens is not None and not (isinstance(rules.max_tokens, int) and rules.max_tokens >= 0):
-        raise UsageError(f"max-tokens must be a whole number, 0 or more, not {rules.max_tokens}")
+        raise UsageError(f"max_tokens must be a whole number, 0 or more, not {rules.max_tokens}")
     if min(rules.top_logprobs or 0, rules.prompt_logprobs or 0) < 0:
-        raise UsageError("top-logprobs and prompt-logprobs must be 0 or more")
+        raise UsageError("top_logprobs and prompt_logprobs must be 0 or more")
     if length == 0:
         raise UsageError("the prompt is empty; give at least one token to continue from")
     if rules.slide and rules.prompt_logprobs is not None and length > limit:
