@@ -129,7 +129,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        779,
+        780,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use; "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import ContextLengthError, UsageError, counted
 from foretell.generation.block_table import BlockTable
 from foretell.generation.filters import Prefix
 from foretell.generation.logprobs import TokenLogprob
@@ -150,11 +150,12 @@ class NoRoomError(ContextLengthError):
 
     def message(self, max_tokens: str, slide: str | None) -> str:
         """The message with these names of the setting and of the option to continue from the prompt's tail."""
+        prompt = counted(self.prompt_tokens, "token")
         if self.room < 1 or self.max_tokens is None:
             tail = "" if slide is None else f", or use {slide} to continue from its tail"
-            size = f"the prompt has {self.prompt_tokens:,} tokens and the model's context is {self.context_length:,}"
+            size = f"the prompt has {prompt} and the model's context is {self.context_length:,}"
             return f"{size}; shorten it{tail}"
-        size = f"a prompt of {self.prompt_tokens:,} tokens and {self.max_tokens:,} new ones do not fit the model's"
+        size = f"a prompt of {prompt} and {self.max_tokens:,} new ones do not fit the model's"
         advice = f"ask for at most {max_tokens} {self.room}" + ("" if slide is None else f", or use {slide}")
         return f"{size} context of {self.context_length:,}; {advice}"
 
