@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 import foretell
-from foretell.errors import ContextLengthError, ForetellError, OutputError, UsageError
+from foretell.errors import CheckpointError, ContextLengthError, ForetellError, OutputError, UsageError
 from foretell.language_model import LanguageModel, load_model
 
 
@@ -241,6 +241,66 @@ def test_a_text_of_another_kind_is_one_line(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         function(model, text)
+
+
+WRONG_ARGUMENTS: list[tuple[Callable[[LanguageModel], Any], str]] = [
+    (lambda model: foretell.Chat(model, system=cast("Any", 5)), "system must be a string, not int"),
+    (
+        lambda model: foretell.add_lora(cast("Any", model), foretell.LoRAConfig()),
+        "the decoder must be a Decoder, not LanguageModel; model.decoder is one",
+    ),
+    (lambda model: foretell.Scheduler(cast("Any", model)), "the decoder must be a Decoder, not LanguageModel"),
+    (
+        lambda model: foretell.Scheduler(model.decoder).add(foretell.Sequence([1, 2])),
+        "the sequence has no rules: make it with rules=foretell.Rules(sampler)",
+    ),
+    (
+        lambda model: foretell.make_decoder(cast("Any", "toy"), seed=1),
+        "the configuration must be a ModelConfig, not str; foretell.preset makes one",
+    ),
+    (
+        lambda model: foretell.translate(cast("Any", None), "a"),
+        "the translator must be a Translator, not NoneType; foretell.load_translator makes one",
+    ),
+    (lambda model: foretell.preset(cast("Any", 5)), "unknown size '5'; known: toy, tiny"),
+    (lambda model: model.decode(cast("Any", "12")), "ids must be token ids, not str; model.encode"),
+    (lambda model: model.decode(cast("Any", 5)), "ids must be token ids, not int"),
+    (lambda model: foretell.write_page(model, "x", cast("Any", None)), "the path must be a string or a Path, not None"),
+    (lambda model: foretell.find_run(cast("Any", None)), "a run must be a path or a name, not NoneType"),
+    *(
+        (lambda model, call=call, top=top: call(model, "x", top=top), f"top must be 1 or more, not {top}")
+        for call in (foretell.logit_lens, foretell.next_tokens)
+        for top in (0, -1)
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG_ARGUMENTS)
+def test_a_wrong_argument_is_one_line(model: LanguageModel, call: Callable[[LanguageModel], Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(model)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no run '.*/none'"):
+        foretell.find_run(tmp_path / "none")
+
+
+def test_a_position_is_one_or_a_list(model: LanguageModel) -> None:
+    text = "The return value"
+    assert foretell.next_tokens(model, text, at=1) == foretell.next_tokens(model, text, at=[1])
+    assert foretell.next_tokens(model, text, at=0) == foretell.next_tokens(model, text, at=[0])
+
+
+def test_results_and_conversations_have_a_short_repr(model: LanguageModel) -> None:
+    text = "The return"
+    chat = foretell.Chat(model, system="Be brief.")
+    assert repr(foretell.explain(model, text)) == "Walk of 'The return' (print shows it)"
+    assert repr(foretell.explain(model, text, "loss[0]")) == "Explanation of loss[0] (print shows it)"
+    assert repr(foretell.logit_lens(model, text)) == "LogitLens of 'The return' (print shows it)"
+    assert repr(chat) == "Chat('primer', 1 message)"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])

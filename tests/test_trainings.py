@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import foretell
-from foretell.errors import ConfigError, UsageError
+from foretell.errors import ConfigError, DataError, UsageError
 from foretell.files import read_json
 from foretell.finding import default_run_directory
 from foretell.runs.run import Run
@@ -65,12 +65,37 @@ def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
         ({"resume": "yes"}, "resume must be True or False, not 'yes'"),
         ({"data": {"text_feild": "x"}}, "did you mean 'text_field'"),
         ({"tokenizer": {"kindd": "x"}}, "did you mean 'kind'"),
+        ({"model": 5}, "model is a section, a dict of its fields, not int"),
+        ({"training": 5}, "training is a section, a dict of its fields, not int"),
+        ({"codec": 5, "task": "forecast"}, "codec is a section, a dict of its fields, not int"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_written(text: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         foretell.train(text, **{**SMALL, **options})
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: foretell.train([]), "no files were given: the list is empty"),
+        (lambda: foretell.train((), task="forecast"), "no files were given"),
+        (lambda: foretell.read_series([]), "no files were given"),
+        (lambda: foretell.finetune("primer", [], task="text"), "no files were given"),
+        (lambda: foretell.finetune("primer", [], task="chat"), "no files were given"),
+        (lambda: foretell.finetune("primer", []), "no rows were given: the list is empty"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_refused(text: Path, call: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{message}"):
+        call()
+    assert not Path("runs").exists()
+
+
+def test_a_tokenizer_is_one_or_a_dict(text: Path) -> None:
+    with pytest.raises(UsageError, match="tokenizer must be a Tokenizer or a dict of fields, not str"):
+        foretell.train(text, tokenizer="bpe", **SMALL)  # pyrefly: ignore
 
 
 def test_a_chat_is_tuned_as_on_the_command_line(text: Path) -> None:
@@ -107,6 +132,7 @@ def test_pretraining_continues_and_measures_what_is_forgotten(text: Path) -> Non
         ("chatt", "x.csv", "did you mean 'chat'"),
         ("classify", ["a.csv", "b.csv"], "classify takes one file"),
         ("classify", {}, "not dict"),
+        ("text", {}, "not dict"),
     ],
 )
 def test_a_wrong_task_or_data_is_refused(text: Path, task: Any, data: Any, message: str) -> None:

@@ -30,6 +30,7 @@ from foretell.forecasting.forecaster import load_forecaster as load_forecaster
 from foretell.forecasting.series_file import read_series as read_series
 from foretell.generation.sampling import Sampler as Sampler
 from foretell.generation.scheduler import Scheduler as Scheduler
+from foretell.generation.sequence import NoRoomError as NoRoomError
 from foretell.generation.sequence import Rules as Rules
 from foretell.generation.sequence import Sequence as Sequence
 from foretell.inference.chat import Chat as Chat

@@ -10,7 +10,7 @@ import shlex
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, UnionType
 from typing import NoReturn
 
 
@@ -107,7 +107,24 @@ def shell_words(*words: str | Path) -> str:
     return shlex.join(map(str, words)).replace("\n", r"'$'\n''")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def check_type(name: str, value: object, kind: type | UnionType, expected: str, advice: str = "") -> None:
+    """Refuse an argument of another type. expected: the right one in words, such as "a string"."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} must be {expected}, not {type(value).__name__}{advice and f'; {advice}'}")
+
+
+def check_count(name: str, value: int | None) -> None:
+    """Refuse a number below 1; None is the default."""
+    if value is not None and value < 1:
+        raise UsageError(f"{name} must be 1 or more, not {value}")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 token`, `2,000 tokens`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for the nearest known word; empty if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f", did you mean '{near[0]}'?" if near else ""

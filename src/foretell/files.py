@@ -236,7 +236,7 @@ def check_target(path: Path, mark: bytes) -> Path:
 def check_new(target: Path) -> None:
     """Refuse a path where anything is already, even a link that leads nowhere."""
     if target.is_symlink() or target.exists():
-        raise OutputError(f"{target} exists; give another TARGET")
+        raise OutputError(f"{target} exists; give another name")
     check_writable(target)
 
 

@@ -12,7 +12,7 @@ from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, did_you_mean
-from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
+from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.record import and_advice
@@ -41,7 +41,9 @@ def find_model(argument: str) -> Path:
     if argument and _exists(Path(argument)):
         check_not_a_file(Path(argument))
         kind = "neither a run (run.json) nor a saved model (config.json)"
-        if has_tokenizer(Path(argument)):
+        if any(_exists(Path(argument) / name) for name in (WEIGHTS, WEIGHTS_INDEX)):
+            kind = f"not complete: {CONFIG} is missing"
+        elif has_tokenizer(Path(argument)):
             kind = f"a tokenizer alone; a model with it: foretell train DATA --tokenizer {argument}"
         raise CheckpointError(f"{argument} is {kind}{and_advice(Path(argument))}")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.device import choose_device, dtype_name, find_dtype
-from foretell.errors import CheckpointError, UsageError
+from foretell.errors import CheckpointError, UsageError, check_type, counted
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities
@@ -123,8 +123,7 @@ class LanguageModel:
         The name of a special token in the text becomes that token only with `allow_special`. Raises TokenizerError for
         a text that the vocabulary cannot write, UsageError for anything but a string.
         """
-        if not isinstance(text, str):
-            raise UsageError(f"a text must be a string, not {type(text).__name__}; give one text at a time")
+        check_type("a text", text, str, "a string", "give one text at a time")
         return self.tokenizer.encode_input(text, allow_special)
 
     def encode_fitting(self, text: str) -> list[int]:
@@ -137,6 +136,7 @@ class LanguageModel:
 
     def decode(self, ids: Sequence[int] | Tensor, skip_special: bool = False) -> str:
         """The text of ids (T,); incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
+        check_type("ids", ids, list | tuple | range | np.ndarray | Tensor, "token ids", "model.encode(text) makes them")
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
 
     def texts_of(self, ids: Sequence[int]) -> list[str]:
@@ -268,8 +268,7 @@ class TokenProbability:
 
 def check_model(model: LanguageModel) -> None:
     """Refuse anything but a LanguageModel: the name of a model has to be loaded first."""
-    if not isinstance(model, LanguageModel):
-        raise UsageError(f"the model must be a LanguageModel, not {type(model).__name__}; foretell.load makes one")
+    check_type("the model", model, LanguageModel, "a LanguageModel", "foretell.load makes one")
 
 
 def decoder_of(model: LanguageModel | Decoder) -> Decoder:
@@ -283,7 +282,8 @@ def decoder_of(model: LanguageModel | Decoder) -> Decoder:
 def resolve_position(position: int, length: int) -> int:
     """A position counted from 0; a negative one counts from the end. A UsageError outside the text."""
     if not -length <= position < length:
-        raise UsageError(f"position {position} is outside the text, which has {length} tokens (0 to {length - 1})")
+        known = f"{counted(length, 'token')} (0 to {length - 1})"
+        raise UsageError(f"position {position} is outside the text, which has {known}")
     return position % length
 
 

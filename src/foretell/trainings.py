@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
-from foretell.data.memory import Frame, as_source
+from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError, UsageError
+from foretell.errors import ConfigError, UsageError, check_type
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
@@ -107,20 +107,24 @@ def train(
         check_known(name, (*(train.__kwdefaults__ or ()), *sorted(TrainOptions.__optional_keys__)), "option of train:")
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     given = {name: value for name, value in keywords.items() if value is not None}
-    training: Mapping[str, Any] = sections.get("training", {})
+    own: dict[str, Any] = {**sections}
+    overrides = take_sections(own, "model", "data", "training", "codec", "series")
+    training = overrides.get("training", {})
     if twice := sorted(given.keys() & training.keys()):
         raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
-    overrides: dict[str, Any] = {**sections, **({"training": {**training, **given}} if given else {})}
+    if given:
+        overrides["training"] = {**training, **given}
     if task in TASK_MODULES:
         if tokenizer is not None:
             raise ConfigError(f"a training with task='{task}' takes no tokenizer; leave it out")
-        own = {name: overrides.pop(name) for name in [*overrides] if not isinstance(overrides[name], Mapping)}
         common = {"size": size, "minutes": minutes, "device": device, "dtype": dtype, "resume": resume}
         common |= {"start_from": start_from, "overrides": overrides}
         module = importlib.import_module(TASK_MODULES[task])
         return best_model(module.make_training(source, out, **common, **own), resume, progress, reporter)
+    overrides |= own  # an option of another task, which the request refuses
     if isinstance(tokenizer, Mapping):
         overrides["tokenizer"], tokenizer = dict(tokenizer), None
+    check_type("tokenizer", tokenizer, Tokenizer | None, "a Tokenizer or a dict of fields")
     paths = listed(source)
     request = TextRequest(
         source=make_source(paths, make_section(DataConfig, overrides.get("data", {}), "data")),
@@ -269,6 +273,7 @@ def finetune(
     elif task == "text":
         training = DomainTraining(domain_request(paths, **options))
     else:
+        options |= take_sections(options, "training", "lora")
         training = FinetuneTraining(make_request(source, task=task, **options))
     return best_model(training, resume, progress, reporter)
 
@@ -303,14 +308,20 @@ def domain_request(
 def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
     """Remove the sections from options; those that are left out or None are not returned, an empty one is."""
     sections = {name: options.pop(name, None) for name in names}
+    for name, values in sections.items():
+        if values is not None and not isinstance(values, Mapping):
+            raise ConfigError(f"{name} is a section, a dict of its fields, not {type(values).__name__}")
     return {name: values for name, values in sections.items() if values is not None}
 
 
 def listed(paths: object) -> list[str | Path]:
-    """Paths as a list; a `ConfigError` for rows in memory, which this task does not read."""
-    if paths is not None and not isinstance(paths, str | Path | Sequence):
+    """Paths as a list, empty for None; a `ConfigError` for rows in memory, which this task does not read."""
+    if paths is None:
+        return []
+    check_some(paths, "files")
+    if not isinstance(paths, str | Path | Sequence):
         raise ConfigError(f"data are paths of files, not {type(paths).__name__}; write it to a file")
-    several = [paths] if isinstance(paths, str | Path) else list(paths or [])
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
     if any(not isinstance(each, str | Path) for each in several):
         raise ConfigError("data are paths of files, not rows; write them to a file")
     return several

@@ -124,6 +124,15 @@ def test_every_output_is_written(here, tmp_path, capfd):
     assert capfd.readouterr().out == ""
 
 
+def test_a_hyphen_as_the_output_is_standard_output(here, tmp_path, capfd):
+    command = ["forecast", "d", "days.csv", "--samples", "2"]
+    assert run(command) == run([*command, "--out", "-"]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].startswith("unique_id,ds,")
+    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
+    assert not Path("-").exists() and not Path("<stdin>").exists()
+
+
 def test_notes_from_loading_a_forecaster_are_shown(here, monkeypatch, capfd):
     monkeypatch.setattr("foretell.loading.absurd_weights", lambda model: ["the weights are absurd"])
     assert run(["forecast", "d", "days.csv", "--samples", "2", "--quantize", "int8"]) == 0

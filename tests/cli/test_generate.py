@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,19 @@ def test_files_of_options_are_regular_and_of_a_limited_size(foretell, tmp_path, 
     assert f"{path}" in outcome.err
     assert ("far more than" if kind == "huge" else "not a regular file") in outcome.err
     assert ("give - as the TEXT" in outcome.err) == (option == "--file" and kind != "huge")
+
+
+def test_a_hyphen_as_the_output_is_standard_output(foretell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = foretell("generate", "primer", "The", *GREEDY, "--out", "-").out
+    assert foretell("generate", "primer", "The", *GREEDY, "--out", "completions.jsonl").code == 0
+    assert shown == Path("completions.jsonl").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["completions.jsonl"]
+
+
+def test_one_token_and_one_byte_are_singular(foretell):
+    assert foretell("tokenize", "primer", "a").out.splitlines()[-1] == "1 token for 1 byte, 1.00 bytes each"
+    assert "the text, which has 1 token (0 to 0)" in foretell("next", "primer", "a", "--at", "3").err
 
 
 def test_a_file_of_an_option_may_be_a_link(foretell, tmp_path):

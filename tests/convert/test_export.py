@@ -226,7 +226,7 @@ def test_loading_does_not_import_the_textbook() -> None:
 
 def test_nothing_is_overwritten(model: LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(OutputError, match="out exists; give another TARGET"):
+    with pytest.raises(OutputError, match="out exists; give another name"):
         export_huggingface(model, tmp_path / "out")
 
 

@@ -139,7 +139,7 @@ def test_an_adapter_that_cannot_be_read_is_one_line(settings, change, message, m
 
 def test_what_has_no_updates_or_no_family_is_refused(directory_of, tmp_path):
     model = load(str(directory_of("gpt2")), "cpu", "float32")
-    with pytest.raises(UsageError, match="has no LoRA updates; --to huggingface writes the whole model"):
+    with pytest.raises(UsageError, match="has no LoRA updates; convert the whole model to huggingface"):
         export_peft(model, tmp_path / "a")
     with pytest.raises(ConfigError, match="llama cannot express"):
         export_peft(tuned(directory_of("gpt2"), ("**.query",)), tmp_path / "a", family_name="llama")

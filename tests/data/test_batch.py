@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from foretell.data.batch import IGNORED, PADDING, Batch, make_batch, make_document_batch, pad
 from foretell.device import to_device
+from foretell.errors import UsageError
 
 
 def test_targets_are_the_next_tokens() -> None:
@@ -22,6 +23,19 @@ def test_targets_are_the_next_tokens() -> None:
     assert batch.ids.dtype == torch.int64
     assert batch.positions is None
     assert batch.document_ids is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "given"),
+    [
+        (np.array([[1.7, 2.9, 3.2]]), r"float64 of shape \(1, 3\)"),
+        ([1, 2, 3], r"int64 of shape \(3,\)"),
+        (np.array([[1]]), r"int64 of shape \(1, 1\)"),
+    ],
+)
+def test_tokens_that_are_not_rows_of_ids_are_refused(tokens: Any, given: str) -> None:
+    with pytest.raises(UsageError, match=rf"tokens must be ids \(B, T\+1\), T of 1 or more, not {given}"):
+        make_batch(tokens)
 
 
 @pytest.mark.parametrize(("length", "loss_weights"), [(1, [0, 0, 0]), (2, [1, 0, 0]), (4, [1, 1, 1])])
@@ -48,7 +62,7 @@ def test_rows_slices_every_tensor() -> None:
 
 
 def test_rows_of_a_batch_without_document_ids() -> None:
-    part = make_batch(np.zeros((2, 3))).rows(0, 1)
+    part = make_batch(np.zeros((2, 3), dtype=int)).rows(0, 1)
     assert isinstance(part, Batch)
     assert part.positions is None
 

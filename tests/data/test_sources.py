@@ -413,9 +413,18 @@ def test_standard_input_that_is_not_text(monkeypatch: pytest.MonkeyPatch) -> Non
             read("-")
 
 
-@pytest.mark.parametrize("paths", [[], [""], "a.txt", Path("a.txt"), ["a.txt", ""]])
-def test_invalid_paths_are_a_usage_error(paths) -> None:
-    with pytest.raises(UsageError, match="give a list"):
+EMPTY = "^a path is empty; give a file, a folder or '-'"
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        *((paths, "give a list") for paths in ([], "a.txt", Path("a.txt"))),
+        *((paths, EMPTY) for paths in ([""], ["a.txt", ""])),
+    ],
+)
+def test_invalid_paths_are_a_usage_error(paths, message) -> None:
+    with pytest.raises(UsageError, match=message):
         read_documents(paths)
 
 

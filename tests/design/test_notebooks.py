@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -69,6 +70,15 @@ def test_every_cell_runs_and_results_display_as_html(name, tmp_path, monkeypatch
         assert parser.open == []
         assert "script" not in parser.seen
     assert kinds == DISPLAYED[name]
+
+
+@pytest.mark.parametrize("name", DISPLAYED)
+def test_foretell_is_imported_before_torch(name):
+    """A later import warns: OpenMP has read by then how its threads wait."""
+    modules = re.findall(
+        r"^(?:import|from) (torch|foretell)\b", "\n".join(sources(FOLDER / f"{name}.ipynb")), re.MULTILINE
+    )
+    assert modules[0] == "foretell"
 
 
 def test_every_notebook_is_tested_and_stores_no_output():

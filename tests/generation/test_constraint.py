@@ -87,7 +87,7 @@ def test_a_text_that_may_end_ends_with_the_end_token_alone(model: LanguageModel)
 
 def test_a_text_that_is_complete_before_min_tokens_is_an_error(model: LanguageModel) -> None:
     assert generate(model, "The", 9, regex="1{3}", min_tokens=3).text == "111"
-    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3; min-tokens is 4"):
+    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3; min_tokens is 4"):
         generate(model, "The", 9, regex="1{3}", min_tokens=4)
 
 

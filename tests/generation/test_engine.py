@@ -180,8 +180,8 @@ def test_without_max_tokens_each_sequence_continues_until_the_context_is_full(de
         ([1] * 10, 8, {}, ContextLengthError, "10 tokens and 8 new ones do not fit .* at most max_tokens 7"),
         ([], 5, {}, UsageError, "the prompt is empty"),
         ([], 5, {"slide": True}, UsageError, "the prompt is empty"),
-        ([1], 2.5, {}, UsageError, "max-tokens must be a whole number, 0 or more, not 2.5"),
-        ([1], -1, {}, UsageError, "max-tokens must be a whole number, 0 or more, not -1"),
+        ([1], 2.5, {}, UsageError, "max_tokens must be a whole number, 0 or more, not 2.5"),
+        ([1], -1, {}, UsageError, "max_tokens must be a whole number, 0 or more, not -1"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_generated(

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import foretell
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, generate, stream
@@ -61,6 +62,7 @@ def test_a_stop_string_may_be_given_alone(model):
     ("arguments", "options", "error", "message"),
     [
         (("x" * 60, 10), {}, ContextLengthError, "at most max_tokens 5, or use slide=True"),
+        (("x", 500), {}, foretell.NoRoomError, "a prompt of 1 token and 500 new ones do not fit"),
         (("x",), {"stop": ""}, UsageError, "a stop string is empty"),
         (("x",), {"temprature": 1}, ConfigError, "unknown key 'temprature', did you mean 'temperature'?"),
         (("x",), {"top_p": 2}, ConfigError, "top_p = 2: input should be less than or equal to 1"),
@@ -77,7 +79,7 @@ def test_wrong_arguments_are_refused_at_once(model, ask, arguments, options, err
         (lambda model: stream(model, ["x"]), "stream continues one prompt, a string, not list"),  # type: ignore
         (lambda model: generate(model, [["x"]]), "a list of strings"),  # type: ignore
         (lambda model: generate(model, "x", stop=3), "stop strings must be a list of strings"),  # type: ignore
-        (lambda model: generate(model, "x", "9"), "max-tokens must be a whole number"),  # type: ignore
+        (lambda model: generate(model, "x", "9"), "max_tokens must be a whole number"),  # type: ignore
         (lambda model: generate(model, "x", n="9"), "n must be a whole number"),  # type: ignore
         (lambda model: generate(model, "x", ban=[3]), "ban takes a list of words"),  # type: ignore
         (lambda model: generate(model, "x", logit_bias=5), "logit_bias maps tokens to numbers"),  # type: ignore

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.errors import UsageError
 from foretell.model.cache import CachedKVView, KVCache
 from foretell.model.decoder import Decoder
 
@@ -142,5 +143,11 @@ def test_cache_size_is_what_cost_predicts(config: ModelConfig) -> None:
 def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:
     cache = KVCache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
     cache.make_room([3, 1])
-    with pytest.raises(AssertionError, match="cache"):
+    with pytest.raises(UsageError, match="a row of 5 tokens does not fit the cache, which holds 4"):
         cache.make_room([2, 1])
+    with pytest.raises(UsageError, match="the cache has 2 rows, and counts has 1"):
+        cache.make_room([1])
+    assert cache.lengths == [3, 1]
+    for sizes in ({"rows": 0, "capacity": 4}, {"rows": 2, "capacity": 0}):
+        with pytest.raises(UsageError, match="must be 1 or more, not 0"):
+            KVCache(config, **sizes, dtype=torch.float32, device="cpu")

@@ -108,7 +108,7 @@ def test_a_group_that_does_not_fit_is_refused_with_groups_that_do(width: int, gr
     with pytest.raises(ConfigError) as raised:
         check_group("trunk.blocks.0.attention.query", width, group)
     message = str(raised.value)
-    assert "trunk.blocks.0.attention.query" in message and f"width of {width}" in message and "--keep" in message
+    assert "trunk.blocks.0.attention.query" in message and f"width of {width}" in message and "keep 'trunk" in message
     assert ("2, 4, 6, 8, 12, 16, 24, 48" in message) == (width == 48)
 
 

@@ -17,7 +17,7 @@ from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, note, open_model, show_tokens
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, UsageError, counted
 from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +82,27 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"'{tokens[0].value}' is not an integer") from None
+
+
+STANDARD_OUTPUT = Path("-")
+
+
+def text_output(kind: Any, tokens: Sequence[Token]) -> Path:
+    """The path of a text to write, or STANDARD_OUTPUT."""
+    value = tokens[0].value
+    return STANDARD_OUTPUT if value == STANDARD_INPUT else Path(value)
+
+
+def output(kind: Any, tokens: Sequence[Token]) -> Path:
+    """The path of a file or folder to write, which cannot be standard output."""
+    if (path := text_output(kind, tokens)) == STANDARD_OUTPUT:
+        raise ValueError("- stands for standard output, which this is not written to; give a name")
+    return path
+
+
+OUTPUT = Parameter(converter=output)
+Output = Annotated[Path | None, OUTPUT]
+TextOutput = Annotated[Path | None, Parameter(converter=text_output)]
 
 
 def at_least_one(kind: Any, value: int | None) -> None:
@@ -190,7 +211,7 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
     if not lines:
         raise DataError(nothing)
     if blank := len(all_lines) - len(lines):
-        note(f"{blank:,} blank line{'s' if blank > 1 else ''} left out of {len(all_lines):,}")
+        note(f"{counted(blank, 'blank line')} left out of {len(all_lines):,}")
     return lines
 
 

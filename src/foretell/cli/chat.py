@@ -80,7 +80,7 @@ def evaluate_chat(
     base: Annotated[str | None, Parameter(help="A model to compare with: the one before tuning.")] = None,
     questions: Annotated[int, arguments.whole("Answers to show, of the first conversations.")] = 5,
     limit: arguments.Limit = None,
-    html: Annotated[Path | None, Parameter(help="Write the result as a page.")] = None,
+    html: Annotated[arguments.Output, Parameter(help="Write the result as a page.")] = None,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:

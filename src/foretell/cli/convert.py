@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def convert(
     source: arguments.Model,
-    target: Annotated[Path, Parameter(help="The new directory, or the new file.")],
+    target: Annotated[Path, arguments.OUTPUT, Parameter(help="The new directory, or the new file.")],
     /,
     *,
     to: Annotated[
@@ -189,7 +189,7 @@ def export_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
 
 def quantize(
     model: arguments.Model,
-    out: Annotated[Path, Parameter(help="The new directory.")],
+    out: Annotated[Path, arguments.OUTPUT, Parameter(help="The new directory.")],
     /,
     *,
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],

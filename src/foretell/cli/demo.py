@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from foretell.cli import arguments
 from foretell.errors import shell_words
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ EXCERPT_LINES = 5
 def demo(
     *,
     minutes: Annotated[float, Parameter(help="How long to train; the rest takes half a minute.")] = TRAINING_MINUTES,
-    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/demo.")] = None,
+    out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/demo.")] = None,
 ) -> None:
     """The first five minutes: train a small decoder, watch it learn, ask it.
 

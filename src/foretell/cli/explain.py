@@ -55,7 +55,7 @@ class Questions:
     value: Annotated[
         str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
     ] = None
-    html: Annotated[Path | None, asking("Write an HTML page: one file, no network.")] = None
+    html: Annotated[arguments.Output, asking("Write an HTML page: one file, no network.")] = None
     lens: Annotated[bool, asking("The next token as read after each block.")] = False
     contributions: Annotated[bool, asking("What each head and feed-forward layer added to a token's logit.")] = False
     heads: Annotated[bool, asking("Which tokens each head attends to.")] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import DataError, UsageError, did_you_mean, shell_words
+from foretell.errors import DataError, UsageError, counted, did_you_mean, shell_words
 from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ def forecast(
     season: Season = None,
     series: Names = None,
     column: Columns = None,
-    out: Annotated[Path | None, Parameter(help="Write the table here (CSV); default: standard output.")] = None,
-    paths: Annotated[Path | None, Parameter(help="Write every sampled path here too (CSV).")] = None,
-    plot: Annotated[Path | None, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
-    html: Annotated[Path | None, Parameter(help="Write a page: the past that each head attended to.")] = None,
+    out: Annotated[arguments.TextOutput, Parameter(help="Write the table here (CSV); default, and -: stdout.")] = None,
+    paths: Annotated[arguments.Output, Parameter(help="Write every sampled path here too (CSV).")] = None,
+    plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
+    html: Annotated[arguments.Output, Parameter(help="Write a page: the past that each head attended to.")] = None,
     json: arguments.Json = False,
     file_format: Format = FORMAT_DEFAULTS,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
@@ -162,6 +162,7 @@ def forecast(
     from foretell.forecasting import output
 
     percents, least = parse_levels(levels), parse_minimum(minimum)
+    out = None if out == arguments.STANDARD_OUTPUT else out
     output.check_outputs(out, paths, plot, html)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
@@ -306,7 +307,7 @@ def evaluate_forecast(
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     column: Columns = None,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
-    out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
+    out: Annotated[arguments.Output, Parameter(help="Write the rows of all series here (CSV).")] = None,
     json: arguments.Json = False,
     file_format: Format = FORMAT_DEFAULTS,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
@@ -337,7 +338,7 @@ def evaluate_forecast(
     step = ahead if stride is None else stride
     if test is None:
         origins = rolling.rolling_origins(measured, ahead, step, windows, seasons)
-        where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
+        where = f"{counted(len(origins), 'origin')} in {len(measured):,} series, stride {step}"
         if len(origins) < (asked := windows * len(measured)):
             note(
                 f"only {len(origins):,} of {asked:,} origins have values before them and {ahead} to forecast after them"
@@ -346,7 +347,7 @@ def evaluate_forecast(
         following = choose_series(file_format.read(test, column, forecaster), series)
         origins = rolling.given_origins(measured, following, seasons)
         ahead = max(len(origin.actual) for origin in origins)
-        where = f"{count(origins, 'origin')}, at the end of each series"
+        where = f"{counted(len(origins), 'origin')}, at the end of each series"
     settings = rolling.RollingSettings(plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
@@ -384,8 +385,3 @@ def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Or
         )
     elif forecaster.horizon is not None and forecaster.calibration is not None:
         note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
-
-
-def count(things: Sequence[object], name: str) -> str:
-    """`1 origin`, `2 origins`."""
-    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"

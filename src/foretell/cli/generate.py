@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
-from foretell.errors import ForetellError, OutputError, UsageError
+from foretell.errors import ForetellError, OutputError, UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
@@ -33,7 +33,8 @@ def generate(
     file: arguments.File = None,
     prompt_file: Annotated[Path | None, Parameter(help="Continue every line of a file.")] = None,
     out: Annotated[
-        Path | None, Parameter(help="Write the completions to a file, as JSON Lines, each when it has ended.")
+        arguments.TextOutput,
+        Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
     ] = None,
     max_tokens: Annotated[
         int | None, arguments.whole("How many tokens at most; default: 200, or what still fits.")
@@ -130,7 +131,7 @@ class Timings:
         read, written = (
             sum(map(len, ids)) for ids in ([s.prompt for s in sequences], [s.generated for s in sequences])
         )
-        line = f"{read:,} prompt tokens; {written:,} new tokens in {now - self.started:.2f} s"
+        line = f"{counted(read, 'prompt token')}; {counted(written, 'new token')} in {now - self.started:.2f} s"
         if self.first and written > 1:
             rate = (written - 1) / (now - self.first)
             line += f", the first after {self.first - self.started:.2f} s, then {rate:,.1f} tokens/s"
@@ -159,7 +160,7 @@ def write_completions(completer: Completer, items: Items, n: int, out: Path | No
         {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
         for index in ended(completer, items, progress)
     )
-    if out is None:
+    if out is None or out == arguments.STANDARD_OUTPUT:
         for line in lines:
             print_json(line)
         return
@@ -200,6 +201,6 @@ def show_receipts(completions: list[Completion]) -> None:
         for receipt in receipts:
             receipt.check()
         write("")
-        count = f"{len(receipts)} token" + ("" if len(receipts) == 1 else "s")
+        count = counted(len(receipts), "token")
         title = f"{count} after {ending(completion.prompt, 30)}, each replayed from its receipt"
         write(document_text(DocumentSection(title, [receipt.document() for receipt in receipts])))

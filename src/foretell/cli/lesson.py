@@ -25,14 +25,14 @@ def lesson(
     /,
     *,
     check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,
-    html: Annotated[Path | None, Parameter(help="Write the lesson as a page.")] = None,
+    html: Annotated[arguments.Output, Parameter(help="Write the lesson as a page.")] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
     at: Annotated[int | None, arguments.whole("gpt2: one more position to show.")] = None,
     seed: Annotated[int | None, arguments.whole("toy: the seed of its weights.")] = None,
     model: Annotated[str | None, Parameter(help="translation: a MODEL that translates a sentence live.")] = None,
     ask: Annotated[str | None, Parameter(help="toy, translation: what the trained model is asked.")] = None,
     break_: Annotated[bool, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
-    out: Annotated[Path | None, Parameter(help="sort, induction: save the model.")] = None,
+    out: Annotated[arguments.Output, Parameter(help="sort, induction: save the model.")] = None,
     open_page: Annotated[
         bool, Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page.")
     ] = False,

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
@@ -32,7 +32,7 @@ def predict(
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
     truncate: arguments.Truncate = None,
-    out: Annotated[Path | None, Parameter(help="Write .csv, .tsv or .jsonl: the rows with their predictions.")] = None,
+    out: Annotated[arguments.Output, Parameter(help="Write .csv, .tsv or .jsonl: rows with their predictions.")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -75,7 +75,7 @@ def predict(
         if out is not None:
             with CountLine("predicting") as progress:
                 count = write_predictions(out, predicted, kind, progress, table.separator)
-            return note(f"{out}: {count:,} row{'s' if count > 1 else ''}")
+            return note(f"{out}: {counted(count, 'row')}")
     for row, result in predicted:
         if json:
             answer = result.to_json() if result else {kind.answer: None}

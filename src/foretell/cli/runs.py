@@ -24,7 +24,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "
 
 def runs(
     *names: Annotated[str, Parameter(help="Runs, or one folder of them (none: ./runs).")],
-    png: Annotated[Path | None, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
+    png: Annotated[arguments.Output, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
     delete: Annotated[bool, Parameter(help="Delete these runs, after a question.")] = False,
     json: arguments.Json = False,
 ) -> None:

@@ -35,7 +35,7 @@ def speedrun(
     settings: Annotated[
         list[str] | None, Parameter(name="--set", help="Any field, also as --model.width 192, --training.batch-size 4.")
     ] = None,
-    out: Annotated[Path, Parameter(help="The record to write.")] = RECORD,
+    out: Annotated[Path, arguments.OUTPUT, Parameter(help="The record to write.")] = RECORD,
     verify: Annotated[Path | None, Parameter(help="Repeat this record instead, and compare every bit.")] = None,
     dtype: arguments.Dtype = "auto",
     json: arguments.Json = False,

@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from foretell.distributed.launch import is_follower
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 from foretell.files import format_duration, write_text
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class CountLine(ProgressLine):
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()
-        self.show(f"{done:,} row{'s' if done > 1 else ''}")
+        self.show(counted(done, "row"))
 
 
 class LoadOptions(TypedDict, total=False):
@@ -309,7 +309,7 @@ def show_tokens(argument: str, text: str, allow_special: bool = False, start_tok
     tokenizer = load_tokenizer(directory / TOKENIZER_FILE if is_own(directory) else directory)
     tokenizer = tokenizer if start_token is None else tokenizer.with_start(start_token)
     pieces = [repr(tokenizer.text_of(each)) for each in tokenizer.encode_input(text, allow_special=allow_special)]
-    count = f"{len(pieces):,} token" + ("" if len(pieces) == 1 else "s")
+    count = counted(len(pieces), "token")
     line = f"{count}: {' '.join(pieces)}"
     while len(line) > WIDTH and len(pieces) > 1:
         pieces = pieces[-min(len(pieces) - 1, WIDTH) :]

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import note, note_spelled_special, print_json, results
-from foretell.errors import OutputError
+from foretell.errors import OutputError, counted
 
 
 def tokenize(
@@ -43,7 +43,7 @@ def tokenize(
         return
     size = len(text.encode())
     start = " after the start token" if tokenizer.start_ids else ""
-    total = f"{len(own)} tokens for {size} bytes{start}, {size / max(1, len(own)):.2f} bytes each"
+    total = f"{counted(len(own), 'token')} for {counted(size, 'byte')}{start}, {size / max(1, len(own)):.2f} bytes each"
     rows = (
         f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}"
         for position, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True))
@@ -61,7 +61,7 @@ def train_tokenizer(
     text_field: arguments.TextField = None,
     special: arguments.Special = None,
     start_token: Annotated[str | None, Parameter(help="Put this special token before every text.")] = None,
-    out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
+    out: Annotated[Path, arguments.OUTPUT, Parameter(help="The folder for tokenizer.json.")],
     json: arguments.Json = False,
 ) -> None:
     """Make a tokenizer from text.

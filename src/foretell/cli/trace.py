@@ -14,7 +14,7 @@ from foretell.cli import forecast as forecasts
 from foretell.cli.explain import SourceText, Target, given_source, given_values
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
@@ -30,7 +30,7 @@ class TracedNames:
     select: Annotated[
         list[str] | None, Parameter(help="Names, with * for one segment and ** for any number (default: all).")
     ] = None
-    out: Annotated[Path | None, Parameter(help="The safetensors file to write.")] = None
+    out: Annotated[arguments.Output, Parameter(help="The safetensors file to write.")] = None
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
@@ -156,4 +156,4 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     if json:
         print_json({"path": str(out), "ids": ids, "values": values})
     else:
-        note(f"{len(values)} values of {len(ids)} tokens are in {out}")
+        note(f"{counted(len(values), 'value')} of {counted(len(ids), 'token')} are in {out}")

@@ -31,7 +31,7 @@ class TrainingOptions:
 
     minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
     steps: Annotated[int | None, arguments.whole("How many optimizer steps instead.")] = None
-    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
+    out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )

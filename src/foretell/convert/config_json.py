@@ -5,6 +5,7 @@ Rotary positions are spelled in two ways: rope_theta and rope_scaling, or the ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from foretell.errors import ConfigError
 from foretell.norms import NORMS
 
 NESTED = ("bias", "dropout")
+NAME = re.compile(r"\w+(?:\.\w+)*")
 # Fields that any config.json may hold and that do not affect the logits
 HARMLESS = names(
     """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range
@@ -66,7 +68,15 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
         fields |= dict.fromkeys(theirs.ours, read_field(name, theirs, values))
     if family.rope is not None:
         fields |= read_rope(family.rope, values)
-    return make_section(ModelConfig, nested(fields)), unused(family, values)
+    try:
+        config = make_section(ModelConfig, nested(fields))
+    except ConfigError as error:  # which has our names
+        theirs_of = {ours: name for name, theirs in family.fields.items() for ours in theirs.ours}
+        if family.rope is not None:
+            theirs_of |= {"rope_theta": family.rope.theta, "rotary_share": family.rope.share or SHARE}
+        message = NAME.sub(lambda name: theirs_of.get(name[0], name[0]), str(error))
+        raise ConfigError(message) from None
+    return config, unused(family, values)
 
 
 def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:

@@ -78,7 +78,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     for path, weight in weights.items():
         if not weight.isfinite().all():
             name = dtype_name(dtype)
-            raise OutputError(f"'{path}' holds values that are not finite in {name}; give another --dtype")
+            raise OutputError(f"'{path}' holds values that are not finite in {name}; give another dtype")
     if dtype == torch.float32:
         return model
     decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
@@ -188,7 +188,7 @@ class Exporter:
     def check_precision(self, format_name: str, name: str) -> None:
         """Raise `UsageError` for a precision that the format does not have."""
         if name not in self.precisions:
-            raise UsageError(f"--to {format_name} writes {', '.join(self.precisions)}, not {name}")
+            raise UsageError(f"{format_name} writes {', '.join(self.precisions)}, not {name}")
 
 
 def export(

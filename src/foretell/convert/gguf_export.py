@@ -82,7 +82,7 @@ def import_gguf() -> ModuleType:
     try:
         import gguf
     except ImportError:
-        raise UsageError("--to gguf needs the extra 'gguf': pip install 'foretell[gguf]'") from None
+        raise UsageError("gguf needs the extra 'gguf': pip install 'foretell[gguf]'") from None
     return gguf
 
 
@@ -132,7 +132,7 @@ def pack(gguf: ModuleType, name: str, array: Matrix, precision: str) -> np.ndarr
     with np.errstate(over="ignore", invalid="ignore"):
         packed = gguf.quantize(array, kind)
         if not np.isfinite(gguf.dequantize(packed, kind)).all():
-            raise OutputError(f"'{name}' holds values that are not finite in {precision}; give another --dtype")
+            raise OutputError(f"'{name}' holds values that are not finite in {precision}; give another dtype")
     return packed
 
 

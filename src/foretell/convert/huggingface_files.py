@@ -14,7 +14,7 @@ from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family, pairings
-from foretell.errors import CheckpointError, ConfigError, did_you_mean
+from foretell.errors import CheckpointError, ConfigError, counted, did_you_mean
 from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
 from foretell.paths import matches, starred
 from foretell.safetensors_header import StoredTensor, check_shapes, read_header
@@ -135,9 +135,11 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
     copied = f"{family.head}.weight" if config.tie_embeddings else ""
     for name in stored:
         if name not in expected and name != copied:
-            near = did_you_mean(starred(name[:200]), {starred(known) for known in expected})
-            theirs = stored[name].name[:80]
-            raise CheckpointError(f"{directory} has a weight '{theirs}' that a {family.name} does not{near}")
+            starred_name, known = starred(name[:200]), {starred(each) for each in expected}
+            why = f"that a {family.name} does not{did_you_mean(starred_name, known)}"
+            if starred_name in known:
+                why = f"beyond the {counted(config.num_layers, 'layer')} of its {CONFIG}"
+            raise CheckpointError(f"{directory} has a weight '{stored[name].name[:80]}' {why}")
     return stored
 
 

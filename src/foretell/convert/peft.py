@@ -177,11 +177,11 @@ def export_peft(
     check_new(target)
     part = model.parts.get(LORA)
     if not isinstance(part, LoRAPart):
-        raise UsageError(f"{model.name} has no LoRA updates; --to huggingface writes the whole model")
+        raise UsageError(f"{model.name} has no LoRA updates; convert the whole model to huggingface")
     if part.settings.also_trained:
         raise UsageError(
-            f"{model.name} trained {', '.join(part.settings.also_trained)} too, which an adapter does not hold; --to "
-            "huggingface writes the whole model"
+            f"{model.name} trained {', '.join(part.settings.also_trained)} too, which an adapter does not hold; "
+            "convert the whole model to huggingface"
         )
     family = choose_family(model.config, family_name)
     theirs = dict(fuse_updates(part, family, model.config))

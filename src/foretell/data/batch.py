@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from foretell.device import to_device
+from foretell.errors import UsageError
 from foretell.text import Tokenizer
 
 IGNORED = 0  # the target of a position without one; its loss weight is 0
@@ -68,9 +69,13 @@ class Batch(Rows):
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: np.ndarray | None = None) -> Batch:
     """A batch of tokens (B, T+1), each predicting the next. Row b has lengths[b] tokens, the rest is padding.
 
-    loss_mask (B, T+1): 1 for tokens that count in the loss as targets, 0 for others; None: all do.
+    loss_mask (B, T+1): 1 for tokens that count in the loss as targets, 0 for others; None: all do. Raises UsageError
+    for tokens that are not rows of ids.
     """
-    tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
+    given = np.asarray(tokens)
+    if given.ndim != 2 or given.shape[1] < 2 or given.dtype.kind not in "iu":
+        raise UsageError(f"tokens must be ids (B, T+1), T of 1 or more, not {given.dtype} of shape {given.shape}")
+    tensor = torch.from_numpy(np.ascontiguousarray(given, dtype=np.int64))
     loss_weights = torch.ones(tensor[:, 1:].shape)
     read = None
     if lengths is not None:

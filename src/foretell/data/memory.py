@@ -52,8 +52,15 @@ def frame_cells(frame: Frame) -> Iterator[Cells]:
         yield f"{FRAME}, row {row_number}", list(row)
 
 
+def check_some(data: object, what: str) -> None:
+    """Refuse an empty list, which a pattern without a match gives."""
+    if isinstance(data, list | tuple) and not data:
+        raise DataError(f"no {what} were given: the list is empty")
+
+
 def as_source(data: Any) -> Path | Table:
     """The path of a file, or the table of rows in memory."""
+    check_some(data, "rows")
     if isinstance(data, str | Path | Table):
         return Path(data) if isinstance(data, str) else data
     if isinstance(data, Frame):

@@ -74,8 +74,10 @@ class DocumentReader:
     """
 
     def __init__(self, paths: Sequence[str | Path], config: DataConfig | None = None, *, strict: bool = False):
-        if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):
+        if isinstance(paths, str | Path) or not paths:
             raise UsageError(f"paths {paths!r}: give a list of at least one file, folder or '-' for standard input")
+        if not all(str(path) for path in paths):
+            raise UsageError("a path is empty; give a file, a folder or '-' for standard input")
         self.paths = list(paths)
         self.config, self.strict = config or DataConfig(), strict
         self._logged: set[str] = set()

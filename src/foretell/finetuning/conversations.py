@@ -10,7 +10,7 @@ from typing import Any
 
 from foretell.data.questions import CHAT_FIELDS
 from foretell.data.table import Row, describe_type, list_names, open_table
-from foretell.errors import DataError, did_you_mean
+from foretell.errors import DataError, counted, did_you_mean
 from foretell.text.chat_template import Message, Role
 
 WRITTEN: dict[Role, tuple[str, ...]] = {  # our roles, and how published data writes them
@@ -55,7 +55,7 @@ class ConversationReader:
 
     @property
     def notes(self) -> list[str]:
-        return [f"{what} ({count:,} row{'s' if count > 1 else ''})" for what, count in self.counts.items()]
+        return [f"{what} ({counted(count, 'row')})" for what, count in self.counts.items()]
 
     def _conversation(self, row: Row) -> Conversation:
         system = [Message("system", text_field(row.cells, "system", row.where))] if row.cells.get("system") else []

@@ -113,7 +113,7 @@ class Forecaster:
         values = history[-context:]
         if np.isnan(values).all():
             raise DataError(
-                f"the last {len(values)} values of a series are all missing, so there is nothing to continue"
+                f"the values of a series, its last {len(values):,}, are all missing, so there is nothing to continue"
             )
         scale = scale_of(values, self.cycle, history[:-context])
         return Prompt(self.codec.encode(values, scale, -len(values)).tolist(), scale)

@@ -23,9 +23,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from foretell.data.lines import content_suffix
-from foretell.data.memory import FRAME, Frame, frame_cells
+from foretell.data.memory import FRAME, Frame, check_some, frame_cells
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, UsageError, counted
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import (
@@ -104,6 +104,7 @@ def read_series_data(
 
 def list_sources(source: SeriesSource) -> list[Path | Frame]:
     """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
+    check_some(source, "files")
     if isinstance(source, LazyFrame):
         return [source.collect()]
     if not isinstance(source, str | Path | list | tuple):
@@ -181,7 +182,7 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     if resolved.separator not in (None, ",", "\t"):
         lines.append(f"separator {resolved.separator}")
     if missing := sum(int(np.isnan(each.values).sum()) for each in series):
-        lines.append(f"{missing:,} missing value{'s' if missing > 1 else ''}")
+        lines.append(counted(missing, "missing value"))
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
 
 

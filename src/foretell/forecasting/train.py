@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.data.memory import check_some
 from foretell.device import DeviceName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -278,6 +279,7 @@ def described(data: SeriesSource | None) -> list[str]:
 
 def make_training(data: SeriesSource | None, out: str | Path | None, **options: Any) -> ForecastTraining:
     """The training of `foretell.train(task="forecast")`, with its options."""
+    check_some(data, "files")
     resume, start_from = options.pop("resume"), options.pop("start_from")
     file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
     return ForecastTraining(

@@ -122,7 +122,7 @@ class Sampler:
         if self.constraint is None or not self.constraint.is_complete(generated):
             return False
         if (count := len(generated)) < (least := self.config.min_tokens):
-            raise UsageError(f"{self.constraint.shown} is complete at token {count}; min-tokens is {least}")
+            raise UsageError(f"{self.constraint.shown} is complete at token {count}; min_tokens is {least}")
         return True
 
     def draw(self, sample: int, position: int) -> float:

@@ -24,7 +24,7 @@ from foretell.generation.sequence import (
     table_of,
 )
 from foretell.generation.speculation import Proposer
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 
 # Sequences that run at once. With more than 64 rows on a CPU, blocks are not fused: a token takes three times as long
@@ -74,6 +74,7 @@ class Scheduler:
         proposer: Proposer | None = None,
         step_seconds: float | None = None,
     ):
+        check_decoder(decoder)
         max_rows = max_rows or MAX_ROWS.get(decoder.device.type, MAX_ROWS_ELSEWHERE)
         self.context_length = decoder.config.context_length
         usable = max_rows * blocks_for(self.context_length)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import ContextLengthError, UsageError, counted
 from foretell.generation.block_table import BlockTable
 from foretell.generation.filters import Prefix
 from foretell.generation.logprobs import TokenLogprob
@@ -126,7 +126,8 @@ class Sequence:
 
 def rules_of(sequence: Sequence) -> Rules:
     """The rules of a sequence, which it has when it is added."""
-    assert sequence.rules is not None, "a sequence is added with its rules"
+    if sequence.rules is None:
+        raise UsageError("the sequence has no rules: make it with rules=foretell.Rules(sampler)")
     return sequence.rules
 
 
@@ -149,11 +150,12 @@ class NoRoomError(ContextLengthError):
 
     def message(self, max_tokens: str, slide: str | None) -> str:
         """The message with these names of the setting and of the option to continue from the prompt's tail."""
+        prompt = counted(self.prompt_tokens, "token")
         if self.room < 1 or self.max_tokens is None:
             tail = "" if slide is None else f", or use {slide} to continue from its tail"
-            size = f"the prompt has {self.prompt_tokens:,} tokens and the model's context is {self.context_length:,}"
+            size = f"the prompt has {prompt} and the model's context is {self.context_length:,}"
             return f"{size}; shorten it{tail}"
-        size = f"a prompt of {self.prompt_tokens:,} tokens and {self.max_tokens:,} new ones do not fit the model's"
+        size = f"a prompt of {prompt} and {self.max_tokens:,} new ones do not fit the model's"
         advice = f"ask for at most {max_tokens} {self.room}" + ("" if slide is None else f", or use {slide}")
         return f"{size} context of {self.context_length:,}; {advice}"
 
@@ -183,9 +185,9 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
     """Refuse a prompt and a length that do not fit; returns the rules of the sequence."""
     limit, length, rules = context_length, len(sequence.prompt), rules_of(sequence)
     if rules.max_tokens is not None and not (isinstance(rules.max_tokens, int) and rules.max_tokens >= 0):
-        raise UsageError(f"max-tokens must be a whole number, 0 or more, not {rules.max_tokens}")
+        raise UsageError(f"max_tokens must be a whole number, 0 or more, not {rules.max_tokens}")
     if min(rules.top_logprobs or 0, rules.prompt_logprobs or 0) < 0:
-        raise UsageError("top-logprobs and prompt-logprobs must be 0 or more")
+        raise UsageError("top_logprobs and prompt_logprobs must be 0 or more")
     if length == 0:
         raise UsageError("the prompt is empty; give at least one token to continue from")
     if rules.slide and rules.prompt_logprobs is not None and length > limit:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 from torch import Tensor
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import ContextLengthError, UsageError, check_count, check_type, counted
 from foretell.generation.filters import Prefixes
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import FinishReason
@@ -76,8 +76,7 @@ class Chat:
         **sampling: Unpack[SamplingOptions],
     ):
         check_model(model)
-        if max_tokens is not None and max_tokens < 1:
-            raise UsageError(f"max_tokens must be 1 or more, not {max_tokens}")
+        check_count("max_tokens", max_tokens)
         self.model, self.max_tokens = model, max_tokens
         self.sampling = make_sampling(sampling, model.tokenizer)
         self.format = ChatFormat(choose_template(model, template), model.tokenizer)
@@ -87,6 +86,9 @@ class Chat:
         self._sampler: NewestReceipts | None = None
         self._scheduler: tuple[list[int], Scheduler] | None = None  # with the state of the model that it was made for
         self.set_system(system)
+
+    def __repr__(self) -> str:
+        return f"Chat({self.model.name!r}, {counted(len(self.messages), 'message')})"
 
     def say(self, text: str) -> Answer:
         """The answer to a text; both are added to the history. Raises as `stream` does."""
@@ -163,6 +165,7 @@ class Chat:
 
     def set_system(self, text: str | None) -> None:
         """Replace the system message, None or an empty text: remove it. The turns stay."""
+        check_type("system", text, str | None, "a string")
         turns = [message for message in self.messages if message.role != "system"]
         self.messages = [Message("system", text), *turns] if text and text.strip() else turns
 

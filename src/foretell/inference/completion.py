@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Unpack, overload
 
 from foretell.config import SamplingConfig
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
@@ -125,7 +125,7 @@ class Completion:
             repr(value if len(value) <= REPR_CHARACTERS else value[:REPR_CHARACTERS] + "…")
             for value in (self.prompt, self.text)
         )
-        count = f"{len(self.token_ids)} token{'' if len(self.token_ids) == 1 else 's'}"
+        count = counted(len(self.token_ids), "token")
         return f"Completion({prompt}, {text}, {count}, finish_reason={self.finish_reason!r})"
 
     def _repr_html_(self) -> str:
@@ -273,7 +273,7 @@ class Completer:
             sequence.rules = rules
             check_length(sequence, self.model.config.context_length)
         if self.min_tokens > limit:
-            raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
+            raise UsageError(f"min_tokens {self.min_tokens} is above the {limit} tokens to generate")
         return self._read(scheduler or make_scheduler(self.model.decoder, self.sequences, proposer))
 
     def finished(self, max_tokens: int | None = None, *, slide: bool = False) -> ShownList[Completion]:

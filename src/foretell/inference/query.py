@@ -16,7 +16,7 @@ from foretell.data.batch import pad, padded_groups
 from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
 from foretell.data.sources import DocumentReader
 from foretell.device import check_name
-from foretell.errors import UsageError
+from foretell.errors import UsageError, check_count
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
 from foretell.evaluation.perplexity import (
     Progress,
@@ -127,17 +127,19 @@ def in_bits(nats: float) -> float:
 
 
 @torch.inference_mode()
-def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | None = None) -> ShownList[NextTokens]:
+def next_tokens(
+    model: LanguageModel, text: str, top: int = 5, at: int | list[int] | None = None
+) -> ShownList[NextTokens]:
     """The `top` most likely tokens after the text, or after each of the token positions `at` (0 is the first token).
 
     The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
     UsageError for a position outside the text, ContextLengthError for a text longer than the context.
     """
     check_model(model)
-    if top < 1:
-        raise UsageError(f"top must be 1 or more, not {top}")
+    check_count("top", top)
     ids = model.encode_fitting(text)
-    positions = [resolve_position(position, len(ids)) for position in (at or [-1])]
+    places = [at] if isinstance(at, int) else at or [-1]
+    positions = [resolve_position(position, len(ids)) for position in places]
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
     likely = [
         model.top_tokens(row, top)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import SamplingConfig
-from foretell.errors import CheckpointError, ContextLengthError, UsageError
+from foretell.errors import CheckpointError, ContextLengthError, UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.filters import Prefix, Prefixes
 from foretell.generation.logit_digests import logits_digest, merkle_root
@@ -62,12 +62,12 @@ class Verification(Shown):
             bits += f", {self.num_near} with other bits that lead to the same token"
         machine = receipt.machine
         rows = [
-            ("prompt", f"{len(receipt.request.prompt)} tokens"),
-            ("answer", f"{len(receipt.tokens)} tokens, ended by {receipt.finish_reason}"),
+            ("prompt", counted(len(receipt.request.prompt), "token")),
+            ("answer", f"{counted(len(receipt.tokens), 'token')}, ended by {receipt.finish_reason}"),
             ("model", f"{receipt.model.name}, {receipt.model.precision}, weights {receipt.model.weights_sha256[:16]}"),
             ("machine", f"{machine.processor}, {machine.instructions}, torch {machine.torch}, numba {machine.numba}"),
             ("here", f"other {', '.join(self.differences)}" if self.differences else "the same"),
-            ("checked", f"{self.num_checked} of {len(receipt.tokens)} tokens: {bits}"),
+            ("checked", f"{self.num_checked} of {counted(len(receipt.tokens), 'token')}: {bits}"),
         ]
         lines = [repr(self.text), *self.findings, VERDICTS[self.verdict]]
         return DocumentSection("", [Table(("", ""), rows), *map(Paragraph, lines)])
@@ -93,8 +93,7 @@ def verify(model: LanguageModel, receipt: AnswerReceipt, positions: int | None =
     """
     if not model.is_strict:
         raise UsageError("receipts are checked with strict layers; use model.strict()")
-    if positions is not None and positions < 1:
-        raise UsageError(f"positions must be 1 or more, not {positions}")
+    check_count("positions", positions)
     if receipt.model.tokenizer == (on_ids := model.on_ids()).tokenizer.fingerprint:
         model = on_ids
     machine = this_machine(model.device)

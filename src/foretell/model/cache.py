@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.errors import UsageError, check_count
 from foretell.model.mask import EMPTY, Mask
 
 
@@ -141,6 +142,8 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, rows: int, capacity: int, dtype: torch.dtype, device: torch.device | str):
+        check_count("rows", rows)
+        check_count("capacity", capacity)
         # one slot more than can be filled: the padding of uneven rows is written there
         shape = (config.num_layers, rows, config.num_kv_heads, capacity + 1, config.head_width)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, G, S, E)
@@ -149,10 +152,16 @@ class KVCache:
         self.capacity = capacity
 
     def make_room(self, counts: list[int]) -> KVView:
-        """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them."""
-        view = CachedKVView(self, list(self.lengths), counts)
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        assert max(self.lengths) <= self.capacity, "the engine asks for a cache that holds what it generates"
+        """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them.
+
+        Raises UsageError for another number of rows, and for more tokens than the cache can hold.
+        """
+        if len(counts) != len(self.lengths):
+            raise UsageError(f"the cache has {len(self.lengths)} rows, and counts has {len(counts)}; give one for each")
+        lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        if max(lengths) > self.capacity:
+            raise UsageError(f"a row of {max(lengths)} tokens does not fit the cache, which holds {self.capacity}")
+        view, self.lengths = CachedKVView(self, list(self.lengths), counts), lengths
         return view
 
     def keep_rows(self, rows: list[int]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.device import dtype_name
-from foretell.errors import CheckpointError, ContextLengthError
+from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
@@ -18,6 +18,11 @@ from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
 
 LOGITS_AT_ONCE = 2**23  # elements: 32 MiB in float32, and two of 64 MiB for their log-softmax in float64
+
+
+def check_decoder(decoder: Decoder) -> None:
+    """Refuse anything but a Decoder, such as the LanguageModel that has it."""
+    check_type("the decoder", decoder, Decoder, "a Decoder", "model.decoder is one")
 
 
 class TokenEmbedding(nn.Module):

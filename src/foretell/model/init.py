@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from foretell.config import ModelConfig
+from foretell.errors import check_type
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
@@ -20,6 +21,7 @@ POSITION_STD = 0.01
 
 def make_decoder(config: ModelConfig, seed: int) -> Decoder:
     """A decoder on the CPU with new weights, a function of configuration and seed. torch's random state is kept."""
+    check_type("the configuration", config, ModelConfig, "a ModelConfig", "foretell.preset makes one")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(config)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretell.config import Section
 from foretell.errors import ConfigError
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.kernels.cpu_matmul import CPULinear
@@ -84,6 +84,7 @@ def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
     the paper's code and peft use), from the seed and the path. Returns the paths of the layers. A target that is not a
     linear layer with unshared weights is a `ConfigError`, a glob without a match a `UsageError`.
     """
+    check_decoder(decoder)
     layers = find_targets(decoder, config.targets)
     weights = dict(decoder.named_parameters())
     also_trained = select(config.also_trained, list(weights))

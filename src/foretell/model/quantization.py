@@ -115,7 +115,7 @@ def choose_group(scheme: str, widths: Iterable[int]) -> int:
     widths = list(widths)
     fitting = [group for group in range(GROUPS[scheme], 1, -2) if all(width % group == 0 for width in widths)]
     if not fitting:
-        raise ConfigError(f"widths of {', '.join(map(str, sorted(set(widths))))} have no group in common; use --keep")
+        raise ConfigError(f"widths of {', '.join(map(str, sorted(set(widths))))} have no group in common; keep some")
     return fitting[0]
 
 
@@ -124,7 +124,7 @@ def check_group(path: str, width: int, group: int) -> None:
     if group % 2 == 0 and width % group == 0:
         return
     fitting = [str(size) for size in range(SMALLEST_GROUP, min(width, LARGEST_GROUP) + 1, 2) if width % size == 0]
-    instead = f"use one of {', '.join(fitting)}, or keep it: --keep '{path}'" if fitting else f"use --keep '{path}'"
+    instead = f"use one of {', '.join(fitting)}, or " * bool(fitting) + f"keep '{path}' as it is"
     raise ConfigError(
         f"'{path}' has a width of {width}, which groups of {group} do not divide into even groups; {instead}"
     )

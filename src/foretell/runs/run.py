@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import CheckpointError, OutputError, did_you_mean
+from foretell.errors import CheckpointError, OutputError, check_type, did_you_mean
 from foretell.files import (
     TEMPORARY,
     check_not_removed,
@@ -288,13 +288,14 @@ def is_run(path: Path) -> bool:
     return os.path.isfile(path / RUN)  # noqa: PTH113 - is_file raises on names that are too long, this returns False
 
 
-def find_run(argument: str) -> Run:
+def find_run(argument: str | Path) -> Run:
     """The run with this path, or with this name in ./runs."""
+    check_type("a run", argument, str | Path, "a path or a name")
     for path in (Path(argument), RUNS / argument):
         if is_run(path):
             return Run(path)
     names = [run.name for run in find_runs(RUNS)] if RUNS.is_dir() else []
-    near = did_you_mean(argument.removeprefix("runs/"), names)
+    near = did_you_mean(str(argument).removeprefix("runs/"), names)
     known = near or f"; there is {', '.join(names) or 'none in ./runs'}"
     raise CheckpointError(f"no run '{argument}': no such path, no run of that name{known}")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import ContextLengthError, UsageError, check_type
 from foretell.evaluation.perplexity import evaluate
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
@@ -72,6 +72,7 @@ def translate(
 
     Raises ContextLengthError for a sentence that is longer than the model's context.
     """
+    check_type("the translator", translator, Translator, "a Translator", "foretell.load_translator makes one")
     sentences = [sentences] if isinstance(sentences, str) else sentences
     encoded = {
         index: translator.vocabulary.encode_source(sentence)

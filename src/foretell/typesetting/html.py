@@ -261,8 +261,17 @@ class Shown(ABC):
     def document(self) -> DocumentSection:
         """The document to display."""
 
+    @property
+    def subject(self) -> str:
+        """The text or number that it is about, on one line."""
+        return self.document().title
+
     def __str__(self) -> str:
         return document_text(self.document())
+
+    def __repr__(self) -> str:
+        """One line; a dataclass with repr=False has it in place of all its numbers."""
+        return f"{type(self).__name__} of {self.subject} (print shows it)"
 
     def _repr_html_(self) -> str:
         return fragment(self.document(), level=3)

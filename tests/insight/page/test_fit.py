@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretell.errors import OutputError
+from foretell.errors import OutputError, UsageError
 from foretell.insight.page.packing import pack_weights
 from foretell.insight.page.write_page import choose, page_html, record_all, required
 
@@ -80,6 +80,12 @@ def test_a_page_is_never_larger_than_its_budget(make_model, budget):
 def test_a_budget_that_no_page_fits_is_an_error(make_model):
     with pytest.raises(OutputError, match=r"needs \d+ kB and may have 10 kB"):
         page_html(make_model("gpt2"), TEXT, 10_000)
+
+
+@pytest.mark.parametrize("budget", [0, -5])
+def test_a_budget_that_is_not_positive_is_refused(make_model, budget):
+    with pytest.raises(UsageError, match=f"budget_bytes must be 1 or more, not {budget}"):
+        page_html(make_model("gpt2"), TEXT, budget)
 
 
 def test_a_model_with_nan_weights_is_refused_by_name(make_model):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.errors import check_count
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
@@ -68,11 +69,15 @@ class LensPosition:
         return settled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LogitLens(Shown):
     """The logit lens at one position of a text or at each."""
 
     positions: list[LensPosition]
+
+    @property
+    def subject(self) -> str:
+        return ending(self.positions[-1].context)
 
     def document(self) -> DocumentSection:
         """One line per position if there are several, then all readings of the last one."""
@@ -102,6 +107,7 @@ class LogitLens(Shown):
 @torch.inference_mode()
 def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
     """Read the stream after the embedding and after each block of one pass, at position `at` or at all (None)."""
+    check_count("top", top)
     prediction = make_prediction(model, text, -1 if at is None else at)
     positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
     with Trace(model, model_structure(model.decoder).stream) as trace:

@@ -24,7 +24,7 @@ Texts = Mapping[str, Sequence[str]]  # of the indices of a dimension, such as th
 ROUNDING = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Shown):
     """A stored number, and the same number recomputed in float64 from the recorded operands of its step.
 

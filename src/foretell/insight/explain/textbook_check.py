@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from foretell.device import dtype_name
+from foretell.errors import counted
 from foretell.insight.explain.steps import plain
 from foretell.insight.recording import Array, steady_ids, to_array
 from foretell.language_model import LanguageModel
@@ -90,7 +91,7 @@ class TextbookCheck(Shown):
         compared = ("all logits, all positions", "largest difference", "share of the largest", "bound", "")
         differences = Table(compared, [difference.row() for difference in self.differences])
         return DocumentSection(
-            f"Textbook and model, after {self.count} token{'s' if self.count > 1 else ''}",
+            f"Textbook and model, after {counted(self.count, 'token')}",
             [Table(header, rows), Paragraph(note), differences, Paragraph(self.verdict)],
         )
 

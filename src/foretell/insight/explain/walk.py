@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.errors import counted
 from foretell.insight.address import MEMORY_PREFIX
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.steps import plain
@@ -32,7 +33,7 @@ from foretell.insight.recording import (
 )
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.structure import Value, model_structure
-from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, fitting, quoted
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, ending, fitting, quoted
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 from foretell.typesetting.html import HARD_SPACE, Shown
 
@@ -76,7 +77,7 @@ class LayerWalk:
         return str(self.layer), *(f"{size:.2f}" for size in sizes), feedforward, would
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Walk(Shown):
     """A walk through a pass over a text. `losses` are in nats, one for each token but the first."""
 
@@ -85,6 +86,10 @@ class Walk(Shown):
     stream: float  # norm of the stream after the last layer, at the last position
     answers: list[TokenProbability]
     losses: tuple[float, ...]
+
+    @property
+    def subject(self) -> str:
+        return ending(self.recording.model.tokenizer.decode(self.recording.ids))
 
     @property
     def loss(self) -> float | None:
@@ -106,7 +111,7 @@ class Walk(Shown):
         ]
         if memory is not None:
             text = fitting((quoted(piece) for piece in memory.pieces), 10 * LINE)
-            parts.insert(0, DocumentSection(f"The source: {len(memory.ids)} tokens", [Paragraph(text)]))
+            parts.insert(0, DocumentSection(f"The source: {counted(len(memory.ids), 'token')}", [Paragraph(text)]))
             sights = sights_table(
                 {layer.layer: layer.memory_sights for layer in self.layers},
                 lambda position: recording.token_on(MEMORY_PREFIX, position),
@@ -146,7 +151,7 @@ class Walk(Shown):
         note = "Probability: of this token, given those before it. Loss: -log of the probability, in nats."
         total = "" if self.loss is None else f" Mean loss of the text: {self.loss:.4f}."
         return DocumentSection(
-            f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
+            f"The text: {counted(len(recording.ids), 'token')}",
             [Table(("position", "id", "token", "probability", "loss"), rows), Paragraph(note + total)],
         )
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from foretell.errors import OutputError
+from foretell.errors import OutputError, check_count, check_type, counted
 from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
@@ -228,8 +228,9 @@ class PageReport:
     cut: list[str]
 
     def __str__(self) -> str:
-        shape = f"{self.tokens:,} tokens, {self.layers} layers, {self.heads} heads per layer"
-        return f"{self.path}: {shape}, {in_megabytes(self.bytes)}"
+        tokens, layers = counted(self.tokens, "token"), counted(self.layers, "layer")
+        heads = f"{counted(self.heads, 'head')} per layer"
+        return f"{self.path}: {tokens}, {layers}, {heads}, {in_megabytes(self.bytes)}"
 
     __repr__ = __str__
 
@@ -255,6 +256,7 @@ def write_page(
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
+    check_type("the path", path, str | Path, "a string or a Path")
     check_target(Path(path), HTML_MARK)
     return write_traced(record_all(model, text, outcomes), path, budget_bytes)
 
@@ -294,6 +296,7 @@ def make_page(
 
     Raises `OutputError` if it does not fit the budget.
     """
+    check_count("budget_bytes", budget_bytes)
     page, tokens = traced.page, len(traced.ids)
     most_sections = sum(len(family.file_indices(page, tokens)) for family in (*FAMILIES, ATTENTION))
     frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * most_sections
