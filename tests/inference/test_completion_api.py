@@ -12,7 +12,7 @@ from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, generate, stream
 from foretell.inference.query import next_tokens
-from foretell.insight.explain.explanation import explain
+from foretell.insight.explain.explain_value import explain
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load

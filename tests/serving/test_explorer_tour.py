@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import foretell
-from foretell.insight.explain.explanation import explain_value
+from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.trace import Trace
 from tests.serving.conftest import settled
 

@@ -178,7 +178,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
 
 
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
-    from foretell.insight.explain.explanation import explain_value
+    from foretell.insight.explain.explain_value import explain_value
 
     return explain_value(loaded, text, address, outcomes_in(loaded, text))
 

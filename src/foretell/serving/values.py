@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from annotated_types import MaxLen, MinLen
 
-from foretell.insight.explain.explanation import Explanation, explain_value
+from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explanation import Explanation
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace
 from foretell.serving.changes import Changes

@@ -12,7 +12,7 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
-from foretell.insight.explain.explanation import explain_at, explain_value, implied_shape
+from foretell.insight.explain.explain_value import explain_at, explain_value, implied_shape
 from foretell.insight.implied_values import implied_values
 from foretell.insight.recording import record
 from foretell.insight.replacement import without_heads

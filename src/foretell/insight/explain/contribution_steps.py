@@ -19,7 +19,7 @@ from foretell.insight.explain.contribution_values import (
     Readout,
 )
 from foretell.insight.explain.explain_outcome import TASK_MEAN, stream
-from foretell.insight.explain.implied_number import Explained
+from foretell.insight.explain.explanation import Explained
 from foretell.insight.explain.steps import (
     Column,
     Listing,

@@ -43,7 +43,7 @@ from foretell.insight.explain.contribution_values import (
     Readout,
 )
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
-from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import address_of, record
 from foretell.language_model import LanguageModel

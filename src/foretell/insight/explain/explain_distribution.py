@@ -16,7 +16,7 @@ from foretell.config import SamplingConfig, make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import FILTERS, SHAPING, make_filters
 from foretell.insight.address import Address
-from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretell.insight.address import Address
-from foretell.insight.explain.implied_number import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Listing,
     Remark,
