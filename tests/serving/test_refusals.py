@@ -388,6 +388,8 @@ def test_unknown_fields_are_named(server):
     answer = server.post("/v1/completions", prompt="x", cheese=1, user="me", **{"a\r\nb": 1})
     assert answer.status_code == 200
     assert answer.headers["x-foretell-ignored"] == "cheese, ?"
+    answer = server.post("/v1/chat/completions", **CHAT, prompt_logprobs=2)
+    assert answer.headers["x-foretell-ignored"] == "prompt_logprobs"
 
 
 def test_unknown_entries_of_include_are_named(server):

@@ -201,7 +201,6 @@ class GenerationRequest(Request):
     cache_salt: Annotated[str, MaxLen(256)] = ""
     add_special_tokens: bool = True
     return_token_ids: bool = False
-    prompt_logprobs: TopTokens | None = None
     look: Look | None = None
     change: ChangeRequests = []
 
@@ -250,6 +249,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompts
     max_tokens: Annotated[int, Ge(0), Le(2**31)] = 16
     logprobs: TopTokens | None = None
+    prompt_logprobs: TopTokens | None = None
     echo: bool = False
     best_of: int = 1
 
