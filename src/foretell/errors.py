@@ -9,6 +9,7 @@ import difflib
 import shlex
 import signal
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from types import FrameType, UnionType
 from typing import NoReturn
@@ -115,8 +116,8 @@ def check_type(name: str, value: object, kind: type | UnionType, expected: str, 
 
 def check_count(name: str, value: int | None) -> None:
     """Refuse a number below 1; None is the default."""
-    if value is not None and value < 1:
-        raise UsageError(f"{name} must be 1 or more, not {value}")
+    if value is not None and (not isinstance(value, Integral) or value < 1):
+        raise UsageError(f"{name} must be 1 or more, not {value!r}")
 
 
 def counted(count: int, noun: str) -> str:

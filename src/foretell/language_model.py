@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -136,7 +136,8 @@ class LanguageModel:
 
     def decode(self, ids: Sequence[int] | Tensor, skip_special: bool = False) -> str:
         """The text of ids (T,); incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
-        check_type("ids", ids, list | tuple | range | np.ndarray | Tensor, "token ids", "model.encode(text) makes them")
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise UsageError(f"ids must be token ids, not {type(ids).__name__}; model.encode(text) makes them")
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
 
     def texts_of(self, ids: Sequence[int]) -> list[str]:

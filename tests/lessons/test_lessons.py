@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+import foretell.lessons
 from foretell.errors import UsageError
 from foretell.lessons.lesson import LessonReport, same
 from foretell.lessons.registry import ENTRIES, find_lesson, lesson_class
@@ -92,6 +93,8 @@ def test_a_lesson_ends_with_commands_for_the_readers_file_and_the_readme_leads_t
 
 def test_every_catalog_entry_has_a_lesson(lessons):
     assert all(lesson_class(entry.name).name == entry.name for entry in ENTRIES)
+    texts = Path(foretell.lessons.__file__).parent.glob("*.md")
+    assert {text.stem for text in texts} == {entry.name for entry in ENTRIES}
     assert [lessons[name].name for name in QUICK] == QUICK
 
 

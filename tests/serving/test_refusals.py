@@ -376,12 +376,18 @@ def test_patterns_that_cannot_be_compiled(server, field):
 def test_a_response_format_without_its_schema_is_refused(server, shape):
     body = {**CHAT, "response_format": {"type": "json_schema", **shape}}
     error = refused(server.post("/v1/chat/completions", **body), param="response_format")
-    assert "needs json_schema.schema" in error["message"]
+    assert "needs a schema" in error["message"]
 
 
 @pytest.mark.parametrize("shape", [{"type": "json_schema"}, "json_object"])
 def test_a_text_format_without_a_schema_is_refused(server, shape):
     refused(server.post("/v1/responses", input="x", text={"format": shape}), param="response_format")
+
+
+@pytest.mark.parametrize(("schema", "message"), [("{", "the schema is not JSON"), ("5", "a JSON schema is an object")])
+def test_a_schema_that_is_not_one_is_refused_by_its_field(server, schema, message):
+    answer = server.post("/v1/completions", prompt="x", structured_outputs={"json": schema})
+    assert refused(answer, param="structured_outputs")["message"] == message
 
 
 def test_unknown_fields_are_named(server):

@@ -84,19 +84,19 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"'{tokens[0].value}' is not an integer") from None
 
 
-STANDARD_OUTPUT = Path("-")
+STANDARD_OUTPUT = Path("<stdout>")  # not Path("-"), which is also ./-, a file
 
 
 def text_output(kind: Any, tokens: Sequence[Token]) -> Path:
     """The path of a text to write, or STANDARD_OUTPUT."""
     value = tokens[0].value
-    return STANDARD_OUTPUT if value == STANDARD_INPUT else Path(value)
+    return STANDARD_OUTPUT if value in (STANDARD_INPUT, "-") else Path(value)
 
 
 def output(kind: Any, tokens: Sequence[Token]) -> Path:
     """The path of a file or folder to write, which cannot be standard output."""
     if (path := text_output(kind, tokens)) == STANDARD_OUTPUT:
-        raise ValueError("- stands for standard output, which this is not written to; give a name")
+        raise ValueError("this cannot be written to standard output; give a name")
     return path
 
 

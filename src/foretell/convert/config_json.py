@@ -15,7 +15,7 @@ from foretell.errors import ConfigError
 from foretell.norms import NORMS
 
 NESTED = ("bias", "dropout")
-NAME = re.compile(r"\w+(?:\.\w+)*")
+NAME = re.compile(r"'[^']*'|\w+(?:\.\w+)*")  # or a value in quotes, which stays
 # Fields that any config.json may hold and that do not affect the logits
 HARMLESS = names(
     """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range

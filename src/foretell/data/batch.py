@@ -72,7 +72,10 @@ def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: 
     loss_mask (B, T+1): 1 for tokens that count in the loss as targets, 0 for others; None: all do. Raises UsageError
     for tokens that are not rows of ids.
     """
-    given = np.asarray(tokens)
+    try:
+        given = np.asarray(tokens)
+    except ValueError:
+        raise UsageError("tokens must be rows of the same length; pad them, and give their lengths") from None
     if given.ndim != 2 or given.shape[1] < 2 or given.dtype.kind not in "iu":
         raise UsageError(f"tokens must be ids (B, T+1), T of 1 or more, not {given.dtype} of shape {given.shape}")
     tensor = torch.from_numpy(np.ascontiguousarray(given, dtype=np.int64))

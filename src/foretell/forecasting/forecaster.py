@@ -15,7 +15,7 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.errors import CheckpointError, DataError, UsageError, counted
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
@@ -113,7 +113,7 @@ class Forecaster:
         values = history[-context:]
         if np.isnan(values).all():
             raise DataError(
-                f"the values of a series, its last {len(values):,}, are all missing, so there is nothing to continue"
+                f"the last {counted(len(values), 'value')} of a series are all missing, so there is nothing to continue"
             )
         scale = scale_of(values, self.cycle, history[:-context])
         return Prompt(self.codec.encode(values, scale, -len(values)).tolist(), scale)

@@ -70,4 +70,4 @@ def lesson_class(name: str) -> type[Any]:
 
 def make_lesson(name: str, **options: Any) -> Any:
     """Make a `Lesson`, which computes its values. options: the parameters of its class."""
-    return lesson_class(name)(**options)
+    return lesson_class(find_lesson(name).name)(**options)

@@ -115,7 +115,8 @@ def choose_group(scheme: str, widths: Iterable[int]) -> int:
     widths = list(widths)
     fitting = [group for group in range(GROUPS[scheme], 1, -2) if all(width % group == 0 for width in widths)]
     if not fitting:
-        raise ConfigError(f"widths of {', '.join(map(str, sorted(set(widths))))} have no group in common; keep some")
+        different = ", ".join(map(str, sorted(set(widths))))
+        raise ConfigError(f"widths of {different} have no group in common; keep some layers as they are")
     return fitting[0]
 
 
@@ -124,7 +125,8 @@ def check_group(path: str, width: int, group: int) -> None:
     if group % 2 == 0 and width % group == 0:
         return
     fitting = [str(size) for size in range(SMALLEST_GROUP, min(width, LARGEST_GROUP) + 1, 2) if width % size == 0]
-    instead = f"use one of {', '.join(fitting)}, or " * bool(fitting) + f"keep '{path}' as it is"
+    keep = f"keep '{path}' as it is"
+    instead = f"use one of {', '.join(fitting)}, or {keep}" if fitting else keep
     raise ConfigError(
         f"'{path}' has a width of {width}, which groups of {group} do not divide into even groups; {instead}"
     )

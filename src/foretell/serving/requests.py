@@ -12,7 +12,6 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, Field, model_validator
 
 from foretell.serving.errors import ApiError
-from foretell.serving.json_bodies import parse_json
 
 MOST_PROMPTS, MOST_INPUTS, MOST_CHOICES = 128, 2048, 256
 MOST_SCHEMA_BYTES = 16 * 1024
@@ -236,10 +235,11 @@ class GenerationRequest(Request):
         schemas = [self.json_schema, structure.json_schema, structure.schema_in_json, schema_of(self.response_format)]
         schemas += [ANY_OBJECT] if structure.json_object else []
         patterns = [self.regex, structure.regex, None if structure.choice is None else any_of(structure.choice)]
-        constraints = [{"json_schema": checked_schema(schema)} for schema in schemas if schema is not None]
+        field = self.constraint_field or "response_format"
+        constraints = [{"json_schema": checked_schema(schema, field)} for schema in schemas if schema is not None]
         constraints += [{"regex": pattern} for pattern in patterns if pattern is not None]
         if len(constraints) > 1:
-            raise ApiError(400, "the request has several schemas or patterns; give one", "response_format")
+            raise ApiError(400, "the request has several schemas or patterns; give one", field)
         return constraints[0] if constraints else {}
 
 
@@ -338,18 +338,21 @@ def schema_of(response_format: Any) -> Any:
     inner = response_format.get("json_schema", response_format)  # the Responses API has the schema one level up
     schema = inner.get("schema") if isinstance(inner, dict) else inner
     if schema is None:
-        raise ApiError(400, "response_format of type json_schema needs json_schema.schema", "response_format")
+        raise ApiError(400, "a format of type json_schema needs a schema", "response_format")
     return schema
 
 
-def checked_schema(schema: Any) -> dict[str, Any]:
-    """A schema within bounds."""
+def checked_schema(schema: Any, field: str) -> dict[str, Any]:
+    """A schema of a field, within bounds."""
     if isinstance(schema, str):
-        schema = parse_json(schema.encode("utf-8", "surrogatepass"))
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            raise ApiError(400, "the schema is not JSON", field) from None
     if not isinstance(schema, dict):
-        raise ApiError(400, "a JSON schema is an object", "response_format")
+        raise ApiError(400, "a JSON schema is an object", field)
     if (size := len(json.dumps(schema))) > MOST_SCHEMA_BYTES:
-        raise ApiError(400, f"the schema has {size:,} bytes; at most {MOST_SCHEMA_BYTES:,} are read", "response_format")
+        raise ApiError(400, f"the schema has {size:,} bytes; at most {MOST_SCHEMA_BYTES:,} are read", field)
     return schema
 
 

@@ -65,7 +65,7 @@ class SGD(SkippingOptimizer):
 # docs/training.md compares both.
 COEFFICIENTS = ((7.8977, -22.8490, 16.8329), (3.3562, -2.4239, 0.4724), (2.3716, -1.6827, 0.3964))
 MARGIN = 1.02  # of the bound of the singular values, for rounding to bfloat16: above 1 the first polynomial is steep
-SMALLEST_NORM = 1e-7
+SMALLEST_NORM = 1e-7  # of a matrix: a smaller one has a smaller update
 UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
 # Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching. On a GPU
 # all of GPT-2's matrices of one shape are one stack, of at most 256 MiB in float32
@@ -131,7 +131,7 @@ def advance(means: list[Tensor], gradients: list[Tensor], momentum: float) -> tu
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """U S V' to about U V' for matrices (N, R, C).
 
-    Singular values of at least 0.015 of the bound end between 0.84 and 1.17. A Newton-Schulz iteration: odd polynomials
+    Singular values of at least 0.015 of the bound end between 0.83 and 1.17. A Newton-Schulz iteration: odd polynomials
     of a matrix are polynomials of its singular values.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
@@ -139,7 +139,8 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     x = (x.mT if is_tall else x).to(dtype).contiguous()  # the products X X' are then as small as possible
     gram = torch.bmm(x, x.mT)
     # The norm of X X', the root of the sum of s^4, is at least the largest s^2, and near it where few values are large
-    bound = MARGIN * gram.norm(dim=(-2, -1), keepdim=True).float().sqrt().clamp(min=SMALLEST_NORM)
+    least = x.shape[-2] ** -0.25  # where all singular values are equal; less only in a matrix below SMALLEST_NORM
+    bound = MARGIN * gram.norm(dim=(-2, -1), keepdim=True).float().sqrt().clamp(min=least)
     scale = bound.reciprocal().to(dtype)
     x = polynomial(x * scale, gram * scale.square(), *COEFFICIENTS[0])
     for coefficients in COEFFICIENTS[1:]:
