@@ -139,7 +139,7 @@ def next_tokens(
     check_model(model)
     check_count("top", top)
     ids = model.encode_fitting(text)
-    places = [at] if isinstance(at, Integral) else at or [-1]
+    places = [at] if isinstance(at, int | Integral) else at or [-1]
     positions = [resolve_position(position, len(ids)) for position in places]
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
     likely = [
