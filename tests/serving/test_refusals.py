@@ -384,10 +384,19 @@ def test_a_text_format_without_a_schema_is_refused(server, shape):
     refused(server.post("/v1/responses", input="x", text={"format": shape}), param="response_format")
 
 
-@pytest.mark.parametrize(("schema", "message"), [("{", "the schema is not JSON"), ("5", "a JSON schema is an object")])
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{", "the schema is not JSON at line 1, column 2"),
+        ("5", "the schema must be a JSON object"),
+        ('{"a":' * 900 + "1" + "}" * 900, "the schema is nested more than 32 levels deep"),
+        ('{"minimum": NaN}', "the schema is not JSON: it has NaN"),
+    ],
+    ids=["not JSON", "a number", "deep", "NaN"],
+)
 def test_a_schema_that_is_not_one_is_refused_by_its_field(server, schema, message):
     answer = server.post("/v1/completions", prompt="x", structured_outputs={"json": schema})
-    assert refused(answer, param="structured_outputs")["message"] == message
+    assert refused(answer, param="structured_outputs")["message"].startswith(message)
 
 
 def test_unknown_fields_are_named(server):

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, Field, model_validator
 
 from foretell.serving.errors import ApiError
+from foretell.serving.json_bodies import parse_json
 
 MOST_PROMPTS, MOST_INPUTS, MOST_CHOICES = 128, 2048, 256
 MOST_SCHEMA_BYTES = 16 * 1024
@@ -346,9 +347,9 @@ def checked_schema(schema: Any, field: str) -> dict[str, Any]:
     """A schema of a field, within bounds."""
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError):
-            raise ApiError(400, "the schema is not JSON", field) from None
+            schema = parse_json(schema.encode("utf-8", "surrogatepass"))
+        except ApiError as error:
+            raise ApiError(400, error.message.replace("the body", "the schema"), field) from None
     if not isinstance(schema, dict):
         raise ApiError(400, "a JSON schema is an object", field)
     if (size := len(json.dumps(schema))) > MOST_SCHEMA_BYTES:
