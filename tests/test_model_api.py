@@ -268,7 +268,10 @@ WRONG_ARGUMENTS: list[tuple[Callable[[LanguageModel], Any], str]] = [
     (lambda model: foretell.write_page(model, "x", cast("Any", None)), "the path must be a string or a Path, not None"),
     (lambda model: foretell.find_run(cast("Any", None)), "a run must be a path or a name, not NoneType"),
     *(
-        (lambda model, call=call, top=top: call(model, "x", top=top), f"top must be 1 or more, not {top}")
+        (
+            lambda model, call=call, top=top: call(model, "x", top=top),
+            f"top must be a whole number, 1 or more, not {top}",
+        )
         for call in (foretell.logit_lens, foretell.next_tokens)
         for top in (0, -1)
     ),

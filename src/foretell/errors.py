@@ -115,9 +115,9 @@ def check_type(name: str, value: object, kind: type | UnionType, expected: str, 
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Refuse a number below 1; None is the default."""
-    if value is not None and (not isinstance(value, Integral) or value < 1):
-        raise UsageError(f"{name} must be 1 or more, not {value!r}")
+    """Refuse what is not a whole number of at least 1; None is the default."""
+    if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+        raise UsageError(f"{name} must be a whole number, 1 or more, not {value}")
 
 
 def counted(count: int, noun: str) -> str:

@@ -100,7 +100,7 @@ def test_some_positions_are_checked_and_always_the_last(model, receipt):
     forged = repaired(changed(receipt, "tokens.4", (receipt.tokens[4] + 1) % 29))
     assert verify(model, forged, 1).verdict == "rejected"
     assert verify(model, receipt, 99).num_checked == 20
-    with pytest.raises(UsageError, match="positions must be 1 or more"):
+    with pytest.raises(UsageError, match="positions must be a whole number, 1 or more"):
         verify(model, receipt, 0)
 
 

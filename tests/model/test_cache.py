@@ -149,5 +149,5 @@ def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:
         cache.make_room([1])
     assert cache.lengths == [3, 1]
     for sizes in ({"rows": 0, "capacity": 4}, {"rows": 2, "capacity": 0}):
-        with pytest.raises(UsageError, match="must be 1 or more, not 0"):
+        with pytest.raises(UsageError, match="must be a whole number, 1 or more, not 0"):
             KVCache(config, **sizes, dtype=torch.float32, device="cpu")

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from foretell.config import DataConfig, check_known, make_section
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, UsageError, check_count
 
 T = TypeVar("T")
 EvaluationTask = Literal["text", "choice", "ending"]
@@ -209,8 +209,7 @@ def choose_task(
     """The task of a file; options that contradict it are a UsageError. No model is needed."""
     if task is not None:
         check_known(task, get_args(EvaluationTask), "task")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise UsageError(f"limit must be a whole number, 1 or more, not {limit}")
+    check_count("limit", limit)
     of_texts = config.rows or config.text_field is not None
     fields = set() if task or of_texts else first_fields(Path(data))
     chosen = task or ("text" if of_texts else task_of(Path(data), fields))

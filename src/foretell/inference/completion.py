@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Unpack, overload
 
 from foretell.config import SamplingConfig
-from foretell.errors import UsageError, counted
+from foretell.errors import UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
@@ -330,8 +330,7 @@ def number_copies(prompts: list[Prompt]) -> list[int]:
 
 def repeated(prompts: list[str], n: int | None) -> list[str]:
     """Each prompt n times in a row."""
-    if n is not None and not (isinstance(n, int) and n >= 1):
-        raise UsageError(f"n must be a whole number, 1 or more, not {n}")
+    check_count("n", n)
     if n is not None and n > MOST_CONTINUATIONS:
         raise UsageError(f"n must be {MOST_CONTINUATIONS:,} or less, not {n:,}; for more, use other seeds")
     if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str) for prompt in prompts):

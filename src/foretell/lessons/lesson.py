@@ -116,7 +116,7 @@ class LessonReport:
 class Lesson(Shown):
     """A document to read, and checks of its figures. Both use the same values, computed once when it is made.
 
-    `name` is in the catalog; the document's text is in `NAME.md`.
+    `name` is in the registry; the document's text is in `NAME.md`.
     """
 
     name: ClassVar[str]

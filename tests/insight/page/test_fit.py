@@ -84,7 +84,7 @@ def test_a_budget_that_no_page_fits_is_an_error(make_model):
 
 @pytest.mark.parametrize("budget", [0, -5])
 def test_a_budget_that_is_not_positive_is_refused(make_model, budget):
-    with pytest.raises(UsageError, match=f"budget_bytes must be 1 or more, not {budget}"):
+    with pytest.raises(UsageError, match=f"budget_bytes must be a whole number, 1 or more, not {budget}"):
         page_html(make_model("gpt2"), TEXT, budget)
 
 

@@ -71,8 +71,10 @@ function listPanels(select) {
 }
 
 async function savePanel(select, picture, ending) {
+  const place = select.value;
   await readAll(); // a panel that has not been in view is empty
-  const panel = listPanels(select).get(select.value);
+  const panel = listPanels(select).get(place);
+  if (!panel) return; // it is gone, and the list shows another
   const name = titleOf(panel).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
   return saveMade(() => picture(panel), `${name || "panel"}.${ending}`);
 }
