@@ -1,9 +1,9 @@
-"""Fused transformer blocks, used where no hooks are registered inside them: a second path through the blocks.
+"""Fused transformer blocks, used when no hooks are registered inside them: a second path through the blocks.
 
 A fused block falls back to the modules of the plain block for gradients, hooks, many rows, changed weights, and any
-cache but a paged one. Its call also computes the blocks after it that have no hooks. Each of them returns its output
-when it is called with the very output of the block before it, and computes it again for any other input. So a token
-starts the threads once, not once per block, and everything between two blocks can still be seen and changed.
+cache but a paged one. Its call also computes the following blocks, up to one with hooks. Each of these returns its
+prepared output if its input is the tensor that the block before it returned, and computes again for any other input. So
+a token starts the threads once, not once per block, and values between blocks can still be read and changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from foretell.model.transformer import (
     ReplaceByUpdate,
 )
 
-AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
+AHEAD_ROWS = MAX_ROWS  # with more, each call computes one block, because the outputs of many need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
 version_of = attrgetter("_version")
 
@@ -67,7 +67,7 @@ class FusedNorm:
 
 
 class FusedWeights:
-    """The packed weights of a block, and the versions that show whether they changed."""
+    """The packed weights of a block, with version numbers that show changes."""
 
     def __init__(self, block: Any):
         inner = inner_layers(block.feedforward)
@@ -75,7 +75,7 @@ class FusedWeights:
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        # In a trunk that calls its blocks one after the other; weak, so that a copy is freed with its last user
+        # The next block in a trunk that calls its blocks in sequence; a weak reference, so that unused copies are freed
         self.place: tuple[ref[nn.ModuleList], int] | None = None
         self.watch_hooks(block)
         self.max_rows = MAX_ROWS
@@ -85,12 +85,12 @@ class FusedWeights:
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
     def watch_hooks(self, block: Any) -> None:
-        """Use the compiled program only while the modules of this block have no hooks, and the core is its own."""
-        # the dictionaries belong to the modules, so hooks that are registered later are seen
+        """Use the compiled program only while the modules of this block have no hooks, and its core is not replaced."""
+        # these are the modules' dictionaries, so later hooks are noticed
         inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.hooks = GLOBAL_HOOKS + inner_hooks
         self.own_hooks = hooks_of(block)
-        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may put another core there
+        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may replace the core
 
     def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -104,7 +104,7 @@ class FusedWeights:
         return np.array((*parts, *sizes, *choices), BLOCK)
 
     def _scratch_per_row(self) -> int:
-        """Float32 numbers per token that the compiled program needs, with every row padded."""
+        """The float32 numbers per token, in padded rows, that the compiled program needs."""
         matrices = [matrix.matmul.matrix for matrix in self.matrices]
         widths = sum(matrix.inputs + matrix.outputs + 2 * INPUTS for matrix in matrices)
         return widths + 2 * matrices[0].inputs + max(map(prepared_per_row, matrices))
@@ -120,7 +120,7 @@ class FusedWeights:
         return is_paged and list(map(version_of, self.sources)) == self.versions
 
     def known_output(self, x: Tensor, kv: KVView) -> Tensor | None:
-        """The block's output (B, T, D) if a block before it has computed it from x."""
+        """The block's output (B, T, D) if an earlier block has already computed it from x."""
         known = PASSES.get(kv) if type(kv) is PagedKVView else None
         source, out = (None, None) if known is None else known.outputs.pop(self, (None, None))
         return out if source is x else None
@@ -129,7 +129,7 @@ class FusedWeights:
         """The block's output (B, T, D); the outputs of the blocks after it are kept for their calls."""
         x = x.contiguous()
         step, blocks = step_of(kv, rotation), self._computed_together(x, kv)
-        assert x.shape[:2] == step.shape, "the cache was told of other tokens"
+        assert x.shape[:2] == step.shape, "the KV view is for other tokens"
         out = torch.empty(len(blocks), *x.shape, dtype=x.dtype)
         records = np.array([block.address for block in blocks], np.int64)
         sizes = (x.numel() * x.element_size(), len(blocks), records.ctypes.data)
@@ -153,7 +153,7 @@ class FusedWeights:
         return blocks
 
     def _following(self) -> Iterator[FusedWeights]:
-        """The blocks that are called next; none if this block was replaced or put into another module."""
+        """The blocks that are called next; none if this block was replaced or moved to another module."""
         blocks, index = (None, 0) if self.place is None else (self.place[0](), self.place[1])
         if blocks is None:
             return iter(())
@@ -162,7 +162,7 @@ class FusedWeights:
 
 
 class FusedForward(RefersToHooks):
-    """The forward of a block as one compiled program; its other base class is the plain block."""
+    """Mix-in for a plain block: its forward as one compiled program."""
 
     fused: FusedWeights
 
@@ -176,7 +176,7 @@ class FusedForward(RefersToHooks):
         return super().forward(x, kv, rotation)
 
     def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
-        """Watch the hooks of this copy, and continue with the copies of the blocks after it."""
+        """Watch the hooks of this copy, and link it to the copies of the following blocks."""
         self.fused = copy.copy(self.fused)
         self.fused.watch_hooks(self)
         if self.fused.place is not None and (blocks := self.fused.place[0]()) is not None:
@@ -208,7 +208,7 @@ FUSED: dict[type[nn.Module], type[Any]] = {
 
 
 def fused_form(block: nn.Module) -> nn.Module:
-    """A fused block that shares the modules of this one; itself where that is not possible."""
+    """A fused block that shares the modules of this block, or the block itself if it cannot be fused."""
     if not can_fuse(block):
         return block
     fused = recast(block, FUSED[type(block)])
@@ -220,7 +220,7 @@ COMPILED: dict[type[nn.Module], type[CompiledActivation]] = {nn.SiLU: CompiledSi
 
 
 def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.Module]:
-    """Layers whose kernels are faster for many rows too, by path: linear ones on the block's packed weights."""
+    """Layers with kernels that are faster for many rows too, by path; linear layers use the block's packed weights."""
     paths, activation = {layer: path for path, layer in block.named_modules()}, block.feedforward.activation
     kernel = COMPILED.get(type(activation))
     forms: dict[str, nn.Module] = {} if kernel is None else {paths[activation]: recast(activation, kernel)}
@@ -232,7 +232,7 @@ def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.
 
 
 def link_blocks(blocks: nn.ModuleList) -> None:
-    """Let the blocks of a trunk that calls them one after the other compute those after them."""
+    """Let each block of a trunk that calls its blocks in sequence compute the following ones."""
     for index, block in enumerate(blocks):
         if isinstance(block, FusedForward):
             block.fused.place = ref(blocks), index
@@ -266,12 +266,12 @@ def norms_in_order(block: Any) -> list[FusedNorm]:
 
 
 def norm_of_feedforward(block: Any) -> Any:
-    """The norm that the feed-forward layer reads or, in a block with the norm after it, that reads its update."""
+    """The norm before the feed-forward layer or, in a post-norm block, after it."""
     return block.attention_norm if isinstance(block, ParallelBlockSharedNorm) else block.feedforward_norm
 
 
 def layer_groups(block: Any) -> list[list[Any]]:
-    """The linear layers of a block; those that read the same input are packed as one matrix."""
+    """The linear layers of a block, grouped by input; each group is packed as one matrix."""
     attention, feedforward = block.attention, block.feedforward
     heads = [attention.query, attention.key, attention.value]
     return [heads, [attention.output], inner_layers(feedforward), [feedforward.down]]
@@ -290,7 +290,7 @@ def can_join(layers: list[Any]) -> bool:
 
 
 def layer_format(layer: Any) -> tuple[Any, ...]:
-    """The properties that layers packed together have in common."""
+    """The properties that must agree in layers that are packed together."""
     is_float = isinstance(layer, nn.Linear)
     dtype, group = (layer.weight.dtype, 0) if is_float else (layer.scales.dtype, layer.group)
     return plain_form(type(layer)), dtype, group
@@ -307,9 +307,9 @@ class Step:
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
         tables, positions = kv.tables.contiguous(), kv.positions.contiguous()
         counts = np.array([row.count for row in kv.rows], dtype=np.int64)
-        self.arrays = tables, positions, counts  # their memory is read as long as this lives
+        self.arrays = tables, positions, counts  # keep the memory that the compiled program reads
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
-        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # of blocks computed ahead: input and output
+        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # input and output of blocks computed ahead
         M, T = positions.numel(), positions.shape[1]
         self.rows = padded_rows(M)
         angles = (0, 0, True)
@@ -329,7 +329,7 @@ PASSES: WeakKeyDictionary[PagedKVView, Step] = WeakKeyDictionary()
 
 
 def step_of(kv: PagedKVView, rotation: Rotation | None) -> Step:
-    """The pass for compiled code, made once."""
+    """The pass for compiled code, made once per view."""
     known = PASSES.get(kv)
     if known is None or known.rotation is not rotation:
         known = PASSES[kv] = Step(kv, rotation)
