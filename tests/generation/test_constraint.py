@@ -87,7 +87,7 @@ def test_a_text_that_may_end_ends_with_the_end_token_alone(model: LanguageModel)
 
 def test_a_text_that_is_complete_before_min_tokens_is_an_error(model: LanguageModel) -> None:
     assert generate(model, "The", 9, regex="1{3}", min_tokens=3).text == "111"
-    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3; min_tokens is 4"):
+    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3, but min_tokens is 4"):
         generate(model, "The", 9, regex="1{3}", min_tokens=4)
 
 
@@ -139,7 +139,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 1}}, "Unsatisfiable schema: minimum"),
         ({"json_schema": {"not": {}}}, "Unimplemented keys"),
         ({"regex": "(a?){500}a{500}"}, "too many expressions constructed"),
-        ({"regex": "a{100000}"}, "has 100,000 characters with its repetitions written out; at most 20,000"),
+        ({"regex": "a{100000}"}, "has 100,000 characters with its repetitions expanded; at most 20,000"),
         ({"regex": "(a{5000}){5000}"}, "has 25,000,000 characters"),
         ({"regex": "a" * 30_000}, "regex 'a{57}...' has 30,000 characters"),
         ({"json_schema": {"items": [{"pattern": "^a{100000}$"}]}}, "has 100,002 characters"),

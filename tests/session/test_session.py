@@ -209,7 +209,7 @@ def test_another_fingerprint_of_the_task_is_refused(sessions: Any, monkeypatch: 
     checkpoint = session.run.at("last")
     state = checkpoint.training() | {"inputs": "7"}
     monkeypatch.setattr(Checkpoint, "training", lambda checkpoint: state)
-    with pytest.raises(CheckpointError, match="was trained with inputs 7, and this run has 6"):
+    with pytest.raises(CheckpointError, match="was trained with inputs 7, but this run has 6"):
         session.restore(checkpoint)
 
 

@@ -366,7 +366,7 @@ def add_chunk(p, tile, chunk, row, scratch, sums, total):
 
 @inlined
 def combined(scratch, at, P):
-    """The sums over all planes of activations, in units of the second."""
+    """The sums over all planes of activations, in units of the second plane."""
     upper, lower = v.load_int(scratch, at), v.load_int(scratch, at + 256)
     integers = v.cast_int(v.add_int(v.shift_left(upper, 8), lower))
     if P == 3:
