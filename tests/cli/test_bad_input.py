@@ -330,7 +330,7 @@ TABLE = [
     (["generate", "RUN", "The", "--regex", "("], 2, ["regex '('", "unclosed group"]),
     (["generate", "RUN", "The", "--regex", r"\d("], 2, [r"regex '\d('"]),
     (["generate", "RUN", "The", "--regex", ""], 2, ["regex", "at least 1 character"]),
-    (["generate", "RUN", "4 5", "--ids", "--regex", "4"], 1, ["regex", "byte-level and character tokenizers"]),
+    (["generate", "RUN", "4 5", "--ids", "--regex", "4"], 1, ["regex", "byte-level or character tokenizer"]),
     (["generate", "RUN", "The", "--json-schema", "missing.json"], 1, ["--json-schema missing.json", "No such file"]),
     (["generate", "RUN", "The", "--json-schema", "onelabel.csv"], 1, ["--json-schema onelabel.csv", "not JSON"]),
     (["generate", "RUN", "The", "--json-schema", "latin1.txt"], 1, ["--json-schema latin1.txt", "UTF-8"]),

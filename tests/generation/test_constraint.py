@@ -195,7 +195,7 @@ def test_a_regex_and_a_schema_exclude_each_other() -> None:
 
 
 def test_tokens_that_are_not_their_bytes_are_refused() -> None:
-    with pytest.raises(TokenizerError, match="works with byte-level and character tokenizers"):
+    with pytest.raises(TokenizerError, match="needs a byte-level or character tokenizer"):
         generate(load("primer").on_ids(), "4 5", regex="1")
     with pytest.raises(UsageError, match="needs a tokenizer"):
         Sampler(SamplingConfig(regex="1"))

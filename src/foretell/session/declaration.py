@@ -169,7 +169,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
             except ConfigError as error:  # does not fit into memory
                 if name == first:
                     raise
-                logger.info(f"left out    the size {name}: {str(error).partition(';')[0]}")
+                logger.info(f"skipped     the size {name}: {str(error).partition(';')[0]}")
                 return math.inf
 
         costs, budget = measured_costs(
