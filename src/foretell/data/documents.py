@@ -180,7 +180,7 @@ def open_large(path: Path, note: Note) -> FileDocument:
 
 
 def scan(path: Path) -> tuple[bool, bool]:
-    """Whether a file is UTF-8 without NUL, and whether it has Windows line ends."""
+    """(True if a file is UTF-8 without NUL, True if it has Windows line ends)."""
     decoder, has_crlf, last = codecs.getincrementaldecoder("utf-8")("strict"), False, b""
     try:
         with path.open("rb") as file:

@@ -286,7 +286,7 @@ def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) ->
 
 
 class ConditionedKVView(KVView):
-    """A pass of a decoder with a memory: the view of its own tokens and the view of the memory."""
+    """A pass of a decoder with a memory: the view of the decoder's tokens and the view of the memory."""
 
     def __init__(self, own: KVView, memory: MemoryKVView):
         super().__init__()

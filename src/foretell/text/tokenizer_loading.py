@@ -183,8 +183,7 @@ def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[
         )
     if closing:
         notes.append(
-            "tokenizer.json puts a token after every text; it is left out here, because the text will be "
-            "continued"
+            "tokenizer.json puts a token after every text; it is left out here, because the text will be continued"
         )
     return notes
 

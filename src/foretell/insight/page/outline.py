@@ -13,7 +13,7 @@ FORMAT = "foretell.page/1"
 
 
 def heading_of(name: str) -> str:
-    """A model's name; of an absolute path the last part only, since a page is passed on."""
+    """A model's name; only the last part of an absolute path, because pages are shared with others."""
     for path in (PurePosixPath(name), PureWindowsPath(name)):
         if path.is_absolute() and path.name:
             return path.name
