@@ -118,7 +118,7 @@ def test_a_receipt_shows_what_a_constraint_removed(model: LanguageModel) -> None
 
 def test_what_a_vocabulary_lacks_inside_a_match_ends_the_generation_with_an_error() -> None:
     sampler = Sampler(SamplingConfig(regex="1(9|8)"), None, lambda: (b"1", b"2"))
-    with pytest.raises(UsageError, match="regex leaves no token to write"):
+    with pytest.raises(UsageError, match="regex leaves no token to sample"):
         sampler(torch.zeros(1, 2), [Prefix([0])], [0])
 
 

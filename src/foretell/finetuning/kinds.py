@@ -1,6 +1,6 @@
 """The kinds of fine-tuning with a head, by the name that `finetune --task` gives them.
 
-A kind is a subclass of `Kind` and an entry here. Its module is imported when it is used, so that `--help` is instant.
+A kind is a subclass of `Kind` and an entry here. Its module is imported only when used, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS: dict[str, str] = {
 
 
 def known_task(task: str) -> str:
-    """The name of a kind; a ValueError, which pydantic reports, for any other."""
+    """The name, if a kind has it; else a ValueError, which pydantic reports."""
     if task not in KINDS:
         raise ValueError(f"unknown task '{task}'{did_you_mean(task, KINDS)}; known: {', '.join(KINDS)}")
     return task

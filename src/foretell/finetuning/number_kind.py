@@ -17,7 +17,7 @@ from foretell.finetuning.kind import WITH_COMMA, Example, Kind, Readout, TaskPre
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 
-LARGEST = 1e150  # a number whose square is still finite
+LARGEST = 1e150  # its square is still finite
 
 
 @dataclass(frozen=True)
