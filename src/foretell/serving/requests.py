@@ -90,9 +90,9 @@ class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
 class Look(KnownFields):
     """`look`: the values to return with an answer.
 
-    values: globs of names as in `foretell info --names`. tokens: those of the prompt, of the answer, or all. positions:
+    values: globs of names as in `foretell info --names`. tokens: prompt, answer or all tokens. positions:
     only these, counted from 0. lens: the number of tokens predicted from the stream after every block. contributions:
-    those of every head and layer to the logit of the first new token. receipt: digests with which the answer can be
+    by every head and layer to the logit of the first new token. receipt: digests with which the answer can be
     checked by anyone who has the model.
     """
 
