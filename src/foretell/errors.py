@@ -60,7 +60,7 @@ class DivergedError(TrainingError):
 
 
 class PeerError(TrainingError):
-    """Another process of the training has failed or was killed. is_said: it has given this reason itself."""
+    """Another process of the training has failed or was killed. is_said: that process reported this reason."""
 
     def __init__(self, message: str, is_said: bool = False):
         super().__init__(message)
@@ -109,13 +109,13 @@ def shell_words(*words: str | Path) -> str:
 
 
 def check_type(name: str, value: object, kind: type | UnionType, expected: str, advice: str = "") -> None:
-    """Refuse an argument of another type. expected: the right one in words, such as "a string"."""
+    """Refuse an argument of another type. expected: the right type in words, such as "a string"."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} must be {expected}, not {type(value).__name__}{advice and f'; {advice}'}")
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Refuse what is not a whole number of at least 1; None is the default."""
+    """Refuse anything but a whole number of at least 1 or None (the default)."""
     if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
         raise UsageError(f"{name} must be a whole number, 1 or more, not {value}")
 

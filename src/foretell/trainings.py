@@ -1,4 +1,4 @@
-"""`foretell.train`, `foretell.finetune` and `foretell.plan`: trainings from Python, and what one will need."""
+"""`foretell.train`, `foretell.finetune` and `foretell.plan`: trainings from Python, and plans of their cost."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def domain_request(
 
 
 def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Remove the sections from options; those that are left out or None are not returned, an empty one is."""
+    """Remove the sections from options and return those that are given and not None, even if empty."""
     sections = {name: options.pop(name, None) for name in names}
     for name, values in sections.items():
         if values is not None and not isinstance(values, Mapping):
