@@ -3,8 +3,7 @@
 The logit of a label is a dot product of the text's vector with a row of the head. The text's vector is a sum of the
 outputs of embedding, heads and feed-forward layers (insight/attribution/stream_terms.py), and a head's output is a sum
 over the tokens that it reads. So the logit is a sum over parts, and also over tokens: the amount that heads read from a
-token, plus the outputs of embedding and feed-forward layers at the token if its vector is pooled. A word has the sum of
-its tokens.
+token, plus embedding and feed-forward outputs at the token if its vector is pooled. A word has the sum of its tokens.
 Later layers process vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
 word is measured by removing its tokens (insight/attribution/word_effects.py).
 """
@@ -176,8 +175,7 @@ def attribute_label(
     label: by default the predicted one. against: another label; by default the mean of all. pieces: use tokens instead
     of words. passes: compute Shapley values from at most this number of passes, with neighbouring words of a long text
     joined; by default the effects are of leaving out single words. seed: for the sampled orders of words. Raises
-    UsageError for an unknown label, for `against` with a number or a choice, for a model without a head and for too few
-    passes.
+    UsageError for an unknown label, `against` with a number or a choice, a model without a head and too few passes.
     """
     head, inputs = head_of(model), input_format(model)
     texts = given_texts(head.task, texts)

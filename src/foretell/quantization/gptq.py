@@ -79,8 +79,7 @@ def quantize_for_inputs(
 ) -> list[str]:
     """Like `quantize_decoder` to int4, but with each linear layer of a block rounded for its inputs on ids (N, T).
 
-    Token embedding, head and other layers outside the blocks are rounded to nearest. progress: called with the number
-    of finished blocks and of all blocks.
+    Layers outside the blocks, such as the head, are rounded to nearest. progress: called with (done, all) blocks.
     """
     paths = check_groups(decoder, config)
     quantize_decoder(decoder, config.model_copy(update={"keep": (*config.keep, f"{BLOCKS}.**")}))

@@ -37,10 +37,7 @@ STEP_SECONDS = 0.1  # limit for a step of all models while a long prompt is read
 LEAST_TOKENS = 256  # minimum size of a cache in tokens, or the whole context if that is shorter
 Found = TypeVar("Found")
 SEVERAL = ("pair", "choice")  # `reads` of tasks with several texts
-TASK_PATHS = {
-    "series_codec": "/v1/forecast",
-    "task_head": "/v1/predict",
-}  # routes of task models, by the kind of a part
+TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # kind of a task model's part -> route
 
 logger = logging.getLogger(__name__)
 

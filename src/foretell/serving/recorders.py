@@ -70,9 +70,7 @@ class StreamRecorder(Recorder):
     def begin(self) -> None:
         operations = self.changes.operations(lambda: self.sequence.num_cached)
         if operations or self._calls:
-            self.sequence.cache_salt = (
-                uuid.uuid4().hex
-            )  # so that it reads its whole prompt, and others do not use its keys
+            self.sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt and shares no keys
         one_token = torch.zeros(1, 1, self.decoder.config.width, dtype=self.decoder.dtype, device=self.decoder.device)
         for operation in operations.values():
             operation(one_token)  # check it here, because an error in a pass would end all sequences

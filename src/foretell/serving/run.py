@@ -119,9 +119,7 @@ def logged_apart() -> Iterator[None]:
     """Write the log in a thread, because a full pipe or a slow disk must not block the event loop."""
     log, handlers = logging.getLogger("foretell"), logging.getLogger("foretell").handlers
     records: queue.Queue[logging.LogRecord] = queue.Queue(LOG_RECORDS)
-    QueueListener(
-        records, *handlers
-    ).start()  # never stopped: stop() would wait for a full pipe; the thread is a daemon
+    QueueListener(records, *handlers).start()  # a daemon thread, not stopped: stop() would wait for a full pipe
     log.handlers = [DroppingHandler(records)]
     try:
         yield

@@ -1,9 +1,8 @@
 """Shapley values: additive effects of the parts of an input.
 
 A value function gives a number for each subset of the players, such as a logit for the words left in a text. The
-Shapley value of a player is the mean, over all orders of the players, of the change when it joins the players before
-it (Shapley 1953, "A Value for n-Person Games"). The values add up to the number for all players minus the number for
-none.
+Shapley value of a player is the mean, over all orders, of the change when it joins the players before it (Shapley
+1953, "A Value for n-Person Games"). The values add up to the number for all players minus the number for none.
 
 With few players all subsets are evaluated. With more, the mean is taken over random orders (Castro, Gomez and Tejada
 2009, "Polynomial calculation of the Shapley value based on sampling"; Strumbelj and Kononenko 2014, "Explaining
