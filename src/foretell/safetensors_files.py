@@ -23,7 +23,7 @@ from foretell.errors import CheckpointError, OutputError
 from foretell.files import open_regular
 from foretell.safetensors_header import FLOAT_NAMES, MOST_OWN_HEADER_BYTES, StoredTensor, check_header, refuse, stamp_of
 
-ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
+ROWS_CHECKED = 8  # rows checked in each matrix, when a model is loaded for inference
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # smallest size in bytes of a tensor with separate pages
 INTEGERS = {torch.int8: "I8", torch.uint8: "U8", torch.int32: "I32"}

@@ -122,7 +122,7 @@ def test_the_checkpoint_of_a_signal_has_a_line_of_metrics_with_its_figures(
     state = session.run.at("last").training()
     assert [lines[-1]["validation_loss"], lines[-1]["largest_error"]] == list(state["evaluation"].values())
     sessions.resume(evaluate_every=8, checkpoint_every=8, log_every=log_every).go()
-    assert "not as it was written" not in caplog.text
+    assert "was changed or damaged" not in caplog.text
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -82,7 +82,7 @@ def gzip_bits_per_byte() -> float:
 
 
 def show_result(console: Console, session: Session[TextTask], gzip_bits: float) -> None:
-    """Show the loss on held-out text, the likeliest next tokens, and a continuation."""
+    """Show the loss on held-out text, the most likely next tokens, and a continuation."""
     from foretell.cli.demo_display import title
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
@@ -98,7 +98,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
     )
     model = load(session.run.directory)
     with_fast_kernels(model.decoder, wait=True)  # compile the kernels now, so that the next command has them
-    title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
+    title(console, "4 what comes next", "the five most likely tokens, and their probabilities")
     console.print(str(next_tokens(model, PROMPT)))
     title(console, "5 in its own words", "one token at a time")
     console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50, top_p=1.0).text)

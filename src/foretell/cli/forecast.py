@@ -122,7 +122,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
-Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as forecast does.")]
+Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as in forecast.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Horizon = Annotated[
     int | None, arguments.whole("How many values; default: the training's.", validator=arguments.at_least_one)
@@ -315,7 +315,7 @@ def evaluate_forecast(
     """Errors of forecasts from rolling origins, compared with naive forecasts and AutoETS, if its package is installed.
 
     MASE and sMAPE of the paths' median are defined as in the M4 competition; WQL is the weighted quantile loss of the
-    quantiles 0.1 to 0.9; MAE and RMSE are of all values together, in their unit; the last columns are the shares of
+    quantiles 0.1 to 0.9; MAE and RMSE are over all values together, in their unit; the last columns are the shares of
     values inside the intervals.
     """
     from foretell.forecasting import rolling

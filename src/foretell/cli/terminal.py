@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 WIDTH = 78
-BEGINNING = re.compile(r"^\S+ {2,}")  # of a line of the log: `size        small, ...`
+BEGINNING = re.compile(r"^\S+ {2,}")  # the beginning of a line of the log: `size        small, ...`
 # Control characters except line feed and tab, and characters that reorder or hide text (Unicode Standard Annex 9)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 

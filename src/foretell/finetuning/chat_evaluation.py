@@ -22,7 +22,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
-DIFFERENT = "The losses are of different tokens: the models do not have the same template and tokenizer."
+DIFFERENT = "The losses are over different tokens: the models do not have the same template and tokenizer."
 
 
 @dataclass(frozen=True)

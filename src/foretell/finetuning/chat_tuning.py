@@ -142,7 +142,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
 def choose_template(request: ChatRequest, start: Start) -> ChatTemplate:
     """The requested template, the model's, or the default."""
     if request.template is not None:
-        template, reason = find_template(request.template), "as asked for"
+        template, reason = find_template(request.template), "as requested"
     elif own := own_template(start.tokenizer, start.name):
         template, reason = own, "the model's own"
     else:

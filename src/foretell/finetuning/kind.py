@@ -97,7 +97,7 @@ class Kind(ABC):
     array (C,) per example, and `targets` what `target` returned.
     """
 
-    name: ClassVar[str]  # of `finetune --task`
+    name: ClassVar[str]  # the value of `finetune --task`
     # rows of a file
     text_columns: ClassVar[int] = 1
     text_names: ClassVar[tuple[str, ...]] = TEXT_NAMES

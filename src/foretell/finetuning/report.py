@@ -159,7 +159,7 @@ class TaskEvaluation(Shown):
     examples: int
     figures: dict[str, Any]
     baseline: dict[str, Any]
-    standard_error: dict[str, float] = field(default_factory=dict)  # of the means over the folds of a cross-validation
+    standard_error: dict[str, float] = field(default_factory=dict)  # for means over the folds of a cross-validation
     ensemble: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

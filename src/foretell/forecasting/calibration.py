@@ -70,7 +70,7 @@ class HeldOut:
 
 
 def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combination | None:
-    """The combination with the smallest mean error; None if the model alone is about as good.
+    """The combination with the smallest mean error; None if the model without it is about as good.
 
     season: None for the season of each series.
     """
@@ -106,7 +106,7 @@ def interval_of(paths: np.ndarray, level: float) -> Bounds:
     return low, high
 
 
-Unit = Literal["paths", "changes"]  # of scores: the width of the paths' own interval, or the size of recent changes
+Unit = Literal["paths", "changes"]  # unit of scores: the width of the paths' interval, or the size of recent changes
 DECAY = 0.94  # decay of squared changes per step, RiskMetrics' value for days (J.P. Morgan 1996, section 5.3)
 REMEMBERED = 100  # changes; the first has 0.002 of the weight of the last
 

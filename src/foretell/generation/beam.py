@@ -1,4 +1,4 @@
-"""Beam search: the likeliest continuations of several rows at once."""
+"""Beam search: the most likely continuations of several rows at once."""
 
 from __future__ import annotations
 

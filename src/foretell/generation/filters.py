@@ -152,7 +152,7 @@ def no_repeat_ngram(prefix: Prefix, size: int) -> Collection[int]:
     return {ids[index] for index in last if ids[index - size + 1 : index] == start}
 
 
-# --- filters that see logits alone -----------------------------------------------------------------------------------
+# --- filters that see only logits ------------------------------------------------------------------------------------
 
 
 @with_setting

@@ -144,7 +144,7 @@ def on_cpu_or_cuda(logits: Tensor) -> Tensor:
 
 
 def largest(logits: Tensor) -> list[int]:
-    """The id of the largest logit of each row of (B, V), the first if tied. Raises as `check_logits` does."""
+    """The id of the largest logit of each row of (B, V), the first if tied. Raises the errors of `check_logits`."""
     if logits.is_cuda:
         return largest_on_gpu(logits)
     values = logits.float().numpy()

@@ -105,7 +105,7 @@ REPR_CHARACTERS = 40  # shown of the prompt and of the text in a completion's re
 class Completion:
     """A prompt and its continuation. `str` gives both; `text` is only the continuation.
 
-    The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if asked for, has one receipt
+    The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if requested, has one receipt
     for each sampled token, including those that were left out. With a strict model, `receipt` covers the
     whole answer, and others can verify it.
     """

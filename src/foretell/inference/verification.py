@@ -121,7 +121,7 @@ def changes(receipt: AnswerReceipt) -> list[str]:
     if receipt.sha256 != receipt.expected_sha256():
         findings.append("sha256: the receipt was changed after it was written")
     if receipt.request_sha256 != json_digest(request.model_dump(mode="json")):
-        findings.append("request_sha256: the digest is of another request")
+        findings.append("request_sha256: the digest belongs to another request")
     if receipt.root != merkle_root([bytes.fromhex(digest) for digest in receipt.logits]).hex():
         findings.append("root: it is not the root over the digests of the logits")
     sampler = Sampler(SamplingConfig(seed=request.sampling.seed))
@@ -136,7 +136,7 @@ def other_model(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
     """Findings about parts of the model that differ from the receipt's."""
     expected, given = receipt.model, identity_of(model)
     if expected.dtype != given.dtype or expected.precision != given.precision:
-        return [f"the receipt is of a model in {expected.precision}, and {model.name} is in {given.precision}"]
+        return [f"the receipt is for a model in {expected.precision}, but {model.name} is in {given.precision}"]
     pairs = {
         "other weights": (expected.weights_sha256, given.weights_sha256),
         "another configuration": (expected.config_sha256, given.config_sha256),

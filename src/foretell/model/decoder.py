@@ -186,7 +186,7 @@ def logit_chunks(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Logits (..., V) as log-probabilities in nats, in float64. Raises as `check_logits` does."""
+    """Logits (..., V) as log-probabilities in nats, in float64. Raises the errors of `check_logits`."""
     return check_logits(logits).double().log_softmax(-1)
 
 

@@ -36,16 +36,16 @@ IDS, POSITIONS = "ids", "positions"  # inputs of a pass; not values of a module
 MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # inputs of an encoder's pass
 
 
-Names = tuple[str, ...]  # of values
+Names = tuple[str, ...]  # names of values
 Dims = tuple[str, ...]  # size letters or sizes
 
 
 class Source(Enum):
     """The origin of a value."""
 
-    OUTPUT = auto()  # of a module's call
-    PART = auto()  # of an output that is a tuple
-    INPUT = auto()  # of a module's call
+    OUTPUT = auto()  # the output of a module's call
+    PART = auto()  # an element of an output that is a tuple
+    INPUT = auto()  # an input of a module's call
     DERIVED = auto()  # computed from inputs of a module's call
 
 

@@ -44,7 +44,7 @@ class Speed:
         return time.perf_counter() - self.started
 
     def watch(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield the same pieces; each counts as done when the next one is asked for."""
+        """Yield the same pieces; each counts as done when the next one is requested."""
         for piece in pieces:
             yield piece
             self.done += len(piece.encode("utf-8"))

@@ -197,7 +197,7 @@ def repeat(text: Characters, record: SpeedrunRecord, report: Report) -> list[Rep
     """Repeat every run of a record, with the record's number of threads."""
     settings = record.settings
     if text.sha256 != settings.text_sha256:
-        raise DataError(f"the record is of another text: its SHA-256 is {settings.text_sha256}, not {text.sha256}")
+        raise DataError(f"the record is for another text: its SHA-256 is {settings.text_sha256}, not {text.sha256}")
     check_fits(text, settings)
     torch.set_num_threads(settings.threads)
     return [Repetition(each, run_seed(text, settings, each.seed, report, each.marks)) for each in record.runs]

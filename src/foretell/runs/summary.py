@@ -194,7 +194,7 @@ def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints
     written = last.training().get("metrics")  # the first version has none
     lines = [line for line in metrics if line["step"] <= last.step]
     if written is not None and MetricsDigest(lines).value != written:
-        logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
+        logger.warning(f"{run.directory / METRICS} was changed or damaged: its curves may be wrong")
 
 
 def state_of(checkpoints: list[Checkpoint], training: TrainingConfig, minutes: float | None) -> str:

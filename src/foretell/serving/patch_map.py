@@ -52,7 +52,7 @@ class PatchRow:
     def __init__(self, served: ExploredModel, request: PatchRequest):
         self.served, self.request, self.ids = served, request, pass_ids(served, request)
         self.token, self.effects, self.before = request.token, list[dict[str, Any]](), dict[str, float]()
-        self.keys: KeptKeys = {}  # of the unpatched pass
+        self.keys: KeptKeys = {}  # from the unpatched pass
         with errors_of("second"):
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
         stream = served.structure.stream

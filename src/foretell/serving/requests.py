@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "previous_response_id": (),
     "priority": (0,),
-    "prompt": (),  # of a chat: a stored prompt
+    "prompt": (),  # a stored prompt for a chat
     "prompt_embeds": (),
     "skip_special_tokens": (True,),
     "store": (False,),

@@ -130,7 +130,7 @@ class Endpoint(ABC, Generic[Asked]):
     """An ASGI application for one route: reads a request and answers it, unless the client leaves."""
 
     request_type: type[Asked]
-    headers: ClassVar = {"content-type": "application/json"}  # of plain answers
+    headers: ClassVar = {"content-type": "application/json"}  # for plain answers
 
     def __init__(self, server: Server):
         self.server = server

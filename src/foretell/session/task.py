@@ -40,7 +40,7 @@ class Task(ABC):
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # the trained and saved weights, whose paths identify the optimizer's state and frozen weights
     row_length: int = 0  # length of the longest rows, for the choice of kernels
-    flops_per_token: int | None = None  # of training, per token that is read; if known, MFU is logged
+    flops_per_token: int | None = None  # in training, per token read; if known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
     # Duration of the closing report, in evaluations, reserved in a time budget; `evaluate` may set it.
     closing_evaluations: float = 0.0

@@ -166,7 +166,7 @@ class Progress:
     gradient_norm: float | None = None
     learning_rate: float | None = None
     validation_loss: float | None = None
-    best_validation_loss: float | None = None  # of the scheduled evaluations
+    best_validation_loss: float | None = None  # the best of the scheduled evaluations
     evaluations_since_best: int = 0
 
 

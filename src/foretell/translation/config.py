@@ -59,7 +59,7 @@ class PairConfig(Section):
     """Settings for making batches of sentence pairs."""
 
     validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
-    batch_tokens: int = Field(2048, ge=16)  # of both languages together: docs/translation.md compares it with 4,096
+    batch_tokens: int = Field(2048, ge=16)  # both languages together: docs/translation.md compares it with 4,096
     longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer sentence are left out
 
 

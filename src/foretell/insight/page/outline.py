@@ -25,7 +25,7 @@ def pass_outline(traced: TracedPass) -> dict[str, Any]:
     tokens = token_list(traced.ids, traced.pieces)
     outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
     if traced.page.outcomes is not None:
-        outline["outcomes"] = traced.page.outcomes.to_json()  # of a choice, they are its answers
+        outline["outcomes"] = traced.page.outcomes.to_json()  # the answers of a choice
     if (memory := traced.page.model.memory) is not None:
         source = token_list(list(memory.ids), memory.pieces)
         outline["memory"] = {"tokens": source, "layers": len(traced.page.encoder)}

@@ -55,7 +55,7 @@ def attend(row, position, head, window, x, query, width, out, at, is_narrow):
     start = max(0, position + 1 - window) if window > 0 else 0
     first, end, whole = start // LANES * LANES, position + 1, width // LANES * LANES
     memory = np.empty((end - first + LANES - 1) // LANES * LANES, np.float32)
-    weights, count = memory.ctypes.data, len(memory)  # of positions first, first + 1, ...
+    weights, count = memory.ctypes.data, len(memory)  # weights of positions first, first + 1, ...
     scale = np.float32(1 / np.sqrt(width))
     for i in range(0, count, LANES):
         cached = index_of(row, first + i, head, width)

@@ -31,7 +31,7 @@ KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
 WARMING = "foretell.model.kernels.warming"
 NOTE = "numba is missing: decoding runs on torch's kernels; pip install numba for faster ones"
-PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # of oneDNN
+PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # oneDNN's
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are faster with vect
 ROWS_AT_ONCE = 128  # with more, activations leave the cache and need more scratch memory
 SERIAL = 2**14  # up to this many activations are prepared by one thread
 
-Unit = Literal["vectors", "dots", "amx"]  # units of the processor; all but "vectors" read planes of activations
+Unit = Literal["vectors", "dots", "amx"]  # units of the processor; all except "vectors" read planes of activations
 KERNEL_ARGUMENTS = 8
 LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
