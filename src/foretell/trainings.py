@@ -381,7 +381,7 @@ def plan(
 def planned(
     request: TextRequest, size: str, tokens: float | None, gpus: int
 ) -> tuple[ModelConfig, TrainingConfig, float]:
-    """Model, training and tokens, with what `train` chooses where the request leaves it open."""
+    """Model, training and tokens; settings that the request leaves open are chosen as in `train`."""
     is_given = "vocab_size" in request.section("model")
     if size in SIZES and not is_given:
         logger.info(

@@ -195,7 +195,7 @@ def quantize(
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
     group: Annotated[
         int | None,
-        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
+        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths."),
     ] = None,
     keep: Annotated[
         list[str] | None,

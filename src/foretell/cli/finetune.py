@@ -108,7 +108,7 @@ def finetune(
     """Train a model with one extra layer on labelled texts.
 
     GPT-1's recipe (Radford et al. 2018): one new linear layer reads the vector that --pool names, new tokens begin,
-    separate and end the texts where the task needs them, and language modelling is a second loss. The held-out examples
+    separate and end the texts if the task needs them, and language modelling is a second loss. The held-out examples
     decide which checkpoint is best.
 
     Parquet files need a package: pip install 'foretell[data]'.

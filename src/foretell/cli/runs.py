@@ -31,7 +31,7 @@ def runs(
     """List the runs in a folder, and compare runs.
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
-    Losses compare where the letters after them are equal; bits per byte compare for the same held-out text.
+    Losses with equal letters can be compared; bits per byte can be compared for the same held-out text.
     """
     if delete:
         if png is not None or json:

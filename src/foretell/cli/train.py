@@ -52,7 +52,7 @@ def train(
     special: arguments.Special = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     loss_on: Annotated[
-        Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
+        Literal["all", "answer"] | None, Parameter(help="The tokens to learn; default: the answer if there is one.")
     ] = None,
     workers: Annotated[
         int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")

@@ -95,7 +95,7 @@ class InputFormat:
         return [] if name is None else [self.tokenizer.special_tokens[name]]
 
     def fitting(self, texts: list[list[int]]) -> list[list[int]]:
-        """Texts, cut where they do not fit the context with the special tokens."""
+        """Texts, cut if they do not fit the context with the special tokens."""
         room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
         return fit(texts, room, self.truncate or "tail")
 

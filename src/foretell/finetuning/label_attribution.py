@@ -217,7 +217,7 @@ def attribute_label(
 
 
 def unit_name(unit: str, divided: Sequence[list[Word]], joined: Sequence[list[Word]]) -> str:
-    """`word`, or `span of 3 words` where words were joined."""
+    """`word`, or `span of 3 words` if words were joined."""
     length = max(-(-len(words) // len(spans)) for words, spans in zip(divided, joined, strict=True))
     return unit if length == 1 else f"span of {length} {unit}s"
 

@@ -20,7 +20,7 @@ from foretell.errors import ConfigError
 
 SCALE_DTYPE = torch.bfloat16
 MAX_INT8, MAX_INT4 = 127, 15
-GROUPS = {"int8": 64, "int4": 32}  # default groups, where they divide the width
+GROUPS = {"int8": 64, "int4": 32}  # default group sizes, if they divide the width
 RANGE_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)  # parts of a group's range that are tried
 SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # limits of the groups that are suggested or chosen
 

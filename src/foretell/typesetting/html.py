@@ -61,8 +61,8 @@ def fragment(section: DocumentSection, level: int = 1) -> str:
 def mathml(expression: Expression) -> str:
     """A displayed formula.
 
-    With two relations or more, one line per relation, aligned. A formula too wide for a page breaks where it
-    does in a terminal.
+    With two relations or more, one line per relation, aligned. A formula too wide for a page breaks at the same places
+    as in a terminal.
     """
     first, *others = segments(items_of(expression), RELATIONS)
     if len(others) > 1:
