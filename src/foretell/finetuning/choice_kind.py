@@ -107,7 +107,7 @@ class ChoiceKind(LabelKind):
         names = self.names(texts)
         chosen = find_label(names, label)
         if against is not None:
-            raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")
+            raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
         title = f"the score of answer {chosen}, {quoted(names[chosen])}"
         return Readout(weight[0], lambda outputs: outputs[..., chosen], title, sequence=chosen)
 

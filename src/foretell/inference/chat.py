@@ -194,7 +194,7 @@ class Chat:
             prompt = self.format.encode_prompt([*system, *turns[dropped:]])
         if len(prompt) > length:
             raise ContextLengthError(
-                f"the message takes {len(prompt):,} tokens with its template and the model's context is {length:,}; "
+                f"the message takes {len(prompt):,} tokens with its template, but the model's context is {length:,}; "
                 "shorten it"
             )
         self._dropped = dropped

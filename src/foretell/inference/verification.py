@@ -143,7 +143,7 @@ def other_model(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
         "another tokenizer": (expected.tokenizer, given.tokenizer),
     }
     return [
-        f"{model.name} has {part}: sha256 {actual[:16]}, and the receipt's is {wanted[:16]}"
+        f"{model.name} has {part}: sha256 {actual[:16]}, but the receipt's is {wanted[:16]}"
         for part, (wanted, actual) in pairs.items()
         if wanted != actual
     ]

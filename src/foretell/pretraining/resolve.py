@@ -114,7 +114,7 @@ def check_row_fits(rows: RowFacts, context_length: int) -> None:
     """Raise DataError if the longest row does not fit the context. The last token of a row is not read."""
     if rows.longest > context_length + 1:
         raise DataError(
-            f"{rows.longest_source}: a row of {rows.longest:,} tokens, and the context is {context_length:,}; shorten "
+            f"{rows.longest_source}: a row of {rows.longest:,} tokens, but the context is {context_length:,}; shorten "
             f"it, or take a model with a larger context (a new one: --model.context-length {rows.longest - 1})"
         )
 

@@ -147,7 +147,7 @@ def check_fits(text: Characters, settings: Settings) -> None:
     """Refuse a text that is too short for a step and an evaluation, and a model that does not fit the memory."""
     model, training = settings.model, settings.training
     if model.vocab_size != text.vocab_size:
-        raise ConfigError(f"model.vocab_size is {model.vocab_size}, and the text has {text.vocab_size} characters")
+        raise ConfigError(f"model.vocab_size is {model.vocab_size}, but the text has {text.vocab_size} characters")
     needed = (training.batch_size + 1) * model.context_length + 1
     if len(text.train) < needed or len(text.held_out) <= model.context_length:
         raise DataError(

@@ -118,7 +118,7 @@ def empty_moment(key: str, size: torch.Size, trained: Mapping[str, Tensor]) -> T
     """An empty tensor for a moment, sharded like its weight; or for a number."""
     weight = trained[key.rpartition(".")[0]]
     if size and size != weight.shape:
-        raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, and the weight {tuple(weight.shape)}")
+        raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, but the weight is {tuple(weight.shape)}")
     return torch.empty_like(weight, requires_grad=False) if size and isinstance(weight, DTensor) else torch.empty(size)
 
 

@@ -97,7 +97,7 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
     for index, ids in encoded.items():
         if len(ids) > limit:
             raise ContextLengthError(
-                f"line {index + 1} has {len(ids)} tokens and the model's context is {limit}; cut it into sentences: "
+                f"line {index + 1} has {len(ids)} tokens, but the model's context is {limit}; cut it into sentences: "
                 f"'{sentences[index][:40]}'"
             )
 

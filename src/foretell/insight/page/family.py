@@ -45,7 +45,7 @@ class Family:
         return self.name.format(index)
 
     def pack_live(self, index: Index, content: Any) -> PackedSection:
-        """The section for a live page, in float32 without a file's rounding, so that a number equals its explanation."""
+        """The section for a live page, in float32 without rounding, so that a number equals its explanation."""
         return (pack_exact if self.pack is pack_rounded else self.pack)(self.section_name(index), content)
 
     def section(self, traced: TracedPass, index: Index) -> PackedSection:
