@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -17,11 +17,11 @@ from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError, counted
 from foretell.evaluation.perplexity import Progress, silent
-from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
-from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
+from foretell.forecasting.calibration import Bounds, Combination, interval_of
+from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, scale_of
 from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.series_layout import DETECT, SeriesFormat
+from foretell.forecasting.series_layout import SeriesFormat
 from foretell.forecasting.windows import held_out_values
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
@@ -54,20 +54,12 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Forecaster:
+class Forecaster(TrainedCodec):
     """A decoder that was trained on series, and the codec between their values and its ids."""
 
-    decoder: Decoder
-    codec: SeriesCodec
-    horizon: int | None = None  # that it was trained for; None: the series decide
+    decoder: Decoder = field(kw_only=True)
     name: str = "model"
-    format: SeriesFormat = DETECT  # of the file that it was trained on
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
-    # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
-    calibration: Calibration | None = None
-    season: int | None = 1  # of the cycle that is subtracted; None: the times of the series decide
-    untimed_season: int | None = None  # of values without times, where `season` is None; None: the values decide
-    held_out_windows: int = 1  # of `horizon` values, in training
 
     def held_out(self, length: int) -> int:
         """The number of values that training held out of a series of this length; all of it without an own training."""
@@ -313,4 +305,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(model.decoder, name=model.name, **vars(part))
+    return Forecaster(decoder=model.decoder, name=model.name, **vars(part))
