@@ -173,10 +173,7 @@ def test_a_table_with_another_separator_is_read_and_noted_once(tmp_path: Path, c
     with caplog.at_level("INFO"):
         assert table.first_columns() == ["text", "label"]
         assert [row.cells for row in table] == [{"text": "a, b", "label": "1"}]
-    assert caplog.messages == [
-        f"byte order mark dropped: {path}",
-        f"separator   a semicolon, not a comma: {path}",
-    ]
+    assert caplog.messages == [f"byte order mark dropped: {path}", f"separator   a semicolon, not a comma: {path}"]
 
 
 def test_the_line_of_excel_names_the_separator(tmp_path: Path):

@@ -217,11 +217,7 @@ def test_baselines_and_the_report() -> None:
 @pytest.mark.parametrize(
     ("task", "tuning", "message"),
     [
-        (
-            "regress",
-            {"class_weights": "balanced"},
-            "--class-weights balanced needs labels, which --task regress lacks",
-        ),
+        ("regress", {"class_weights": "balanced"}, "--class-weights balanced needs labels, which --task regress lacks"),
         ("choice", {"class_weights": "balanced"}, "needs labels"),
         ("regress", {"best_by": "accuracy"}, "--task regress has no --best-by accuracy; give loss"),
     ],

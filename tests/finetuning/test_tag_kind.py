@@ -219,17 +219,8 @@ def test_from_a_file_to_tags(foretell, base: Path, tmp_path: Path, reviews) -> N
     (tmp_path / "all.txt").write_text("".join(sentences), encoding="utf-8")
     (tmp_path / "two.conll").write_text("the O\nfilm B-THING\n\nthe O\nplay O\n", encoding="utf-8")
     (tmp_path / "lines.txt").write_text("the film was long\n\nthe play\n", encoding="utf-8")
-    short = [
-        "--training.steps",
-        "60",
-        "--training.batch-size",
-        "8",
-        "--training.learning-rate",
-        "0.02",
-        "--dev",
-        "x.jsonl",
-    ]
-    code, out, err = foretell("finetune", base, "x.jsonl", "--task", "tag", *short, "--out", "run")
+    short = "--training.steps 60 --training.batch-size 8 --training.learning-rate 0.02 --dev x.jsonl"
+    code, out, err = foretell("finetune", base, "x.jsonl", "--task", "tag", *short.split(), "--out", "run")
     assert code == 0, err
     assert "span F1" in out and "1.000" in out and "the most frequent tag" in out
     header, _, first = out[out.index("span   precision") :].splitlines()[:3]

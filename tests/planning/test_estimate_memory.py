@@ -26,8 +26,7 @@ from foretell.training.execution import COMPILED_STEPS
 from foretell.weight_shapes import weight_shapes
 
 MODEL = make_section(
-    ModelConfig,
-    {"num_layers": 3, "num_heads": 2, "width": 8, "context_length": 16, "vocab_size": 50, "bias": False},
+    ModelConfig, {"num_layers": 3, "num_heads": 2, "width": 8, "context_length": 16, "vocab_size": 50, "bias": False}
 )
 SHAPES = weight_shapes(MODEL)
 TRUNK = 3 * (4 * 8 * 8 + 2 * 8 * 32)  # the matrices of three blocks

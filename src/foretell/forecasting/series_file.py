@@ -74,10 +74,7 @@ SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder
 
 
 def read_series(
-    path: SeriesSource,
-    columns: Sequence[str] = (),
-    given: SeriesFormat = DETECT,
-    remembered: SeriesFormat = DETECT,
+    path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> list[Series]:
     """The series of files, a folder or a frame. `columns` names those to read where every column is one.
 
@@ -88,10 +85,7 @@ def read_series(
 
 
 def read_series_data(
-    path: SeriesSource,
-    columns: Sequence[str] = (),
-    given: SeriesFormat = DETECT,
-    remembered: SeriesFormat = DETECT,
+    path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> tuple[list[Series], SeriesFormat]:
     """As `read_series`, with the format that was found; of several files, what their formats share."""
     check_given(given)

@@ -24,13 +24,7 @@ from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, 
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
 from foretell.forecasting.series import Series, choose_seasons, default_horizon, frequencies, single
-from foretell.forecasting.series_file import (
-    SeriesSource,
-    list_sources,
-    read_series,
-    read_series_data,
-    write_frame,
-)
+from foretell.forecasting.series_file import SeriesSource, list_sources, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model

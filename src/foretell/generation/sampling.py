@@ -46,10 +46,7 @@ class Sampler:
     """Samples the next token of each row. The draw of sample i at position t depends only on (seed, i, t)."""
 
     def __init__(
-        self,
-        config: SamplingConfig,
-        vocab_size: int | None = None,
-        token_bytes: Callable[[], TokenBytes] | None = None,
+        self, config: SamplingConfig, vocab_size: int | None = None, token_bytes: Callable[[], TokenBytes] | None = None
     ):
         """vocab_size: sample only ids below it, since a model may have more rows than its tokenizer has tokens.
 

@@ -243,11 +243,7 @@ class PageReport:
 
 
 def write_page(
-    model: LanguageModel,
-    text: str,
-    path: str | Path,
-    budget_bytes: int = PAGE_BYTES,
-    outcomes: Outcomes | None = None,
+    model: LanguageModel, text: str, path: str | Path, budget_bytes: int = PAGE_BYTES, outcomes: Outcomes | None = None
 ) -> PageReport:
     """Write the page of one pass over a text, atomically; an existing file is replaced.
 
