@@ -137,10 +137,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         config_with(model_type="gpt3"),
         "model_type 'gpt3', which foretell cannot read; known: gpt2, openai-gpt",
     ),
-    "mamba is not llama": (
-        config_with(model_type="mamba"),
-        "'mamba', which foretell cannot read; known: gpt2, .*phi$",
-    ),
+    "mamba is not llama": (config_with(model_type="mamba"), "'mamba', which foretell cannot read; known: gpt2, .*phi$"),
     "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*phi$"),
     "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*phi$"),
     "a classifier": (
@@ -150,10 +147,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "an extra weight of the trunk": (weights_with(extra=SQUARE), "has a weight 'extra' that a gpt2 does not"),
     "far from any architecture": (config_with(model_type="zzz"), "model_type 'zzz'.*known: gpt2, openai-gpt, llama"),
     "architecture that is a list": (config_with(model_type=["gpt2"]), "model_type"),
-    "another architecture": (
-        config_with(model_type="llama"),
-        "config.json: max_position_embeddings is missing",
-    ),
+    "another architecture": (config_with(model_type="llama"), "config.json: max_position_embeddings is missing"),
     "an absurd number of layers": (config_with(n_layer=10**9), "n_layer = 1000000000"),
     "many layers": (config_with(n_layer=16_000), "has 28 weights, too few for the configuration's 16000 layers"),
     "one layer more": (config_with(n_layer=3), "has no weight 'transformer.h.2.ln_1.weight'"),
@@ -176,10 +170,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         "its header is not JSON",
     ),
     "header not UTF-8": (file_with(WEIGHTS, (4).to_bytes(8, "little") + b"\xff\xfe{}"), "its header is not JSON"),
-    "header is a list": (
-        file_with(WEIGHTS, (2).to_bytes(8, "little") + b"[]"),
-        "its header is not a JSON object",
-    ),
+    "header is a list": (file_with(WEIGHTS, (2).to_bytes(8, "little") + b"[]"), "its header is not a JSON object"),
     "a name twice in the header": (file_with(WEIGHTS, (14).to_bytes(8, "little") + b'{"a":1, "a":2}'), "appears twice"),
     "a valid entry twice in the header": (file_with(WEIGHTS, ENTRY_TWICE), "appears twice"),
     "empty weights": (file_with(WEIGHTS, b""), "its header would have 0 bytes, and the file has 0"),

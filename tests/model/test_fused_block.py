@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -37,13 +37,6 @@ from foretell.model.kernels.vectors import HAS_VNNI
 TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
 WHOLE = {"width": 32, "head_width": 16, "feedforward_width": 64}  # multiples of what kernels read at once
 PASSES = (5, 1, 1, 3)  # tokens at once; the second row has one less of several
-
-
-@pytest.fixture(autouse=True)
-def keep_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @torch.inference_mode()

@@ -12,11 +12,6 @@ TEXT = "some words"
 CORE = "trunk.blocks.0.attention.core"
 
 
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return foretell.load(toy_model)
-
-
 @pytest.mark.parametrize(
     "address",
     [f"{CORE}[1,3,2]", f"{CORE}.weights[1,3,2]", "head[3,97]", "loss[2]", "embed.token.weight[97,3]", "head[-1,'a']"],
