@@ -64,7 +64,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        774,
+        770,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
