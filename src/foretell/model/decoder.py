@@ -201,7 +201,7 @@ def last_of_rows(hidden: Tensor, counts: list[int], num_last: list[int]) -> Tens
 def last_places(counts: list[int], num_last: list[int], length: int) -> list[int]:
     """The places of the last num_last[b] of the counts[b] tokens of each row, in the tokens of all rows (B length,)."""
     rows = enumerate(zip(counts, num_last, strict=True))
-    return [place for row, (count, last) in rows for place in range(row * length + count - last, row * length + count)]
+    return [row * length + token for row, (count, last) in rows for token in range(count - last, count)]
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
