@@ -26,9 +26,9 @@ from foretell.model.kernels.block_program import PHASES
 from foretell.model.kernels.fused_pass import FusedDecoder, FusedPass
 from foretell.model.kernels.pass_program import PASS_PHASES
 from foretell.model.kernels.threads import SCRATCH, run_on_threads
-from tests.model.test_fused_block import FUSABLE, PASSES, TABLES, WHOLE, distance, keep_threads, make
+from tests.model.test_fused_block import FUSABLE, PASSES, TABLES, WHOLE, distance, make
 
-__all__ = ["keep_threads", "make"]  # fixtures
+__all__ = ["make"]  # a fixture
 
 
 @torch.inference_mode()

@@ -96,6 +96,7 @@ def finetune(
     for name in sections:
         if name not in ("training", "lora"):
             raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
+    fields: HeadOptions = {**head, "columns": arguments.names_of(head.get("columns"))}
     request = make_request(
         data,
         task=task,
@@ -105,7 +106,7 @@ def finetune(
         training=sections.get("training", {}),
         lora=sections.get("lora", {} if lora else None),
         **options.shared(out),
-        **{**head, "columns": arguments.names_of(head.get("columns"))},
+        **fields,
     )
     train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
 

@@ -50,6 +50,8 @@ class FewRowsNorm(nn.Module):
         return out
 
 
+# torch names the argument `input` here, and `x` in RMSNorm
+# pyrefly: ignore[inconsistent-inheritance]
 class FewRowsLayerNorm(FewRowsNorm, LayerNorm):
     """`LayerNorm`, compiled for few rows."""
 
