@@ -12,7 +12,7 @@ from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError, UsageError, check_type
+from foretell.errors import ConfigError, UsageError, as_path, check_type
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
@@ -329,7 +329,7 @@ def listed(paths: object) -> list[str | Path]:
 
 def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:
     """The run's directory; by default in runs/, named after the data."""
-    return default_run_directory(paths, resume) if out is None else Path(out)
+    return default_run_directory(paths, resume) if out is None else as_path("out", out)
 
 
 def best_model(
@@ -338,6 +338,7 @@ def best_model(
     """Run a training with its displays, and load the best checkpoint."""
     if not isinstance(resume, bool):
         raise ConfigError(f"resume must be True or False, not {resume!r}")
+    check_type("reporter", reporter, Reporter | None, "a Reporter")
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)
@@ -369,10 +370,10 @@ def plan(
             raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
     overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
+    devices = find_devices(gpu, gpus)
     shape, settings, count = planned(request, size, tokens, gpus)
     if only != "generating" and tokens is None and request.steps is None:
         logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
-    devices = find_devices(gpu, gpus)
     trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
     generated = None if only == "training" else plan_generation(shape, devices, context)
     return Plan(size, shape, settings, count, devices, trained, generated)
