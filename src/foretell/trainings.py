@@ -11,7 +11,7 @@ from foretell.config import DataConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError, check_type
+from foretell.errors import ConfigError, as_path, check_type
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
@@ -269,7 +269,7 @@ def listed(paths: object) -> list[str | Path]:
 
 def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:
     """The run's directory; by default in runs/, named after the data."""
-    return default_run_directory(paths, resume) if out is None else Path(out)
+    return default_run_directory(paths, resume) if out is None else as_path("out", out)
 
 
 def best_model(
@@ -278,6 +278,7 @@ def best_model(
     """Run a training with its displays, and load the best checkpoint."""
     if not isinstance(resume, bool):
         raise ConfigError(f"resume must be True or False, not {resume!r}")
+    check_type("reporter", reporter, Reporter | None, "a Reporter")
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)

@@ -188,14 +188,18 @@ def test_without_runs_the_list_is_empty(foretell):
     assert foretell("runs", "--json").json == {"runs": [], "differences": {}}
 
 
-@pytest.mark.parametrize("length", [12, 40, 68])
-def test_a_long_name_stays_whole_and_other_columns_are_left_out(foretell, here, length):
-    name = "x" * length
+@pytest.mark.parametrize(("length", "num_lines"), [(12, 1), (40, 1), (68, 2), (150, 4)])
+def test_a_long_name_stays_whole_and_other_columns_are_left_out(foretell, here, length, num_lines):
+    name = "xy" * (length // 2)
     (here / "first").rename(here / name)
     outcome = foretell("runs", name, "second")
     lines = outcome.out.splitlines()
-    assert (lines[2].split()[1], len(lines[0].split()) < 9) == (name, length > 12)
-    assert "loss" in lines[0]
+    cells = [line.split()[: 2 - bool(index)][-1] for index, line in enumerate(lines[2 : 2 + num_lines])]
+    assert ("".join(cells), len(lines[0].split()) < 9) == (name, length > 12)
+    assert [column for column in lines[0].split() if column not in ("weights", "tokens", "changed")] == [
+        *("run", "size", "steps", "loss", "bits", "state")
+    ]
+    assert lines[2].split()[2] == "toy" and lines[2 + num_lines].split()[1] == "second"
     assert all(len(line) <= 80 for line in lines)
 
 

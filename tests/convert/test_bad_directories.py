@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "one layer less": (config_with(n_layer=1), "has a weight 'transformer.h.1.* beyond the 1 layer of its config.json"),
     "no layers": (config_with(n_layer=0), "config.json: n_layer = 0: input should be greater than 0"),
     "no width": (config_with(n_embd=None), "config.json: n_embd = None: input should be a valid integer"),
-    "an odd number of heads": (config_with(n_head=5), "n_embd 72 is not a multiple of n_head 5"),
+    "an odd number of heads": (config_with(n_head=5), "n_embd 72 is not a multiple of n_head 5; change one$"),
     "weights without a configuration": (file_with("config.json", None), "is not complete: config.json is missing"),
     "absurd width": (config_with(n_embd=3 * 2**40), "n_embd = 3298534883328"),
     "another width": (config_with(n_embd=75), "has shape .*, the configuration asks for"),

@@ -224,7 +224,9 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     rows = [{"prompt": "the cat?", "completion": "mat. " * n} for n in (1, 2, 80)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     open_data = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
-    with pytest.raises(DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*--truncate"):
+    with pytest.raises(
+        DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*truncate dr"
+    ):
         tune(request(small, path, tmp_path / "a", **open_data))
     assert not (tmp_path / "a").exists()
     caplog.set_level("INFO", logger="foretell")

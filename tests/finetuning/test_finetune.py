@@ -272,7 +272,7 @@ def test_a_batch_that_does_not_fit_is_refused_before_the_first_step(
     monkeypatch.setattr(
         "foretell.session.protocol.device_memory", lambda _: DeviceMemory("cpu", needed - 1, 1, torch.float32)
     )
-    with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower --training.batch-size"):
+    with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower training.batch_size"):
         finetune(tiny_request(review_file, tmp_path / "run", start=start))
     assert not (tmp_path / "run").exists()
 

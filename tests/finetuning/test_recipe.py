@@ -130,9 +130,9 @@ def test_lora_has_its_own_learning_rate(tmp_path: Path) -> None:
 def test_options_that_contradict_are_refused(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave MODEL out"):
         FinetuneRequest(out=tmp_path, start=start, is_from_scratch=True)
-    with pytest.raises(UsageError, match="give it with --from-scratch"):
+    with pytest.raises(UsageError, match="give it with is_from_scratch=True"):
         FinetuneRequest(out=tmp_path, start=start, size="tiny")
-    with pytest.raises(UsageError, match="--lora"):
+    with pytest.raises(UsageError, match="lora keeps the weights"):
         FinetuneRequest(out=tmp_path, is_from_scratch=True, overrides={"lora": {}})
     with pytest.raises(ConfigError, match="unknown size"):
         FinetuneRequest(out=tmp_path, size="tinny", is_from_scratch=True)

@@ -98,16 +98,16 @@ def test_tags_that_cannot_be_learned_are_refused(tags: list[str], message: str) 
 @pytest.mark.parametrize(
     ("labels", "tuning", "message"),
     [
-        (("B-X", "O"), {"class_weights": "balanced"}, "not for --task tag"),
-        (("B-X", "O"), {"word_dropout": 0.1}, "not for --task tag"),
-        (("NN", "VB"), {"best_by": "span_f1"}, "--best-by span_f1 needs tags such as B-PER"),
-        (("NN", "VB"), {"best_by": "macro_f1"}, "has no --best-by macro_f1; give loss or accuracy or span_f1"),
+        (("B-X", "O"), {"class_weights": "balanced"}, "not for task tag"),
+        (("B-X", "O"), {"word_dropout": 0.1}, "not for task tag"),
+        (("NN", "VB"), {"best_by": "span_f1"}, "best_by span_f1 needs tags such as B-PER"),
+        (("NN", "VB"), {"best_by": "macro_f1"}, "has no best_by macro_f1; give loss or accuracy or span_f1"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(labels: tuple[str, ...], tuning: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         kind_for(*labels).check(TuningSettings(task="tag", **tuning))
-    with pytest.raises(UsageError, match="--task tag has no --pool mean; give last"):
+    with pytest.raises(UsageError, match="task tag has no pool mean; give last"):
         TagKind(HeadSettings(task="tag", pool="mean", columns=COLUMNS)).check(TuningSettings(task="tag"))
 
 

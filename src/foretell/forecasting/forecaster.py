@@ -15,7 +15,7 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import CheckpointError, DataError, UsageError, counted
+from foretell.errors import CheckpointError, DataError, UsageError, check_count, check_type, counted
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, scale_of
@@ -128,7 +128,9 @@ class Forecaster(TrainedCodec):
         context: read this many of the last values, at most the number that fits, which is the default. seasons: of each
         history; default: the forecaster's.
         """
-        if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
+        check_count("horizon", horizon)
+        check_count("samples", samples)
+        if horizon > MOST_STEPS or samples > MOST_SAMPLES:
             raise UsageError(
                 f"horizon must be from 1 to {MOST_STEPS:,} and samples from 1 to {MOST_SAMPLES:,}, not {horizon:,} and "
                 f"{samples:,}"
@@ -269,6 +271,7 @@ def forecast(
         forecaster = load_forecaster(forecaster)
     elif isinstance(forecaster, LanguageModel):
         forecaster = as_forecaster(forecaster)
+    check_type("the forecaster", forecaster, Forecaster, "a Forecaster", "foretell.load_forecaster makes one")
     if not isinstance(series, list | tuple):
         given = make_section(SeriesFormat, file_format, "format")
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)

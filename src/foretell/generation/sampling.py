@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import SamplingConfig
-from foretell.errors import UsageError
+from foretell.errors import UsageError, check_type
 from foretell.generation.constraint import Constraint, TokenBytes
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds
 from foretell.model.decoder import check_logits
@@ -52,6 +52,7 @@ class Sampler:
 
         token_bytes: the bytes of each id, for a configuration with a regex or a JSON schema.
         """
+        check_type("the settings", config, SamplingConfig, "a SamplingConfig")
         self.config, self.seed, self.vocab_size = config, config.seed, vocab_size
         self.constraint = make_constraint(config, token_bytes)
         self.filters = make_filters(config, None if self.constraint is None else self.constraint.exclude)

@@ -112,6 +112,7 @@ class Decoder(DropoutHost):
     )
 
     def __init__(self, config: ModelConfig):
+        check_type("the configuration", config, ModelConfig, "a ModelConfig", "foretell.preset makes one")
         super().__init__()
         self.config = config
         self.embed = self.make_embedding(config)

@@ -66,8 +66,13 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
 
 def is_compiled(module: nn.Module) -> bool:
     """True if torch's compiler runs the module: by `module.compile()`, or as a wrapper by `torch.compile(module)`."""
-    # torch has no public test for the first, and importing the class of the second takes seconds
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+    # torch has no public test for the first
+    return module._compiled_call_impl is not None or is_in_wrapper(module)
+
+
+def is_in_wrapper(module: nn.Module) -> bool:
+    """True for what `torch.compile(module)` returns."""
+    return type(module).__name__ == "OptimizedModule"  # importing the class takes seconds
 
 
 def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "") -> AnyModule:

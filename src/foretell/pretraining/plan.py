@@ -48,10 +48,10 @@ def plan(
             raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
     overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
+    devices = find_devices(gpu, gpus)
     shape, settings, count = planned(request, size, tokens, gpus)
     if only != "generating" and tokens is None and request.steps is None:
         logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
-    devices = find_devices(gpu, gpus)
     trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
     generated = None if only == "training" else plan_generation(shape, devices, context)
     return Plan(size, shape, settings, count, devices, trained, generated)
