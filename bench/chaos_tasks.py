@@ -76,7 +76,7 @@ def tune_chat(folder: Path, out: Path) -> ChatTraining:
     start = load_start(folder / "start")
     return ChatTraining(
         ChatRequest(
-            data=[folder / "chats.jsonl"], truncation="tail", out=out, start=start, device="cpu", overrides=overrides
+            data=[folder / "chats.jsonl"], truncate="tail", out=out, start=start, device="cpu", overrides=overrides
         )
     )
 

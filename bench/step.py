@@ -1,8 +1,8 @@
-"""Where a decoding step goes on a CPU: the compiled kernels of blocks and head, and the Python around them.
+"""Where a decoding step goes on a CPU: the compiled kernels, and the Python around them.
 
     python bench/step.py                     one and 16 rows, all precisions: about two minutes
     python bench/step.py --quick             one row, bfloat16 and int8
-    python bench/step.py --without ahead     one row, with and without blocks computed ahead
+    python bench/step.py --without pass      one row, with and without whole passes in compiled code
     python bench/step.py --without amx       16 rows of int8 and int4, with and without AMX
 
 The model has GPT-2 124M's shape (`--shape llama`: a Llama shape of 0.5B parameters) and random weights, and continues
@@ -13,7 +13,6 @@ start compiled code, from Python's side. With `--without`, two programs take tur
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -28,35 +27,35 @@ from rich.console import Console
 
 from foretell.generation.batch_generation import run
 from foretell.generation.sequence import Rules, Sequence
-from foretell.model.kernels import fused_block, matmul
+from foretell.model.kernels import fused_block, fused_pass, matmul
 
 NEW_TOKENS, ROUNDS, TURNS = 64, 5, 9
-KERNELS = {"blocks": fused_block, "head": matmul}  # modules that start compiled code
+KERNELS = (fused_block, matmul)  # modules that start compiled code
 # --without: the attribute that is changed while a program is prepared, the rows, and the precisions that use it
 WITHOUT: dict[str, tuple[tuple[Any, str, Any], int, tuple[str, ...]]] = {
-    "ahead": ((fused_block, "link_blocks", lambda blocks: None), 1, ("bfloat16", "int8", "int4")),
+    "pass": ((fused_pass, "can_fuse_pass", lambda decoder: False), 1, ("bfloat16", "int8", "int4")),
     "amx": ((matmul, "HAS_AMX", False), 16, ("int8", "int4")),
 }
 
 
 class KernelClock:
-    """Adds up the seconds of compiled code, by what it computes."""
+    """Adds up the seconds of compiled code."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.seconds = 0.0
 
     def start(self) -> None:
         """Time the calls of all modules in KERNELS from now on."""
-        for name, module in KERNELS.items():
-            vars(module)["run_on_threads"] = self.timed(name, module.run_on_threads)
+        for module in KERNELS:
+            vars(module)["run_on_threads"] = self.timed(module.run_on_threads)
 
-    def timed(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
-        """A call whose time is added to `name`."""
+    def timed(self, call: Callable[..., None]) -> Callable[..., None]:
+        """A call whose time is added up."""
 
         def timed_call(*arguments: Any) -> None:
             started = time.perf_counter()
             call(*arguments)
-            self.seconds[name] += time.perf_counter() - started
+            self.seconds += time.perf_counter() - started
 
         return timed_call
 
@@ -93,8 +92,7 @@ def measure(clock: KernelClock, shape: str, precision: str, rows: int) -> dict[s
     program.decode(prompts, 2)  # compiles the kernels
     rounds = [time_steps(clock, program, prompts) for _ in range(ROUNDS)]
     medians = {name: Spread.of(times[name] for times in rounds).median for name in rounds[0]}
-    share = 1 - sum(medians[name] for name in KERNELS) / medians["step"]
-    return {"precision": precision, "rows": rows, **medians, "share_outside": share}
+    return {"precision": precision, "rows": rows, **medians, "share_outside": 1 - medians["kernels"] / medians["step"]}
 
 
 def compare(clock: KernelClock, part: str, shape: str, precision: str, rows: int) -> dict[str, Any]:
@@ -124,9 +122,9 @@ def time_steps(clock: KernelClock, program: Foretell, prompts: list[list[int]]) 
     started = 0.0
     for _ in run(program.scheduler, sequences):
         if not started and all(sequence.generated for sequence in sequences):
-            clock.seconds.clear()
+            clock.seconds = 0.0
             started = time.perf_counter()
-    times = {"step": time.perf_counter() - started, **{name: clock.seconds[name] for name in KERNELS}}
+    times = {"step": time.perf_counter() - started, "kernels": clock.seconds}
     return {name: 1000 * seconds / (NEW_TOKENS - 1) for name, seconds in times.items()}
 
 
@@ -139,10 +137,10 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
             times = (f"{row[name]:.2f}" for name in ("with", "without"))
             table.add_row(row["precision"], str(row["rows"]), *times, str(Spread(**row["ratio"])))
     else:
-        columns = ("precision", "rows", "step, ms", "blocks", "head", "outside the kernels")
+        columns = ("precision", "rows", "step, ms", "kernels", "outside the kernels")
         table = make_table(columns, words={"precision"})
         for row in report["steps"]:
-            times = (f"{row[name]:.2f}" for name in ("step", *KERNELS))
+            times = (f"{row[name]:.2f}" for name in ("step", "kernels"))
             table.add_row(row["precision"], str(row["rows"]), *times, f"{row['share_outside']:.0%}")
     console.print(table)
 

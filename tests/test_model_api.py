@@ -267,6 +267,59 @@ WRONG_ARGUMENTS: list[tuple[Callable[[LanguageModel], Any], str]] = [
     (lambda model: model.decode(cast("Any", 5)), "ids must be token ids, not int"),
     (lambda model: foretell.write_page(model, "x", cast("Any", None)), "the path must be a string or a Path, not None"),
     (lambda model: foretell.find_run(cast("Any", None)), "a run must be a path or a name, not NoneType"),
+    (lambda model: foretell.preset(cast("Any", [])), "unknown size '[]'; known: toy, tiny"),
+    *(
+        (lambda model, call=call: call(cast("Any", 5)), "the model must be a LanguageModel, not int; foretell.load")
+        for call in (
+            lambda wrong: foretell.predict(wrong, "a text"),
+            lambda wrong: foretell.evaluate_task(wrong, []),
+            lambda wrong: foretell.attribute_label(wrong, ["a text"]),
+            lambda wrong: foretell.quantize(wrong, "int8"),
+            lambda wrong: foretell.export(wrong, "new"),
+        )
+    ),
+    (lambda model: foretell.predict(model, cast("Any", 5)), "texts must be a text or a list of them, not int"),
+    (lambda model: foretell.evaluate(model, cast("Any", [])), "data must be a string or a Path, not list"),
+    (lambda model: foretell.evaluate(model, "x", stride=cast("Any", "1")), "stride must be a whole number, 1 or more"),
+    (lambda model: foretell.next_tokens(model, "x", cast("Any", None)), "top must be a whole number, 1 or more"),
+    (
+        lambda model: foretell.next_tokens(model, "x", at=cast("Any", 1.5)),
+        "a position must be a whole number, not float",
+    ),
+    (lambda model: foretell.ablate(model, "x", cast("Any", [])), "the address must be a string, not list"),
+    (lambda model: foretell.ablate(model, "x", "head", fill=cast("Any", [])), "unknown replacement '[]'"),
+    (
+        lambda model: foretell.direct_logit_attribution(model, "x", cast("Any", [])),
+        "a token must be a text or an id, not list",
+    ),
+    (lambda model: foretell.explain(model, cast("Any", []), "loss[0]"), "the text is empty; give at least one id"),
+    (lambda model: foretell.Trace(model, cast("Any", None)), "names must be a glob or a list of globs, not NoneType"),
+    (lambda model: foretell.Trace(model, cast("Any", [5])), "a glob must be a string, not int"),
+    (lambda model: foretell.Chat(model, template=cast("Any", [])), "the template must be a string or a Path, not list"),
+    (lambda model: foretell.Sampler(cast("Any", 5)), "the settings must be a SamplingConfig, not int"),
+    (lambda model: foretell.Decoder(cast("Any", 5)), "the configuration must be a ModelConfig, not int"),
+    (lambda model: foretell.KVCache(cast("Any", 5), 1, 8, torch.float32, "cpu"), "the configuration must be a Model"),
+    (
+        lambda model: foretell.make_decoder(model.decoder.config, cast("Any", "1")),
+        "the seed must be a whole number, not str",
+    ),
+    (lambda model: foretell.add_lora(model.decoder, cast("Any", 5)), "the configuration must be a LoRAConfig, not int"),
+    (
+        lambda model: foretell.make_optimizer(model.decoder, cast("Any", 5)),
+        "the configuration must be a TrainingConfig, not int",
+    ),
+    (lambda model: foretell.learning_rate_at(1, cast("Any", None)), "the configuration must be a TrainingConfig"),
+    (lambda model: foretell.make_batch([[1, 2]], cast("Any", 5)), "lengths must be numbers of shape (1,)"),
+    (lambda model: model.save(cast("Any", 5)), "the directory must be a string or a Path, not int"),
+    (lambda model: foretell.export(model, cast("Any", 5)), "the target must be a string or a Path, not int"),
+    (lambda model: foretell.export(model, "new", cast("Any", [])), "unknown format '[]'"),
+    (lambda model: foretell.Run(cast("Any", 5)), "a run must be a string or a Path, not int"),
+    (lambda model: foretell.load("primer", adapter=cast("Any", 5)), "adapter must be a string or a Path, not int"),
+    (lambda model: foretell.forecast(cast("Any", 5), "x"), "the forecaster must be a Forecaster, not int"),
+    (lambda model: foretell.read_series("x", given=cast("Any", 5)), "the format must be a SeriesFormat, not int"),
+    (lambda model: foretell.train("x", cast("Any", 5)), "out must be a string or a Path, not int"),
+    (lambda model: foretell.train("x", minutes=cast("Any", "1")), "minutes must be a positive number"),
+    (lambda model: foretell.plan("toy", gpus=cast("Any", "1")), "gpus 1 is not a number of devices"),
     *(
         (
             lambda model, call=call, top=top: call(model, "x", top=top),
@@ -303,6 +356,12 @@ def test_results_and_conversations_have_a_short_repr(model: LanguageModel) -> No
     assert repr(foretell.explain(model, text)) == "Walk of 'The return' (print shows it)"
     assert repr(foretell.explain(model, text, "loss[0]")) == "Explanation of loss[0] (print shows it)"
     assert repr(foretell.logit_lens(model, text)) == "LogitLens of 'The return' (print shows it)"
+    assert repr(foretell.head_patterns(model, text)) == "HeadPatterns of 'The return' (print shows it)"
+    assert repr(foretell.head_patterns(model, text).head(1, 2)).startswith("HeadPattern of trunk.blocks.1.attention")
+    direct = repr(foretell.direct_logit_attribution(model, text, " value"))
+    assert direct == "DirectLogitAttribution of direct contributions to the logit of ' value' (print shows it)"
+    ablation = repr(foretell.ablate(model, text, "trunk.blocks.*.feedforward", " value"))
+    assert ablation == "Ablation of ' value' without a part of the model (print shows it)"
     assert repr(chat) == "Chat('primer', 1 message)"
 
 

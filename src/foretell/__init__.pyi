@@ -59,6 +59,7 @@ from foretell.model.lora import add_lora as add_lora
 from foretell.model.presets import PRESETS as PRESETS
 from foretell.model.presets import preset_config as preset
 from foretell.planning.plan import Plan as Plan
+from foretell.pretraining.plan import plan as plan
 from foretell.quantization.quantize import quantize as quantize
 from foretell.runs.run import Run as Run
 from foretell.runs.run import find_run as find_run
@@ -76,7 +77,6 @@ from foretell.training.optimizer import learning_rate_at as learning_rate_at
 from foretell.training.optimizer import make_optimizer as make_optimizer
 from foretell.training.step import training_step as training_step
 from foretell.trainings import finetune as finetune
-from foretell.trainings import plan as plan
 from foretell.trainings import train as train
 from foretell.translation.translate import Decoding as Decoding
 from foretell.translation.translate import translate as translate

@@ -102,10 +102,7 @@ RECTIFIED = Call("max", row(ZERO, ",", X))
 
 ACTIVATIONS = {
     "gelu_tanh": Activation(
-        nn.GELU,
-        gelu_tanh,
-        row(HALF, "·", Call("", row(ONE, "+", TANH))),
-        settings={"approximate": "tanh"},
+        nn.GELU, gelu_tanh, row(HALF, "·", Call("", row(ONE, "+", TANH))), settings={"approximate": "tanh"}
     ),
     "gelu_erf": Activation(
         nn.GELU,

@@ -1,11 +1,14 @@
 """Exceptions for users. The exit code of the command line is 1, 2 for UsageError, and 130, 143 or 129 for a signal.
 
-A message is one line: what is wrong, where, and what to do.
+A message is one line: what is wrong, where, and what to do. It is raised with the options of the command line, such as
+`--dev-fraction`; Python shows them as its keywords, dev_fraction.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import shlex
 import signal
 from collections.abc import Iterable
@@ -14,15 +17,38 @@ from pathlib import Path
 from types import FrameType, UnionType
 from typing import NoReturn
 
+# An option, or a command of ours up to the end of its clause, which is for a shell and stays
+OPTION = re.compile(r"\bforetell'? [^;`]*|(?<![\w'-])--(resume auto|[a-z]+(?:[-.][a-z]+)*)")
+KEYWORDS = {  # of options whose keyword in Python has another name
+    "resume auto": "resume=True",
+    "slide": "slide=True",
+    "from-scratch": "is_from_scratch=True",
+    "column": "columns",
+    "kind": "tokenizer.kind",
+    "no-hold-out": "series.hold_out=False",
+    "checkpoint-activations": "training.checkpoint_activations",
+    "parallel": "training.parallel",
+}
+
+
+def as_keyword(option: re.Match[str]) -> str:
+    """A match of OPTION as Python writes it."""
+    name = option[1]
+    return option[0] if name is None else KEYWORDS.get(name, name.replace("-", "_"))
+
 
 class ForetellError(Exception):
     """Base class of all errors meant for users; `exit_code` is what the process returns."""
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """The message in terms of Python's keywords."""
+        return OPTION.sub(as_keyword, self.for_command_line())
+
     def for_command_line(self) -> str:
-        """The message in terms of the command line's options."""
-        return str(self)
+        """The message in terms of the command line's options, as it was raised."""
+        return super().__str__()
 
     def for_server(self) -> str:
         """The message in terms of a request to the HTTP server."""
@@ -114,9 +140,15 @@ def check_type(name: str, value: object, kind: type | UnionType, expected: str, 
         raise UsageError(f"{name} must be {expected}, not {type(value).__name__}{advice and f'; {advice}'}")
 
 
-def check_count(name: str, value: int | None) -> None:
-    """Refuse anything but a whole number of at least 1 or None (the default)."""
-    if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """The path that a caller gives. Refuses any other type."""
+    check_type(name, value, str | os.PathLike, "a string or a Path")
+    return Path(value)
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse anything but a whole number of at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name} must be a whole number, 1 or more, not {value}")
 
 

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.device import choose_device, dtype_name, find_dtype
-from foretell.errors import CheckpointError, UsageError, check_type, counted
+from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities
@@ -250,7 +251,7 @@ class LanguageModel:
         The directory appears whole or not at all. An existing directory is replaced if it is a saved model without
         other files; anything else at this path is an OutputError.
         """
-        target = Path(directory).resolve()
+        target = as_path("the directory", directory).resolve()
         check_replaceable(target)
         with new_directory(target) as temporary:
             save_parts(temporary, self.all_parts(), None if dtype is None else find_dtype(dtype))
@@ -282,6 +283,7 @@ def decoder_of(model: LanguageModel | Decoder) -> Decoder:
 
 def resolve_position(position: int, length: int) -> int:
     """A position counted from 0; a negative one counts from the end. A UsageError outside the text."""
+    check_type("a position", position, Integral, "a whole number")
     if not -length <= position < length:
         known = f"{counted(length, 'token')} (0 to {length - 1})"
         raise UsageError(f"position {position} is outside the text, which has {known}")

@@ -15,7 +15,7 @@ from foretell.config import ModelConfig
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
-from foretell.errors import CheckpointError, UsageError
+from foretell.errors import CheckpointError, UsageError, as_path
 from foretell.files import ADAPTER_CONFIG, printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
@@ -66,7 +66,7 @@ def load(
         base = base_of(directory)
         return load(base, device, dtype, adapter=directory, keep_adapters=keep_adapters, verify=verify)
     chosen_device = choose_device(device)
-    for part in [directory] if adapter is None else [directory, Path(adapter)]:
+    for part in [directory] if adapter is None else [directory, as_path("adapter", adapter)]:
         check_files(part, in_full=verify)
     name, chosen_dtype = printable_name(argument), choose_inference_dtype(dtype, chosen_device)
     if is_own(directory):

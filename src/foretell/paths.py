@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from foretell.errors import UsageError
+from foretell.errors import UsageError, check_type
 
 SUGGESTIONS = 3
 # Names of modules and values in Hugging Face and TransformerLens -> names in foretell
@@ -73,8 +73,10 @@ IN_BLOCK = {
 
 def select(globs: str | Iterable[str], names: Sequence[str], otherwise: str = "") -> list[str]:
     """The names that any glob matches, in the order of `names`; raises `UsageError` for a glob without a match."""
+    check_type("names", globs, Iterable, "a glob or a list of globs")
     patterns = [globs] if isinstance(globs, str) else list(globs)
     for glob in patterns:
+        check_type("a glob", glob, str, "a string")
         if not any(matches(glob, name) for name in names):
             raise UsageError(f"nothing here is named '{glob}'{suggest(glob, names) or otherwise}")
     return [name for name in names if any(matches(glob, name) for glob in patterns)]

@@ -1,42 +1,35 @@
-"""`foretell.train`, `foretell.finetune` and `foretell.plan`: trainings from Python, and plans of their cost."""
+"""`foretell.train` and `foretell.finetune`: trainings from Python."""
 
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
+from foretell.config import DataConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError, UsageError, check_type
+from foretell.errors import ConfigError, as_path, check_type
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
-from foretell.finetuning.kinds import KINDS
+from foretell.finetuning.kinds import KINDS, HeadFields
 from foretell.finetuning.request import make_request
-from foretell.finetuning.settings import DecimalMark, Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
-from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
-from foretell.planning.plan import Plan, find_devices, plan_generation, plan_training
-from foretell.planning.speed import THIS
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import training_config
 from foretell.pretraining.tokens import find_old_domain, make_source
-from foretell.session.budget import TOKENS_PER_PARAMETER
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter, Reporters
+from foretell.session.request import take_sections
 from foretell.text import Tokenizer
-from foretell.weight_shapes import count_parameters
 
 if TYPE_CHECKING:
     from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
@@ -44,8 +37,6 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 # Packages that can be removed: what `train` imports for a task
 TASK_MODULES = {"forecast": "foretell.forecasting.train"}
-
-logger = logging.getLogger(__name__)
 
 
 class TrainOptions(TypedDict, total=False):
@@ -153,31 +144,11 @@ class TuningOptions(TypedDict, total=False):
     dtype: DtypeName
 
 
-class HeadOptions(TuningOptions, total=False):
+class HeadOptions(TuningOptions, HeadFields, total=False):
     """The options of `foretell finetune` as keywords."""
 
-    text_column: str | Sequence[str]
-    label_column: str | None
-    choice_column: Sequence[str]
-    columns: Sequence[str]
     dev: str | Path | Frame | Sequence[Mapping[str, Any]] | None
-    decimal: DecimalMark
-    dev_fraction: float
-    folds: int | None
-    group_column: str | None
-    encoding: str
-    truncate: Truncate | None
-    pool: Pool | None
-    lm_weight: float
-    class_weights: Literal["balanced", "none"]
-    best_by: str
-    epochs: float | None
-    dropout: float | None
-    head_dropout: float
-    word_dropout: float
     is_from_scratch: bool
-    size: str | None
-    ensemble: bool
     lora: LoRADict | None
 
 
@@ -265,53 +236,22 @@ def finetune(
         check_known(name, tuple(sorted(known)), f"option of finetune for {task}:")
     if task in KINDS and isinstance(data, list | tuple) and any(isinstance(each, str | Path) for each in data):
         raise ConfigError(f"task {task} takes one file; give its path")
-    source = as_source(data) if task in KINDS else None
-    paths = listed(data) if source is None else [str(source)]
+    rows = as_source(data) if task in KINDS else None
+    paths = listed(data) if rows is None else [str(rows)]
     options |= {"out": directory_of(out, paths, resume), "start": None if model is None else load_start(model)}
     if task == "chat":
-        training: Training[Any, Any] = ChatTraining(chat_request(paths, **options))
+        sections = take_sections(options, "model", "data", "training", "lora")
+        training: Training[Any, Any] = ChatTraining(ChatRequest(data=paths, overrides=sections, **options))
     elif task == "text":
-        training = DomainTraining(domain_request(paths, **options))
+        sections = take_sections(options, "model", "data", "training")
+        options["old_domain"] = find_old_domain(options.get("old_domain", ()), options["start"].argument)
+        source = make_source(paths, make_section(DataConfig, sections.get("data", {}), "data"))
+        names = [str(path) for path in paths]
+        training = DomainTraining(TextRequest(source=source, names=names, overrides=sections, **options))
     else:
         options |= take_sections(options, "training", "lora")
-        training = FinetuneTraining(make_request(source, task=task, **options))
+        training = FinetuneTraining(make_request(rows, task=task, **options))
     return best_model(training, resume, progress, reporter)
-
-
-def chat_request(
-    paths: Sequence[str | Path], *, dev: str | Path | None = None, truncate: Truncation | None = None, **options: Any
-) -> ChatRequest:
-    """The request for a chat tuning; `options` has its sections and further fields of `ChatRequest`."""
-    return ChatRequest(
-        data=[Path(path) for path in paths],
-        held_out=None if dev is None else Path(dev),
-        truncation=truncate,
-        overrides=take_sections(options, "model", "data", "training", "lora"),
-        **options,
-    )
-
-
-def domain_request(
-    paths: Sequence[str | Path], *, old_domain: Sequence[str | Path] = (), **options: Any
-) -> TextRequest:
-    """The request for continued pretraining; `options` has its sections and further fields of `TextRequest`."""
-    sections = take_sections(options, "model", "data", "training")
-    return TextRequest(
-        source=make_source(paths, make_section(DataConfig, sections.get("data", {}), "data")),
-        names=[str(path) for path in paths],
-        old_domain=find_old_domain(old_domain, options["start"].argument),
-        overrides=sections,
-        **options,
-    )
-
-
-def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Remove the sections from options and return those that are given and not None, even if empty."""
-    sections = {name: options.pop(name, None) for name in names}
-    for name, values in sections.items():
-        if values is not None and not isinstance(values, Mapping):
-            raise ConfigError(f"{name} is a section, a dict of its fields, not {type(values).__name__}")
-    return {name: values for name, values in sections.items() if values is not None}
 
 
 def listed(paths: object) -> list[str | Path]:
@@ -329,7 +269,7 @@ def listed(paths: object) -> list[str | Path]:
 
 def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:
     """The run's directory; by default in runs/, named after the data."""
-    return default_run_directory(paths, resume) if out is None else Path(out)
+    return default_run_directory(paths, resume) if out is None else as_path("out", out)
 
 
 def best_model(
@@ -338,65 +278,8 @@ def best_model(
     """Run a training with its displays, and load the best checkpoint."""
     if not isinstance(resume, bool):
         raise ConfigError(f"resume must be True or False, not {resume!r}")
+    check_type("reporter", reporter, Reporter | None, "a Reporter")
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)
     return load(session.run.directory, training.request.device)
-
-
-def plan(
-    size: str,
-    tokens: float | None = None,
-    *,
-    gpus: int = 1,
-    gpu: str = THIS,
-    price: float | None = None,
-    context: int | None = None,
-    only: Literal["training", "generating"] | None = None,
-    model: ModelDict | None = None,
-    training: TrainingDict | None = None,
-) -> Plan:
-    """Plan the memory, time and money of a training before it starts, and generation.
-
-    tokens: to train on; default: the tokens of training's steps, else 20 per parameter. gpu: a name, as in
-    `foretell plan --help`; `this` measures this machine for seconds. price: of one device for an hour. context: tokens
-    of each user in generation; default: the model's context. model and training are dicts of fields of ModelConfig and
-    TrainingConfig. Raises UsageError, and ConfigError for a training that cannot fit.
-    """
-    unused = {"generating": {"tokens": tokens, "price": price, "training": training}, "training": {"context": context}}
-    for name, value in unused.get(only or "", {}).items():
-        if value is not None:
-            raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
-    overrides = take_sections({"model": model, "training": training}, "model", "training")
-    request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
-    shape, settings, count = planned(request, size, tokens, gpus)
-    if only != "generating" and tokens is None and request.steps is None:
-        logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
-    devices = find_devices(gpu, gpus)
-    trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
-    generated = None if only == "training" else plan_generation(shape, devices, context)
-    return Plan(size, shape, settings, count, devices, trained, generated)
-
-
-def planned(
-    request: TextRequest, size: str, tokens: float | None, gpus: int
-) -> tuple[ModelConfig, TrainingConfig, float]:
-    """Model, training and tokens; settings that the request leaves open are chosen as in `train`."""
-    is_given = "vocab_size" in request.section("model")
-    if size in SIZES and not is_given:
-        logger.info(
-            f"the vocabulary of {size} comes from the text; {ASSUMED_VOCABULARY:,} is assumed (--model.vocab-size)"
-        )
-    vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", ASSUMED_VOCABULARY)
-    model = request.model_config(size, vocabulary)
-    training = training_config(request, size, model, request.steps or 1)
-    if "batch_size" not in request.section("training"):
-        least = max(1, gpus) * training.gradient_accumulation_steps
-        training = training.model_copy(update={"batch_size": -(-training.batch_size // least) * least})
-    if tokens is not None and request.steps is not None:
-        raise UsageError("tokens and training.steps both set the length of the training; give one of them")
-    if request.steps is not None:
-        tokens = float(request.steps * training.batch_size * model.context_length)
-    if tokens is None:
-        tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
-    return model, training, tokens

@@ -33,6 +33,20 @@ class Outcome:
         """The last line on stderr, which is where an error is said."""
         return self.err.rstrip("\n").rpartition("\n")[2]
 
+    def succeeds(self) -> Outcome:
+        assert self.code == 0, self.err
+        return self
+
+    def fails(self, code: int, *words: str) -> Outcome:
+        """Assert that the command ended with an error: its exit code, and words of its line."""
+        assert self.code == code, self.err
+        assert all(word in self.last_line for word in words), self.last_line
+        return self
+
+    def refuses(self, code: int, *words: str) -> None:
+        """Assert an error before anything was printed."""
+        assert self.fails(code, *words).out == ""
+
 
 @pytest.fixture
 def foretell(capfd, monkeypatch, tmp_path):
@@ -46,6 +60,13 @@ def foretell(capfd, monkeypatch, tmp_path):
         return Outcome(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def here(directory, monkeypatch) -> Path:
+    """The `directory` of a file of tests, as the current one. Ask for it after `foretell`, which has its own."""
+    monkeypatch.chdir(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ TABLE = [
     (
         ["tokenizer", "train", "CORPUS", "--kind", "bytes", "--vocab-size", "9", "--out", "t"],
         2,
-        ["leave vocab_size out", "bytes do not"],
+        ["leave vocab_size out", "not bytes"],
     ),
     (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
     (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
@@ -208,7 +208,7 @@ TABLE = [
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
     (["train", "CORPUS", "--out", "NEW", "--training.optimizer", '["muon"]'], 2, ["training.optimizer"]),
-    (["train", "--out", "nowhere", "--resume", "auto"], 2, ["nowhere", "not a run", "name the data"]),
+    (["train", "--out", "nowhere", "--resume", "auto"], 2, ["nowhere", "not a run", "give the data"]),
     (["train", "--resume", "auto"], 2, ["--resume auto", "--out runs/NAME"]),
     ([*TOY, "--training.frozen", '["embed.tokn.weight"]'], 2, ["training.frozen", "near it: embed.token.weight"]),
     ([*TOY, "--training.frozen", '["**"]'], 2, ["training.frozen", "leaves no weight to train"]),

@@ -1,17 +1,18 @@
-"""`foretell explain`: the walk, one number, the comparison with the textbook, and errors for bad input."""
+"""`foretell explain`: the walk, one number, the page, what produced a prediction, and errors for bad input."""
 
 from __future__ import annotations
 
 import pytest
 
+from foretell.insight.attribution.head_patterns import MEASURES
 from foretell.insight.explain import textbook_check
 
 WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"
+HEAD = "trunk.blocks.1.attention.core[0]"
 
 
 def test_one_number_is_shown_with_its_operands(foretell, trained):
-    outcome = foretell("explain", trained, "The cat", "--value", WEIGHT)
-    assert outcome.code == 0
+    outcome = foretell("explain", trained, "The cat", "--value", WEIGHT).succeeds()
     for words in ("head 1, query 3 ' ', key 2 'e'", "q · k", "√8", "-∞", "stored", "recomputed", "difference"):
         assert words in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -33,8 +34,7 @@ def test_without_a_value_the_whole_pass_is_walked_through(foretell, trained):
 
 
 def test_the_textbook_stands_beside_the_model(foretell, trained):
-    outcome = foretell("explain", trained, "The cat", "--check")
-    assert outcome.code == 0
+    outcome = foretell("explain", trained, "The cat", "--check").succeeds()
     assert outcome.out.splitlines()[-1] == "The model computes what the textbook computes."
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert foretell("explain", trained, "The cat", "--check", "--json").json["holds"]
@@ -55,6 +55,69 @@ def shifted(unembed):
     return wrong
 
 
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_written_and_described_in_one_line(foretell, trained, tmp_path):
+    outcome = foretell("explain", trained, "The cat", "--html", "page.html").succeeds()
+    size = (tmp_path / "page.html").stat().st_size
+    assert outcome.out == f"page.html: 7 tokens, 2 layers, 2 heads per layer, {size / 1000:.0f} kB\n"
+
+
+def test_the_report_is_also_there_as_json(foretell, trained, tmp_path):
+    report = foretell("explain", trained, "The cat", "--html", "page.html", "--json").json
+    size = (tmp_path / "page.html").stat().st_size
+    assert report == {"path": "page.html", "bytes": size, "tokens": 7, "layers": 2, "heads": 2, "cut": []}
+
+
+# --- what produced a prediction --------------------------------------------------------------------------------------
+
+
+def test_the_lens_reads_every_position_or_one(foretell, trained):
+    positions = foretell("explain", trained, "The cat", "--lens", "--json").json["positions"]
+    assert [item["position"] for item in positions] == list(range(7))
+    alone = foretell("explain", trained, "The cat", "--lens", "--at", "2", "--json").json["positions"]
+    assert [item["context"] for item in alone] == ["The"]
+    assert "after 'The' (position 2)" in foretell("explain", trained, "The cat", "--lens", "--at", "2").out
+
+
+def test_printed_contributions_add_up(foretell, trained):
+    lines = foretell("explain", trained, "The cat", "--contributions", "--token", " ").out.splitlines()
+    assert lines[0] == "direct contributions to the logit of ' '"
+    assert lines[-2].split()[0] == lines[-1].split()[0]
+    values = foretell("explain", trained, "The cat", "--contributions", "--token", "s", "--against", "d", "--json").json
+    assert (values["text"], values["against_text"]) == ("s", "d")
+    assert sum(part["value"] for part in values["parts"]) == pytest.approx(values["logit"], abs=1e-4)
+
+
+def test_heads_are_numbers_for_all_or_patterns_of_one_layer(foretell, trained):
+    heads = foretell("explain", trained, "The cat", "--heads", "--json").json["heads"]
+    assert [head["name"] for head in heads][2] == HEAD
+    assert foretell("explain", trained, "The cat", "--heads", "--layer", "1", "--json").json["heads"] == heads[2:]
+    text = foretell("explain", trained, "The cat", "--heads").out
+    assert all(measure.title in text for measure in MEASURES.values())
+
+
+def test_ablations_are_ranked(foretell, trained):
+    values = foretell("explain", trained, "The cat", "--ablate", "**.core[*]", "--with", "mean", "--json").json
+    assert values["fill"] == "mean"
+    assert {effect["name"] for effect in values["effects"]} == {
+        f"trunk.blocks.{layer}.attention.core[{head}]" for layer in (0, 1) for head in (0, 1)
+    }
+    lines = foretell("explain", trained, "The cat", "--ablate", HEAD).out.splitlines()
+    assert lines[-1].startswith(HEAD)
+
+
+@pytest.mark.parametrize("mode", [["--lens"], ["--contributions"], ["--heads"], ["--ablate", "**.feedforward"]])
+def test_every_answer_fits_eighty_columns(foretell, trained, mode):
+    outcome = foretell("explain", trained, "The cat\tsat\non the mat", *mode).succeeds()
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert outcome.out.endswith("\n")
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -68,10 +131,26 @@ def shifted(unembed):
         (["", "--check"], 2, ["empty"]),
         (["x" * 33], 1, ["33", "32"]),
         (["x" * 33, "--check"], 1, ["33", "32"]),
+        (["The", "--html", "p.html", "--at", "1"], 2, ["--at", "--lens"]),
+        (["", "--html", "p.html"], 2, ["empty"]),
+        (["x" * 33, "--html", "p.html"], 1, ["33", "32"]),
+        (["The", "--html", "nowhere/p.html"], 1, ["nowhere", "folder"]),
+        (["The", "--html", "."], 1, ["folder"]),
+        (["The", "--html", "/proc/p.html"], 1, ["/proc/p.html"]),
+        (["The", "--lens", "--heads"], 2, ["--lens and --heads exclude"]),
+        (["The", "--lens", "--token", "x"], 2, ["--token goes with --contributions, --ablate"]),
+        (["The", "--heads", "--at", "1"], 2, ["--at", "--lens"]),
+        (["The", "--contributions", "--with", "mean"], 2, ["--with", "--ablate"]),
+        (["The", "--contributions", "--token", "xy"], 2, ["'xy'", "'x', 'y'"]),
+        (["The", "--contributions", "--at", "-9"], 2, ["-9", "3 tokens"]),
+        (["The", "--heads", "--layer", "7"], 2, ["layer 7", "0 to 1"]),
+        (["The", "--ablate", "trunk.blocks.*.feedforwrd"], 2, ["feedforwrd", "feedforward"]),
+        (["The", "--ablate", "head[0]"], 2, ["head has no heads"]),
+        (["The", "--ablate", "embed", "--with", "noise"], 2, ["noise"]),
+        (["", "--lens"], 2, ["empty"]),
+        (["x" * 33, "--heads"], 1, ["33", "32"]),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(foretell, trained, arguments, code, words):
-    outcome = foretell("explain", trained, *arguments)
-    assert outcome.code == code
-    assert all(word in outcome.last_line for word in words), outcome.last_line
-    assert outcome.out == ""
+def test_what_cannot_be_explained_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
+    foretell("explain", trained, *arguments).refuses(code, *words)
+    assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,11 @@
-"""The verbs finetune, predict, evaluate and explain on a tuned model, from files as a new user has them."""
+"""The verbs finetune, predict, evaluate and explain on a tuned model, and chats, from files as a new user has them."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,7 @@ def files(tmp_path: Path) -> Path:
 def test_every_task_from_a_file_to_a_prediction(
     foretell, trained, files, pictures, arguments, figure, prediction, answer
 ) -> None:
-    outcome = foretell("finetune", trained, *arguments, *SHORT, "--out", "run", "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("finetune", trained, *arguments, *SHORT, "--out", "run", "--json").succeeds()
     report = json.loads((files / "run" / "report.json").read_text(encoding="utf-8"))
     assert outcome.json == report
     assert figure in report["dev"]
@@ -78,8 +78,7 @@ def test_every_task_from_a_file_to_a_prediction(
 
 
 def test_data_alone_trains_a_new_model(foretell, files) -> None:
-    outcome = foretell("finetune", "reviews.csv", *SHORT, "--out", "run")
-    assert outcome.code == 0, outcome.err
+    foretell("finetune", "reviews.csv", *SHORT, "--out", "run").succeeds()
     assert json.loads((files / "run" / "run.json").read_text(encoding="utf-8"))["from_scratch"] is True
     assert "give DATA, or MODEL and DATA" in foretell("finetune", "primer", "--out", "other").err
 
@@ -120,8 +119,7 @@ def test_a_finished_run_keeps_its_report_without_another_fit(foretell, trained, 
     assert foretell(*arguments).code == 0
     report = Path("run/report.json").read_bytes()
     monkeypatch.delattr("foretell.finetuning.finetune.tuned_baseline")
-    outcome = foretell("finetune", "--out", "run", "--resume", "auto")
-    assert outcome.code == 0
+    outcome = foretell("finetune", "--out", "run", "--resume", "auto").succeeds()
     assert "has all its 3 steps" in outcome.err
     assert "baseline    " in outcome.err
     assert Path("run/report.json").read_bytes() == report
@@ -162,3 +160,53 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     (files / "book.xlsx").write_bytes(b"PK")
     assert "a file of another kind" in foretell("predict", "run", "book.xlsx").last_line
     assert (files / "out.csv").read_text(encoding="utf-8").startswith("text,label,predicted_label,probability_no,")
+
+
+# --- chats -----------------------------------------------------------------------------------------------------------
+
+
+TURNS = [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "a\tb\nc"}]
+OPTIONS = ["--task", "chat", "--template", "plain", "--training.batch-size", "4", "--training.learning-rate", "1e-3"]
+
+
+def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path):
+    rows = [{"prompt": f"what is {n}?", "completion": "a number."} for n in range(12)]
+    (tmp_path / "n.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    outcome = foretell("finetune", "primer", "n.jsonl", *OPTIONS, "--epochs", "1").succeeds()
+    assert "template    plain: as requested" in outcome.err
+    assert "on held-out answers" in outcome.out and "chat runs/n" in outcome.out
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what is 3?\n/save c.json\n")))
+    assert foretell("chat", "n", "--max-tokens", "6", "--temperature", "0").code == 0
+
+    (tmp_path / "m.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n", encoding="utf-8")
+    recognised = foretell("evaluate", "n", "m.jsonl", "--base", "primer").succeeds()
+    assert "Answers to m.jsonl" in recognised.out and "a b ⏎ c" in recognised.out
+    assert "losses are over different tokens" in recognised.out
+    refused = foretell("evaluate", "n", "m.jsonl", "--base", "almanac")
+    assert refused.last_line.endswith("almanac has no conversations; use it with: foretell forecast almanac DATA")
+    (tmp_path / "both.jsonl").write_text(json.dumps({"messages": TURNS, "text": "a text"}) + "\n", encoding="utf-8")
+    assert "bits_per_byte" in foretell("evaluate", "n", "both.jsonl", "--json").json
+
+    compared = ["evaluate", "n", "n.jsonl", "--task", "chat", "--base", "primer"]
+    result = foretell(*compared, "--questions", "2", "--limit", "6", "--json").json
+    assert [each["model"] for each in result["models"]] == ["n", "primer"]
+    assert [each["template"] for each in result["models"]] == ["n", "chatml"]
+    assert {each["conversations"] for each in result["models"]} == {6}
+    assert result["models"][0]["loss"] < result["models"][1]["loss"]  # it was tuned on them
+    assert [each["question"] for each in result["questions"]] == ["what is 0?", "what is 1?"]
+    assert all(
+        each["answer"] == "a number." and set(each["answers"]) == {"n", "primer"} for each in result["questions"]
+    )
+    assert all(set(each["cut"]) <= {"n", "primer"} for each in result["questions"])
+    shown = foretell(*compared, "--questions", "1", "--limit", "2", "--html", "page.html")
+    assert "what is 0?" in shown.out and "in the data" in shown.out
+    assert "what is 0?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert foretell("evaluate", "n", "--task", "chat").last_line.endswith("give one or more files of conversations")
+
+    options = ["--steps", "1", "--data.validation-fraction", "0", "--show-batch", "--out", "y"]
+    outcome = foretell("finetune", "n", "c.json", "--task", "chat", *options).succeeds()
+    assert "template    n: the model's own" in outcome.err
+    assert "tokens are learned" in outcome.out and "- is masked" in outcome.out
+    assert foretell("finetune", "--task", "chat", "--out", "y", "--resume", "auto").code == 0
+    assert [run["state"] for run in foretell("runs", "y", "--json").json["runs"]] == ["done"]

@@ -34,8 +34,7 @@ def shares(tmp_path: Path) -> Path:
 
 
 def tuned(foretell, *arguments) -> dict:
-    outcome = foretell("finetune", *arguments, "--task", "text", *FAST, "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("finetune", *arguments, "--task", "text", *FAST, "--json").succeeds()
     return outcome.json
 
 
@@ -73,8 +72,7 @@ def test_an_interrupted_run_has_the_report_of_the_uninterrupted_one(foretell, sh
     tuned(foretell, trained, shares, "--out", "cut")
     shutil.rmtree("cut/checkpoints/step-000008")
     Path("cut/report.json").write_text(json.dumps({"before": whole["before"]}))
-    outcome = foretell("finetune", "--task", "text", "--out", "cut", "--resume", "auto", "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("finetune", "--task", "text", "--out", "cut", "--resume", "auto", "--json").succeeds()
     assert {**outcome.json, "minutes": 0} == {**whole, "minutes": 0}
 
 

@@ -42,8 +42,7 @@ def test_without_out_the_lines_are_written_to_stdout(foretell, tmp_path):
 
 def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path):
     for count in range(2):
-        outcome = foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl")
-        assert outcome.code == 0
+        outcome = foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl").succeeds()
         assert outcome.err.count("out.jsonl: its earlier content is replaced") == count
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
     (tmp_path / "notes.txt").write_text("mine")
@@ -53,8 +52,7 @@ def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path)
 
 def test_a_file_of_blank_lines_is_refused(foretell, tmp_path):
     (tmp_path / "blank.txt").write_text("\n \n")
-    outcome = foretell("generate", "primer", "--prompt-file", "blank.txt")
-    assert (outcome.code, "blank.txt has no prompt; write one per line" in outcome.last_line) == (1, True)
+    foretell("generate", "primer", "--prompt-file", "blank.txt").fails(1, "blank.txt has no prompt; write one per line")
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ def test_a_saved_model_without_a_tokenizer_works_on_ids(foretell, trained, tmp_p
     bare = load_model(tmp_path / "bare")
     assert bare.encode("84 104 101") == [84, 104, 101]
     for verb in (*VERBS, ["info"]):
-        outcome = foretell(verb[0], "bare", *([] if verb[0] == "info" else [CAT]), *verb[1:])
-        assert outcome.code == 0
+        outcome = foretell(verb[0], "bare", *([] if verb[0] == "info" else [CAT]), *verb[1:]).succeeds()
         assert "no tokenizer; a text is token ids, such as '464 3290'" in outcome.err
     refused = foretell("next", "bare", "The cat")
     assert refused.code == 1

@@ -30,6 +30,4 @@ def test_a_new_run_of_a_leaking_model_is_refused(foretell, corpus, tmp_path, wit
 
 def test_a_run_that_goes_on_with_a_leaking_model_is_refused(foretell, trained, tmp_path, without_mask):
     shutil.copytree(trained, tmp_path / "x")
-    outcome = foretell("train", "--out", "x", "--resume", "auto")
-    assert outcome.code == 1
-    assert "sees the future" in outcome.last_line
+    foretell("train", "--out", "x", "--resume", "auto").fails(1, "sees the future")

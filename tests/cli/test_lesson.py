@@ -10,8 +10,7 @@ from foretell.lessons.smallest import PRINTED_WEIGHTS, QUERY_WEIGHT
 
 
 def test_lists_all_lessons_without_a_name(foretell):
-    outcome = foretell("lesson")
-    assert outcome.code == 0
+    outcome = foretell("lesson").succeeds()
     assert outcome.out.splitlines()[0].split()[:2] == ["smallest", "E1"]
     assert len(outcome.out.splitlines()) == 9
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -40,8 +39,7 @@ def test_ask_puts_a_question_to_the_trained_toy(foretell):
 
 
 def test_break_shows_the_training_error(foretell):
-    outcome = foretell("lesson", "mask", "--break")
-    assert outcome.code == 0
+    outcome = foretell("lesson", "mask", "--break").succeeds()
     assert f"foretell: {LEAK} sees the future, so no step was taken" in outcome.out
 
 
@@ -56,8 +54,7 @@ def test_check_prints_json(foretell):
 def test_check_without_a_name_checks_all_lessons(foretell, monkeypatch):
     untrained = tuple(entry for entry in ENTRIES if "out" not in entry.options)  # training takes a minute
     monkeypatch.setattr("foretell.cli.lesson.ENTRIES", untrained)
-    outcome = foretell("lesson", "--check")
-    assert outcome.code == 0
+    outcome = foretell("lesson", "--check").succeeds()
     lines = outcome.out.splitlines()
     assert [line.split()[1] for line in lines if line[0] != " "] == ["passed", "skipped", *["passed"] * 5]
     assert max(map(len, lines)) <= 80

@@ -8,8 +8,7 @@ XL = ["plan", "--size", "gpt2-xl", "--tokens", "30e9", "--gpus", "8", "--gpu", "
 
 
 def test_the_table_has_every_part_and_fits_80_columns(foretell):
-    outcome = foretell(*XL)
-    assert outcome.code == 0
+    outcome = foretell(*XL).succeeds()
     for word in ("1,557,611,200 parameters", "gradients", "money", "nanochat d24", "factor of two", "cache per token"):
         assert word in " ".join(outcome.out.split())
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -27,9 +26,7 @@ def test_json_has_the_same_figures(foretell):
 
 def test_what_the_refusal_says_would_fit_does(foretell):
     refused = ["plan", "--size", "gpt3-13b", "--tokens", "30e9", "--gpus", "8", "--gpu", "h100"]
-    outcome = foretell(*refused)
-    assert outcome.code == 2
-    assert "--gpus 8 --parallel fsdp --checkpoint-activations" in outcome.last_line
+    foretell(*refused).fails(2, "--gpus 8 --parallel fsdp --checkpoint-activations")
     outcome = foretell(*refused, "--parallel", "fsdp", "--checkpoint-activations", "--training.batch-size", "8")
     assert outcome.code == 0
     assert "may not fit" not in outcome.out
@@ -46,8 +43,7 @@ def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
     monkeypatch.setattr("foretell.planning.speed.PROBE_SECONDS", 0.0)
     monkeypatch.setattr("foretell.planning.speed.STEP_SECONDS", 0.01)
     monkeypatch.setattr("foretell.planning.speed.READ_BYTES", 2**20)
-    outcome = foretell("plan", "--size", "toy", "--tokens", "1e5")
-    assert outcome.code == 0
+    outcome = foretell("plan", "--size", "toy", "--tokens", "1e5").succeeds()
     assert "Based on a probe of this machine" in outcome.out
     assert "8,192 is assumed" in outcome.err
 

@@ -87,9 +87,7 @@ def test_the_card_of_a_classifier_names_its_class_and_verb():
 
 def test_an_existing_repository_is_changed_only_with_update(server, foretell):
     server.repositories["cats/new"] = {"README.md": b"mine"}
-    outcome = foretell("push", "primer", TARGET)
-    assert outcome.code == 1
-    assert "hub:cats/new exists; give another name, or --update" in outcome.last_line
+    foretell("push", "primer", TARGET).fails(1, "hub:cats/new exists; give another name, or --update")
     assert server.repositories["cats/new"] == {"README.md": b"mine"}
     assert foretell("push", "primer", TARGET, "--update").code == 0
     assert server.created == {}

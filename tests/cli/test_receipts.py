@@ -23,8 +23,7 @@ WAYS = {
 @pytest.mark.parametrize("arguments", WAYS.values(), ids=WAYS)
 def test_the_text_is_the_same_and_the_receipts_come_after_it(foretell, trained, arguments):
     plain = foretell("generate", trained, *arguments).out
-    receipts = foretell("generate", trained, *arguments, "--receipt")
-    assert receipts.code == 0
+    receipts = foretell("generate", trained, *arguments, "--receipt").succeeds()
     assert receipts.out.startswith(plain)
     rest = receipts.out[len(plain) :]
     assert "each replayed from its receipt" in rest

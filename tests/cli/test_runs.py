@@ -51,8 +51,7 @@ def rewrite(run: Path, record: dict[str, Any]) -> None:
 
 
 def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
-    outcome = foretell("runs")
-    assert outcome.code == 0
+    outcome = foretell("runs").succeeds()
     header, _, first, second = outcome.out.splitlines()
     assert header.split() == ["run", "size", "weights", "steps", "tokens", "loss", "bits", "state", "changed"]
     assert first.split()[:2] == ["first", "toy"]
@@ -84,8 +83,7 @@ def test_the_list_agrees_with_the_metrics_of_the_run(foretell, here):
 
 
 def test_runs_are_compared_by_curves_and_settings(foretell, here):
-    outcome = foretell("runs", "first", here / "second")
-    assert outcome.code == 0
+    outcome = foretell("runs", "first", here / "second").succeeds()
     assert "validation loss" in outcome.out
     assert [line.split() for line in outcome.out.splitlines() if line.startswith(("what", "training."))] == [
         ["what", "differs", "●", "○"],
@@ -111,8 +109,7 @@ def test_a_run_does_not_differ_from_itself(foretell, here):
 
 
 def test_one_run_is_shown_with_its_curve(foretell, here):
-    outcome = foretell("runs", "first")
-    assert outcome.code == 0
+    outcome = foretell("runs", "first").succeeds()
     assert "●" in outcome.out
     assert "differs" not in outcome.out
 
@@ -136,31 +133,24 @@ def test_a_picture_of_many_runs_has_the_last_eight(foretell, here, monkeypatch):
     os.utime(here / "second" / "run.json", (2e9, 2e9))
     drawn: list[str] = []
     monkeypatch.setattr(plots, "write_png", lambda path, runs, *_: drawn.extend(name for name, _ in runs))
-    outcome = foretell("runs", "--png", "all.png")
-    assert outcome.code == 0
+    outcome = foretell("runs", "--png", "all.png").succeeds()
     assert "the 8 of 10 runs that changed last" in outcome.err
     assert len(drawn) == len(plots.MARKS)
     assert "runs/second" in drawn
 
 
 def test_a_picture_that_is_not_called_a_png_is_refused(foretell, here):
-    outcome = foretell("runs", "first", "--png", "both.svg")
-    assert outcome.code == 2
-    assert "both.svg: pictures are PNG; give a name that ends in .png" in outcome.last_line
+    foretell("runs", "first", "--png", "both.svg").fails(2, "both.svg: pictures are PNG; give a name that ends in .png")
 
 
 def test_without_matplotlib_a_picture_is_refused_with_the_package_to_install(foretell, here, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    outcome = foretell("runs", "first", "second", "--png", "both.png")
-    assert outcome.code == 2
-    assert "pip install 'foretell[plot]'" in outcome.last_line
-    assert outcome.out == ""
+    foretell("runs", "first", "second", "--png", "both.png").refuses(2, "pip install 'foretell[plot]'")
 
 
 def test_a_damaged_run_is_named_and_the_others_are_listed(foretell, here):
     (here / "first" / "run.json").write_text("{")
-    outcome = foretell("runs", "--json")
-    assert outcome.code == 0
+    outcome = foretell("runs", "--json").succeeds()
     assert [listed["name"] for listed in outcome.json["runs"]] == ["second"]
     assert "left out: runs/first/run.json is not readable JSON" in outcome.err
 
@@ -198,14 +188,18 @@ def test_without_runs_the_list_is_empty(foretell):
     assert foretell("runs", "--json").json == {"runs": [], "differences": {}}
 
 
-@pytest.mark.parametrize("length", [12, 40, 68])
-def test_a_long_name_stays_whole_and_other_columns_are_left_out(foretell, here, length):
-    name = "x" * length
+@pytest.mark.parametrize(("length", "num_lines"), [(12, 1), (40, 1), (68, 2), (150, 4)])
+def test_a_long_name_stays_whole_and_other_columns_are_left_out(foretell, here, length, num_lines):
+    name = "xy" * (length // 2)
     (here / "first").rename(here / name)
     outcome = foretell("runs", name, "second")
     lines = outcome.out.splitlines()
-    assert (lines[2].split()[1], len(lines[0].split()) < 9) == (name, length > 12)
-    assert "loss" in lines[0]
+    cells = [line.split()[: 2 - bool(index)][-1] for index, line in enumerate(lines[2 : 2 + num_lines])]
+    assert ("".join(cells), len(lines[0].split()) < 9) == (name, length > 12)
+    assert [column for column in lines[0].split() if column not in ("weights", "tokens", "changed")] == [
+        *("run", "size", "steps", "loss", "bits", "state")
+    ]
+    assert lines[2].split()[2] == "toy" and lines[2 + num_lines].split()[1] == "second"
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -215,17 +209,14 @@ def answer(monkeypatch, text: str) -> None:
 
 def test_a_question_without_an_answer_is_a_failure(foretell, here, monkeypatch):
     answer(monkeypatch, "")
-    outcome = foretell("runs", "--delete", "first")
-    assert outcome.code == 1
-    assert "no answer on standard input; nothing more is deleted" in outcome.last_line
+    foretell("runs", "--delete", "first").fails(1, "no answer on standard input; nothing more is deleted")
     assert (here / "first" / "run.json").exists()
 
 
 @pytest.mark.parametrize("text", ["\n", "n\n", "yess\n"])
 def test_a_run_is_kept_without_a_yes(foretell, here, monkeypatch, text):
     answer(monkeypatch, text)
-    outcome = foretell("runs", "--delete", "first")
-    assert outcome.code == 0
+    outcome = foretell("runs", "--delete", "first").succeeds()
     assert "delete runs/first with all its checkpoints" in outcome.err
     assert "kept        runs/first" in outcome.err
     assert (here / "first" / "run.json").exists()
@@ -233,8 +224,7 @@ def test_a_run_is_kept_without_a_yes(foretell, here, monkeypatch, text):
 
 def test_runs_are_deleted_after_a_yes_to_each(foretell, here, monkeypatch):
     answer(monkeypatch, "y\nno\n")
-    outcome = foretell("runs", "--delete", "first", "second")
-    assert outcome.code == 0
+    outcome = foretell("runs", "--delete", "first", "second").succeeds()
     assert "deleted     runs/first" in outcome.err
     assert [path.name for path in here.iterdir()] == ["second"]
 
@@ -245,8 +235,7 @@ def test_only_what_training_writes_is_deleted(foretell, here, monkeypatch):
         path.mkdir() if path.suffix == "" else path.write_text("mine")
     (here / "first" / "results" / "run.json").write_text("{}")
     answer(monkeypatch, "y\n")
-    outcome = foretell("runs", "--delete", "first")
-    assert outcome.code == 0
+    outcome = foretell("runs", "--delete", "first").succeeds()
     assert all(path.exists() and f"{path}, which no training writes" in outcome.err for path in own)
     left = {path.relative_to(here / "first").as_posix() for path in (here / "first").rglob("*")}
     assert left == {
@@ -261,9 +250,7 @@ def test_a_folder_with_some_run_json_is_not_deleted(foretell, tmp_path, monkeypa
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "run.json").write_text("{}")
     answer(monkeypatch, "y\n")
-    outcome = foretell("runs", "--delete", tmp_path / "mine")
-    assert outcome.code == 1
-    assert "has no 'config'" in outcome.last_line
+    foretell("runs", "--delete", tmp_path / "mine").fails(1, "has no 'config'")
     assert (tmp_path / "mine" / "run.json").exists()
 
 
@@ -277,9 +264,7 @@ def test_the_folder_that_the_shell_is_in_can_be_deleted(foretell, here, monkeypa
 def test_a_run_that_is_training_is_not_deleted(foretell, here, monkeypatch):
     answer(monkeypatch, "y\n")
     with held(here / "first"):
-        outcome = foretell("runs", "--delete", "first")
-    assert outcome.code == 1
-    assert "another process is training" in outcome.last_line
+        foretell("runs", "--delete", "first").fails(1, "another process is training")
     assert (here / "first" / "run.json").exists()
 
 

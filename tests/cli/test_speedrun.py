@@ -32,8 +32,7 @@ def record(corpus) -> SpeedrunRecord:
 
 
 def test_a_speedrun_prints_a_line_per_seed_and_writes_a_record(foretell, corpus):
-    outcome = foretell("speedrun", corpus, *STEPS, "--seed", "1", "--seed", "2", "--target", "4")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("speedrun", corpus, *STEPS, "--seed", "1", "--seed", "2", "--target", "4").succeeds()
     assert outcome.out.split("\n")[0].split()[:5] == ["seed", "minutes", "to", "4.0", "tokens"]
     assert "repeat it with" in outcome.last_line
     record = read_record(Path("speedrun.json"))
@@ -46,8 +45,7 @@ def test_a_speedrun_prints_a_line_per_seed_and_writes_a_record(foretell, corpus)
 def test_a_record_is_repeated_bit_identically(foretell, corpus, length):
     assert foretell("speedrun", corpus, *SMALL, *length).code == 0
     steps = [point["step"] for point in read_record(Path("speedrun.json"))["runs"][0]["curve"]]
-    again = foretell("speedrun", corpus, "--verify", "speedrun.json", "--json")
-    assert again.code == 0, again.err
+    again = foretell("speedrun", corpus, "--verify", "speedrun.json", "--json").succeeds()
     assert again.json["identical"] is True
     assert again.json["largest_difference"] == 0
     assert f"step {steps[-1]:>5,}" in again.err  # a limit of time is repeated with its number of steps

@@ -63,8 +63,5 @@ def test_the_names_can_be_listed_without_a_text(foretell, trained):
     ],
 )
 def test_bad_input_to_trace_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
-    outcome = foretell("trace", trained, *arguments)
-    assert outcome.code == code
-    assert all(word in outcome.last_line for word in words)
-    assert outcome.out == ""
+    foretell("trace", trained, *arguments).refuses(code, *words)
     assert list(tmp_path.iterdir()) == []

@@ -59,8 +59,7 @@ def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) ->
 @pytest.mark.parametrize(("loss_on", "prompt"), [("answer", "4 + 1 ="), ("all", "4 +* 1* =*")])
 def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, prompt) -> None:
     options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *FOUR]
-    outcome = foretell("train", questions, *options, "--training.batch-size", "27", "--out", "x")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("train", questions, *options, "--training.batch-size", "27", "--out", "x").succeeds()
     assert "rows        27 and 3, of 6 tokens" in outcome.err
     assert f"{prompt} 5* <|endoftext|>*" in rows_of(foretell, "x")
     assert f"per token of {'the answers' if loss_on == 'answer' else 'the rows'}" in outcome.out
@@ -89,8 +88,7 @@ def test_prompts_and_answers_are_learned_and_generated(foretell, tmp_path) -> No
     (tmp_path / "qa.csv").write_text("question,answer\nWho?,A cat.\nWhat?,A mat.\n")
     options = ["--prompt-field", "question", "--answer-field", "answer", "--data.separator", " -> ", "--kind", "bytes"]
     fast = ["--steps", "60", "--training.learning-rate", "0.01", "--model.dropout", "0", "--training.batch-size", "2"]
-    outcome = foretell("train", "qa.csv", *options, "--size", "toy", *fast, "--out", "x")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("train", "qa.csv", *options, "--size", "toy", *fast, "--out", "x").succeeds()
     assert "generate x 'Wh" in outcome.out
     for prompt, answer in (("Who? -> ", "A cat."), ("What? -> ", "A mat.")):
         told = foretell("generate", "x", prompt, "--temperature", "0", "--json").json
@@ -141,8 +139,7 @@ def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path
     (tmp_path / "short.txt").write_text("The cat sat on it.\n")
     options = ["--start-from", trained, "--steps", "4", "--dtype", "float32", "--checkpoint-every", "2"]
     for name in ("x", "cut"):
-        outcome = foretell("train", "short.txt", *options, "--out", name)
-        assert outcome.code == 0, outcome.err
+        outcome = foretell("train", "short.txt", *options, "--out", name).succeeds()
     assert "window      17 tokens per row, all of a text shorter than the context of 32" in outcome.err
     assert "1 rows per step" in outcome.err
     record = json.loads(Path("x/run.json").read_text())
@@ -156,8 +153,7 @@ def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path
 
 def test_a_text_too_short_to_hold_anything_out_is_trained_without_validation(foretell, tmp_path, trained) -> None:
     (tmp_path / "tiny.txt").write_text("c")
-    outcome = foretell("train", "tiny.txt", "--start-from", trained, "--steps", "2", "--out", "x")
-    assert outcome.code == 0, outcome.err
+    outcome = foretell("train", "tiny.txt", "--start-from", trained, "--steps", "2", "--out", "x").succeeds()
     assert "held out    nothing: the text is too short, so there is no validation loss" in outcome.err
     assert "best " not in outcome.out
 

@@ -30,8 +30,7 @@ def test_help_of_every_verb_is_printed(foretell):
     from foretell.cli.main import VERBS
 
     for verb in VERBS:
-        outcome = foretell(verb, "--help")
-        assert outcome.code == 0
+        outcome = foretell(verb, "--help").succeeds()
         assert f"foretell {verb}" in outcome.out
 
 
@@ -171,14 +170,8 @@ def test_info_of_a_file_is_info_of_the_model(foretell, trained, exported, model,
     stored = foretell("info", argument, "--json").json
     loaded = foretell("info", argument, "--names", "--json").json
     assert set(loaded) - set(stored) == {"modules", "names"}
-    for key in (
-        "config",
-        "tokenizer",
-        "parameters",
-        "quantization",
-        "training_flops_per_token",
-        "cache_bytes_per_token",
-    ):
+    costs = ("training_flops_per_token", "cache_bytes_per_token")
+    for key in ("config", "tokenizer", "parameters", "quantization", *costs):
         assert stored[key] == loaded[key], key
     assert shapes_of(stored) == shapes_of(loaded)
     path = find_model(str(argument)) / "model.safetensors"
@@ -274,8 +267,7 @@ def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(for
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_info_shows_every_preset_without_weights(foretell, name):
-    outcome = foretell("info", name)
-    assert outcome.code == 0
+    outcome = foretell("info", name).succeeds()
     assert "no weights and no tokenizer; a vocabulary" in outcome.out
     assert f"{name} is a preset: a shape without weights" in outcome.err
     assert max(len(line) for line in outcome.out.splitlines()) <= 80

@@ -32,16 +32,10 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import special_token, with_ends, with_start
+from tests import toy
 
 SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 9, "vocab_size": 31}
-LLAMA: dict[str, Any] = {
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-    "tie_embeddings": False,
-}
+LLAMA: dict[str, Any] = {**toy.LLAMA, "tie_embeddings": False}
 
 
 def shape(**changes: Any) -> ModelConfig:
@@ -52,11 +46,7 @@ def shape(**changes: Any) -> ModelConfig:
 def model(tokenizer) -> LanguageModel:
     """A model shaped like Qwen3, with strong weights."""
     decoder = make_decoder(shape(**LLAMA, qk_norm=True, num_kv_heads=1), seed=1)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        for parameter in decoder.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return LanguageModel(decoder.eval(), tokenizer)
+    return LanguageModel(toy.with_noise(decoder, 0.3), tokenizer)
 
 
 # --- parity ----------------------------------------------------------------------------------------------------------

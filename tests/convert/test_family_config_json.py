@@ -129,6 +129,8 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("llama", {"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping"]),
     ("llama", {"num_key_value_heads": 3}, ["num_key_value_heads 3"]),
     ("llama", {"head_dim": 5}, ["even head_dim"]),
+    ("llama", {"num_attention_heads": 3}, ["is not a multiple of num_attention_heads 3; change one or set head_dim"]),
+    ("gpt_neox", {"hidden_size": 6}, ["even hidden_size / num_attention_heads, not 3"]),
     ("gpt_neox", {"rotary_pct": 0.5, "rope_scaling": {"partial_rotary_factor": 1}}, ["rotary_pct", "contradict"]),
     ("gpt_neox", {"rotary_pct": 0.1}, ["rotary_pct 0.1", "even"]),
     ("gpt_neox", {"use_parallel_residual": "both"}, ["use_parallel_residual", "True, False"]),

@@ -297,7 +297,7 @@ BAD_FILES: list[tuple[str, str, str | bytes, list[str]]] = [
     ("broken json", "a.json", '["a",\n"b"\n', ["line 3", "not JSON"]),
     ("json object", "a.json", '{"text": "a"}', ["not a list", ".jsonl"]),
     ("json item without field", "a.json", '["a", {"Text": "b"}]', ["item 2", "did you mean 'Text'"]),
-    ("no text column", "a.csv", "label,body\n1,a\n", ["line 1", "'label', 'body'", "--text-field"]),
+    ("no text column", "a.csv", "label,body\n1,a\n", ["line 1", "'label', 'body'", "text_field"]),
     ("nearly a text column", "a.csv", "label,texts\n1,a\n", ["line 1", "did you mean 'texts'"]),
     ("two text columns", "a.csv", "text,text\na,b\n", ["line 1", "2 columns"]),
     ("row too short", "a.csv", "text,label\na,1\nb\n", ["line 3", "1 cells", "2"]),
@@ -484,7 +484,7 @@ def test_hundreds_of_nested_folders_are_entered_quickly(tmp_path: Path) -> None:
 
 ODD = {
     "package.json": (b'{"name": "x"}', "not a list of strings or objects"),
-    "table.csv": (b"label,body\n1,a\n", "no column 'text' among .*--text-field"),
+    "table.csv": (b"label,body\n1,a\n", "no column 'text' among .*text.field"),
     "latin.txt": (b"caf\xe9", "not UTF-8"),
     "image.txt": (b"\x89PNG\0\0", "NUL bytes|not UTF-8"),
     "broken.jsonl": (b'{"text": "first"}\n{"text"\n', "line 2: not JSON"),

@@ -53,7 +53,7 @@ def test_the_column_is_chosen_as_for_json_lines(tmp_path: Path) -> None:
     assert texts(two, "body") == ["b"]
     assert texts(write_table(tmp_path / "one.parquet", {"body": ["b"]})) == ["b"]
     assert refusal(two) == (
-        f"{two}: no column 'text' among the columns 'body', 'title'; name the right one with --text-field"
+        f"{two}: no column 'text' among the columns 'body', 'title'; name the right one with text_field"
     )
 
 

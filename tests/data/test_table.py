@@ -173,10 +173,7 @@ def test_a_table_with_another_separator_is_read_and_noted_once(tmp_path: Path, c
     with caplog.at_level("INFO"):
         assert table.first_columns() == ["text", "label"]
         assert [row.cells for row in table] == [{"text": "a, b", "label": "1"}]
-    assert caplog.messages == [
-        f"byte order mark dropped: {path}",
-        f"separator   a semicolon, not a comma: {path}",
-    ]
+    assert caplog.messages == [f"byte order mark dropped: {path}", f"separator   a semicolon, not a comma: {path}"]
 
 
 def test_the_line_of_excel_names_the_separator(tmp_path: Path):
@@ -188,7 +185,7 @@ def test_the_line_of_excel_names_the_separator(tmp_path: Path):
 def test_a_header_and_the_names_of_columns_exclude_each_other(tmp_path: Path):
     path = tmp_path / "rows.csv"
     path.write_text("text,label\na,1\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 1: a header with the names of --columns"):
+    with pytest.raises(DataError, match="line 1: a header with the names of columns"):
         list(open_table(path, columns=("text", "label")))
 
 
@@ -227,9 +224,9 @@ def test_values_of_parquet_keep_their_types_and_dates_are_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text,label\ncaf\xe9,1\n", "line 2: not UTF-8 .* --encoding latin-1"),
-        ("a.csv", b"text,label\ncaf\xe9 \x93bar\x94,1\n", "line 2: not UTF-8 .*0xe9.* --encoding cp1252"),
-        ("a.csv", b"text,label\ncaf\xe9 \x93bar\x9d,1\n", "line 2: not UTF-8 .*0xe9.* --encoding latin-1"),
+        ("a.csv", b"text,label\ncaf\xe9,1\n", "line 2: not UTF-8 .* encoding latin-1"),
+        ("a.csv", b"text,label\ncaf\xe9 \x93bar\x94,1\n", "line 2: not UTF-8 .*0xe9.* encoding cp1252"),
+        ("a.csv", b"text,label\ncaf\xe9 \x93bar\x9d,1\n", "line 2: not UTF-8 .*0xe9.* encoding latin-1"),
         ("a.csv", b"text,text\na,b\n", "2 columns are called 'text'"),
         ("a.csv", b"text,label\na\n", "line 2: 1 cells, but the header has 2"),
         ("a.jsonl", b'{"text": 1}\n[1]\n', "line 2: a list, not an object"),
@@ -245,7 +242,7 @@ def test_what_cannot_be_read_is_refused(name: str, content: bytes, message: str,
 
 def test_names_of_columns_are_for_tables_without_a_header(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text("{}")
-    with pytest.raises(DataError, match="--columns is for .csv and .tsv files, and this is neither"):
+    with pytest.raises(DataError, match="columns is for .csv and .tsv files, and this is neither"):
         list(open_table(tmp_path / "a.jsonl", columns=("text",)))
 
 

@@ -22,16 +22,9 @@ REMOVABLE = {
             "trainings.py",
             "serving/tasks.py",
             "almanac/make.py",
-        ),
+        )
     },
-    "translation": {
-        *(
-            "saved_model/part.py",
-            "cli/explain.py",
-            "cli/translate.py",
-            "serving/tasks.py",
-        ),
-    },
+    "translation": {*("saved_model/part.py", "cli/explain.py", "cli/translate.py", "serving/tasks.py")},
 }
 WITHOUT = """
 import importlib, importlib.abc, pkgutil, sys

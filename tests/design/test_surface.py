@@ -16,196 +16,70 @@ import foretell
 import foretell.errors
 from foretell.cli.main import VERBS, make_app
 
-TRAINING = {  # options of every training
-    *("--minutes", "--steps", "--out", "--resume", "--config", "--seed", "--checkpoint-every", "--set", "--report"),
-    *("--device", "--dtype"),
-}
-SERIES_FORMAT = {"--id-column", "--time-column", "--target-column", "--separator", "--decimal", "--date-format"}
+
+def named(words: str) -> set[str]:
+    """The options of these names."""
+    return {f"--{word}" for word in words.split()}
+
+
+TRAINING = named("minutes steps out resume config seed checkpoint-every set report device dtype")  # of every training
+SERIES_FORMAT = named("id-column time-column target-column separator decimal date-format")
+LOADING = named("device dtype quantize verify")
+MODEL = LOADING | named("strict")
 OPTIONS = {
-    "demo": {"--minutes", "--out"},
-    "lesson": {
-        "--check",
-        "--html",
-        "--weights",
-        "--at",
-        "--seed",
-        "--model",
-        "--ask",
-        "--break",
-        "--out",
-        "--open",
-        "--json",
-    },
-    "train": {
-        *("--size", "--tokenizer", "--kind", "--start-from", "--text-field", "--sample-prompt", "--exportable"),
-        *("--show-batch", "--help-config", "--strict", "--json", "--workers", "--rows", "--special", "--start-token"),
-        *("--prompt-field", "--answer-field", "--loss-on"),
-        *TRAINING,
-    },
-    "finetune": {
-        *("--task", "--dev", "--dev-fraction", "--text-column", "--label-column", "--choice-column", "--columns"),
-        *("--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights", "--best-by", "--epochs", "--dropout"),
-        *("--head-dropout", "--folds", "--group-column", "--word-dropout", "--lora", "--json"),
-        *("--from-scratch", "--size", "--ensemble", "--decimal"),
-        *TRAINING,
-    },
-    "predict": {
-        "--quantize",
-        *("--column", "--choice-column", "--columns", "--encoding", "--truncate", "--out", "--json"),
-        *("--verify", "--device", "--dtype"),
-    },
-    "runs": {"--png", "--delete", "--json"},
-    "speedrun": {
-        *("--target", "--minutes", "--steps", "--seed", "--size", "--set", "--out", "--verify", "--dtype", "--json")
-    },
-    "generate": {
-        "--quantize",
-        "--strict",
-        *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
-        *("--frequency-penalty", "--presence-penalty"),
-        *("--prompt-file", "--out", "--speculate", "--draft", "--timings", "--progress"),
-        *("--n", "--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
-        *(
-            "--seed",
-            "--slide",
-            "--receipt",
-            "--file",
-            "--allow-special",
-            "--ids",
-            "--json",
-            "--device",
-            "--dtype",
-            "--verify",
-        ),
-    },
-    "chat": {
-        "--quantize",
-        "--strict",
-        *("--system", "--template", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p"),
-        *("--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
-        *("--repetition-penalty", "--seed", "--json", "--device", "--dtype", "--verify"),
-        *("--frequency-penalty", "--presence-penalty"),
-    },
-    "next": {
-        "--quantize",
-        "--strict",
-        *("--file", "--allow-special", "--start-token", "--ids", "--top", "--at", "--every", "--json"),
-        *("--device", "--dtype", "--verify"),
-    },
-    "score": {
-        "--quantize",
-        "--strict",
-        "--file",
-        "--allow-special",
-        "--start-token",
-        "--ids",
-        "--json",
-        "--device",
-        "--dtype",
-        "--verify",
-    },
-    "translate": {
-        *("--file", "--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
-        *("--json", "--device", "--dtype", "--quantize", "--verify"),
-    },
-    "evaluate": {
-        "--quantize",
-        "--strict",
-        "--task",
-        "--stride",
-        *("--text-field", "--rows", "--prompt-field", "--answer-field", "--separator", "--allow-special"),
-        "--limit",
-        "--json",
-        "--device",
-        "--dtype",
-        "--verify",
-    },
-    "forecast": {
-        *(
-            "--horizon",
-            "--levels",
-            "--minimum",
-            "--season",
-            "--samples",
-            "--seed",
-            "--series",
-            "--column",
-            "--out",
-            "--paths",
-        ),
-        *("--plot", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
-        *SERIES_FORMAT,
-    },
-    "verify": {"--model", "--positions", "--json", "--device", "--dtype", "--quantize", "--verify"},
-    "embed": {
-        *("--quantize", "--strict", "--file", "--allow-special", "--ids", "--pool", "--json", "--device", "--dtype"),
-        "--verify",
-    },
-    "serve": {
-        *(
-            "--host",
-            "--port",
-            "--key-file",
-            "--no-key",
-            "--memory",
-            "--look-budget",
-            "--max-requests",
-            "--grace",
-            "--template",
-            "--open",
-        ),
-        *("--strict-fields", "--quantize", "--strict", "--device", "--dtype", "--verify"),
-    },
-    "info": {"--machine", "--names", "--kernels", "--verify", "--json"},
-    "plan": {
-        *("--size", "--tokens", "--gpus", "--gpu", "--price", "--parallel", "--checkpoint-activations", "--context"),
-        *("--only", "--set", "--backtest", "--json"),
-    },
-    "explain": {
-        "--quantize",
-        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check", "--prediction"),
-        *("--label", "--as-task", "--pair", "--pieces", "--shapley", "--passes", "--seed"),
-        *(
-            "--token",
-            "--against",
-            "--with",
-            "--at",
-            "--layer",
-            "--file",
-            "--allow-special",
-            "--ids",
-            "--json",
-            "--device",
-            "--dtype",
-            "--verify",
-        ),
-    },
-    "trace": {
-        "--quantize",
-        "--strict",
-        "--as-task",
-        "--pair",
-        "--file",
-        "--allow-special",
-        "--ids",
-        "--select",
-        "--out",
-        "--list",
-        "--json",
-        "--device",
-        "--dtype",
-        "--verify",
-    },
-    "tokenize": {"--file", "--allow-special", "--json"},
-    "warm": {"--json", "--device", "--dtype", "--quantize", "--strict", "--verify"},
-    "quantize": {
-        *("--to", "--group", "--keep", "--calibrate", "--text", "--verify", "--json", "--device"),
-    },
-    "push": {"--update", "--private", "--family", "--dtype", "--verify", "--json"},
-    "convert": {"--to", "--adapter", "--family", "--dtype", "--verify", "--json"},
-    "tokenizer train": {
-        *("--kind", "--vocab-size", "--split", "--text-field", "--special", "--start-token", "--out", "--json"),
-    },
+    "demo": named("minutes out"),
+    "lesson": named("check html weights at seed model ask break out open json"),
+    "train": named(
+        "size tokenizer kind start-from text-field sample-prompt exportable show-batch help-config strict json workers "
+        "rows special start-token prompt-field answer-field loss-on"
+    )
+    | TRAINING,
+    "finetune": named(
+        "task dev dev-fraction text-column label-column choice-column columns encoding truncate pool lm-weight "
+        "class-weights best-by epochs dropout head-dropout folds group-column word-dropout lora json from-scratch size "
+        "ensemble decimal"
+    )
+    | TRAINING,
+    "predict": named("column choice-column columns encoding truncate out json") | LOADING,
+    "runs": named("png delete json"),
+    "speedrun": named("target minutes steps seed size set out verify dtype json"),
+    "generate": named(
+        "max-tokens temperature top-k top-p min-p repetition-penalty stop frequency-penalty presence-penalty "
+        "prompt-file out speculate draft timings progress n logit-bias ban min-tokens no-repeat-ngram regex "
+        "json-schema seed slide receipt file allow-special ids json"
+    )
+    | MODEL,
+    "chat": named(
+        "system template max-tokens temperature top-k top-p min-p logit-bias ban min-tokens no-repeat-ngram regex "
+        "json-schema repetition-penalty seed json frequency-penalty presence-penalty"
+    )
+    | MODEL,
+    "next": named("file allow-special start-token ids top at every json") | MODEL,
+    "score": named("file allow-special start-token ids json") | MODEL,
+    "translate": named("file beam length-penalty temperature top-k top-p seed json") | LOADING,
+    "evaluate": named("task stride text-field rows prompt-field answer-field separator allow-special limit json")
+    | MODEL,
+    "forecast": named("horizon levels minimum season samples seed series column out paths plot html json")
+    | SERIES_FORMAT
+    | LOADING,
+    "verify": named("model positions json") | LOADING,
+    "embed": named("file allow-special ids pool json") | MODEL,
+    "serve": named("host port key-file no-key memory look-budget max-requests grace template open strict-fields")
+    | MODEL,
+    "info": named("machine names kernels verify json"),
+    "plan": named("size tokens gpus gpu price parallel checkpoint-activations context only set backtest json"),
+    "explain": named(
+        "value html lens contributions heads ablate check prediction label as-task pair pieces shapley passes seed "
+        "token against with at layer file allow-special ids json"
+    )
+    | LOADING,
+    "trace": named("as-task pair file allow-special ids select out list json") | MODEL,
+    "tokenize": named("file allow-special json"),
+    "warm": named("json") | MODEL,
+    "quantize": named("to group keep calibrate text verify json device"),
+    "push": named("update private family dtype verify json"),
+    "convert": named("to adapter family dtype verify json"),
+    "tokenizer train": named("kind vocab-size split text-field special start-token out json"),
 }
 
 
@@ -271,42 +145,24 @@ def test_the_verbs():
 
 # function of a verb that --task or the kind of the model chooses: its options
 CHOSEN = {
-    "cli.forecast:train_forecast": {
-        *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column", "--start-from"),
-        "--from-scratch",
-        *SERIES_FORMAT,
-        *TRAINING,
-    },
-    "cli.translate:train_translate": {
-        *("--size", "--batch-tokens", "--separate-vocabularies", "--dev", "--reverse", "--column"),
-        *TRAINING,
-    },
-    "cli.finetune:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
-    "cli.finetune:finetune_chat": {
-        *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),
-        *TRAINING,
-    },
-    "cli.chat:evaluate_chat": {
-        *("--base", "--questions", "--limit", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
-        "--strict",
-    },
-    "cli.explain:explain_forecast": {
-        *("--spans", "--context", "--passes", "--seed", "--series", "--column", "--json", "--device", "--dtype"),
-        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--token", "--at", "--layer"),
-        *("--quantize", "--verify"),
-        *SERIES_FORMAT,
-    },
-    "cli.trace:trace_forecast": {
-        *("--context", "--series", "--column", "--select", "--out", "--list", "--json", "--device", "--dtype"),
-        *("--quantize", "--verify"),
-        *SERIES_FORMAT,
-    },
-    "cli.forecast:evaluate_forecast": {
-        *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
-        *("--per-series", "--out"),
-        *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),
-        *SERIES_FORMAT,
-    },
+    "cli.forecast:train_forecast": named("size horizon hold-out no-hold-out season column start-from from-scratch")
+    | SERIES_FORMAT
+    | TRAINING,
+    "cli.translate:train_translate": named("size batch-tokens separate-vocabularies dev reverse column") | TRAINING,
+    "cli.finetune:finetune_text": named("old-domain text-field json") | TRAINING,
+    "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
+    "cli.chat:evaluate_chat": named("base questions limit html json") | MODEL,
+    "cli.explain:explain_forecast": named(
+        "spans context passes seed series column json value html lens contributions heads ablate token at layer"
+    )
+    | SERIES_FORMAT
+    | LOADING,
+    "cli.trace:trace_forecast": named("context series column select out list json") | SERIES_FORMAT | LOADING,
+    "cli.forecast:evaluate_forecast": named(
+        "horizon windows stride test contexts series season levels per-series out samples seed column json"
+    )
+    | SERIES_FORMAT
+    | LOADING,
 }
 
 

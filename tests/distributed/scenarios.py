@@ -112,13 +112,7 @@ def request(out: Path, **training: Any) -> TextRequest:
     sections = {"model": model, "tokenizer": {"kind": "bytes"}, "training": {**settings, **training}}
     text = [TextDocument("squares", " ".join(str(number * number) for number in range(500)))]
     return TextRequest(
-        source=lambda: text,
-        names=["squares"],
-        out=out,
-        size="toy",
-        overrides=sections,
-        device="cpu",
-        dtype="float32",
+        source=lambda: text, names=["squares"], out=out, size="toy", overrides=sections, device="cpu", dtype="float32"
     )
 
 

@@ -12,15 +12,7 @@ import torch
 
 from foretell.config import DataConfig
 from foretell.data import questions
-from foretell.data.questions import (
-    Ending,
-    Question,
-    choose_task,
-    first_fields,
-    read_endings,
-    read_questions,
-    task_of,
-)
+from foretell.data.questions import Ending, Question, choose_task, first_fields, read_endings, read_questions, task_of
 from foretell.errors import ContextLengthError, DataError
 from foretell.evaluation.multiple_choice import (
     ContinuationRow,

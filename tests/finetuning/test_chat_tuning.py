@@ -218,17 +218,19 @@ def test_data_is_the_same_after_saving(tmp_path):
     assert ChatData.load(tmp_path, sha256(tmp_path / CHATS)) == data
 
 
-@pytest.mark.parametrize(("truncation", "kept"), [("drop", 2), ("tail", 3)])
-def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, caplog, truncation, kept):
+@pytest.mark.parametrize(("truncate", "kept"), [("drop", 2), ("tail", 3)])
+def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, caplog, truncate, kept):
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "the cat?", "completion": "mat. " * n} for n in (1, 2, 80)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     open_data = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
-    with pytest.raises(DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*--truncate"):
+    with pytest.raises(
+        DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*truncate dr"
+    ):
         tune(request(small, path, tmp_path / "a", **open_data))
     assert not (tmp_path / "a").exists()
     caplog.set_level("INFO", logger="foretell")
-    session = tune(request(small, path, tmp_path / "b", truncation=truncation, **open_data))
+    session = tune(request(small, path, tmp_path / "b", truncate=truncate, **open_data))
     assert len(session.task.train.chats) == kept
     assert "1 of 3 conversations are longer than the context" in caplog.text
 
@@ -246,7 +248,7 @@ def test_a_hundredth_of_the_conversations_may_be_too_long_without_an_option(smal
 
 def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, caplog):
     caplog.set_level("INFO", logger="foretell")
-    tune(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}))
+    tune(request(small, chats, tmp_path / "x", dev=chats, overrides={"training": {"steps": 1}}))
     assert "21 of the held-out conversations are also learned from" in caplog.text
     assert "new in the vocabulary: <|im_start|>, <|im_end|>" in caplog.text
 

@@ -188,8 +188,8 @@ def test_the_command_line_takes_a_new_kind(base: Path, review_file: Path, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"class_weights": "balanced"}, "--class-weights balanced needs labels, which --task flag lacks"),
-        ({"best_by": "macro_f1"}, "--task flag has no --best-by macro_f1; give loss or agreement"),
+        ({"class_weights": "balanced"}, "class_weights balanced needs labels, which task flag lacks"),
+        ({"best_by": "macro_f1"}, "task flag has no best_by macro_f1; give loss or agreement"),
     ],
 )
 def test_settings_without_a_meaning_are_refused_before_a_run_is_left(

@@ -78,8 +78,8 @@ def test_a_pair_of_texts_is_joined_by_the_exported_tokenizer(tmp_path: Path):
     ("task", "pool", "message"),
     [
         ("classify", "mean", "transformers' classifiers read the last token"),
-        ("regress", "extract", "--task regress has no class in transformers; classify and entailment"),
-        ("choice", "extract", "--task choice has no class"),
+        ("regress", "extract", "task regress has no class in transformers; classify and entailment"),
+        ("choice", "extract", "task choice has no class"),
     ],
 )
 def test_what_transformers_cannot_express_is_refused(task: str, pool: str, message: str, tmp_path: Path):

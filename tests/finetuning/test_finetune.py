@@ -31,17 +31,7 @@ from foretell.session.machine import Footprint
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-
-
-class Stopping(Reporter):
-    """Stops a training as Ctrl-C would, after some steps."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        if metrics["step"] >= self.step:
-            raise KeyboardInterrupt
+from tests.toy import StoppedAt
 
 
 def test_the_tuned_model_knows_the_labels(tuned: Path, reviews) -> None:
@@ -163,7 +153,7 @@ def test_resuming_is_bit_identical_to_never_stopping(
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     finetune(tiny_request(review_file, whole, start=start))
     with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(review_file, cut, start=start), Stopping(9))
+        finetune(tiny_request(review_file, cut, start=start), StoppedAt(9))
     finetune(FinetuneRequest(out=cut), resume=True)
     for name in ("model.safetensors", "optimizer.safetensors"):
         first, second = (load_file(path / "checkpoints" / "step-000012" / name) for path in (whole, cut))
@@ -176,7 +166,7 @@ def test_a_run_resumes_with_its_copy_of_the_examples_alone(
     data, run = tmp_path / "reviews.csv", tmp_path / "run"
     data.write_bytes(review_file.read_bytes())
     with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(data, run, start=start), Stopping(9))
+        finetune(tiny_request(data, run, start=start), StoppedAt(9))
     data.unlink()
     kept = run / "tokens" / "data" / "reviews.csv"
     kept.write_text(kept.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
@@ -219,7 +209,7 @@ def test_lora_trains_its_updates_and_the_head_alone(
     assert all(torch.equal(weights[path], before[path]) for path in before if not path.startswith("embed.token"))
     assert float(weights["trunk.blocks.0.attention.query.lora_b"].abs().max()) > 0
     with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(review_file, cut, overrides=tuning, start=start), Stopping(9))
+        finetune(tiny_request(review_file, cut, overrides=tuning, start=start), StoppedAt(9))
     finetune(FinetuneRequest(out=cut), resume=True)
     resumed = load_file(cut / "checkpoints" / "step-000012" / "model.safetensors")
     assert all(torch.equal(weights[path], resumed[path]) for path in weights | resumed)
@@ -282,7 +272,7 @@ def test_a_batch_that_does_not_fit_is_refused_before_the_first_step(
     monkeypatch.setattr(
         "foretell.session.protocol.device_memory", lambda _: DeviceMemory("cpu", needed - 1, 1, torch.float32)
     )
-    with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower --training.batch-size"):
+    with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower training.batch_size"):
         finetune(tiny_request(review_file, tmp_path / "run", start=start))
     assert not (tmp_path / "run").exists()
 

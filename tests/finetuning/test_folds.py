@@ -61,7 +61,7 @@ def test_every_example_is_held_out_once(groups: list[str] | None):
         one, other = sides(train, dev)
         assert not one & other and len(train) + len(dev) == 60
         assert groups or Counter(each.labels[0] for each in dev) == {"a": 10, "b": 5}
-    with pytest.raises(UsageError, match="--folds 61 needs 61 different texts or groups"):
+    with pytest.raises(UsageError, match="^folds 61 needs 61 different texts or groups"):
         split_folds(examples(), 61, 1, by_label=True)
 
 
@@ -127,9 +127,9 @@ def test_the_learning_rate_is_measured_per_kind(task: str, width: int, rate: flo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev": Path("dev.csv")}, "omit --dev"),
-        ({"minutes": 1.0, "training": {}}, "--folds trains 4 models; give --epochs or --steps"),
-        ({"finetuning": {"folds": 3, "best_by": "accuracy"}}, "omit --best-by"),
+        ({"dev": Path("dev.csv")}, "omit dev"),
+        ({"minutes": 1.0, "training": {}}, "folds trains 4 models; give epochs or steps"),
+        ({"finetuning": {"folds": 3, "best_by": "accuracy"}}, "omit best_by"),
     ],
 )
 def test_options_that_need_held_out_examples_are_refused(changes: dict[str, Any], message: str, tmp_path: Path):

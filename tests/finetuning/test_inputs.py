@@ -74,7 +74,7 @@ def test_texts_that_do_not_fit_are_refused_or_counted():
     lines = [replace(each, where=f"line {n}") for n, each in enumerate(encoded(inputs, ["a b c d"], ["a b"]), start=1)]
     with pytest.raises(
         DataError,
-        match=r"1 of 2 .* context of 4, by up to 2 tokens \(line 1\); .*--model.context-length 6 .*give --trunc",
+        match=r"1 of 2 .* context of 4, by up to 2 tokens \(line 1\); .*model.context_length 6 .*give trunc",
     ):
         inputs.check_cuts(lines)
     few = [lines[0], *[lines[1]] * 99]

@@ -51,13 +51,13 @@ def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Col
 @pytest.mark.parametrize(
     ("available", "task", "given", "message"),
     [
-        (["text", "title", "label"], "classify", columns(), "which column holds the text.*--text-column.*'title'"),
-        (["text", "label", "class"], "classify", columns(), "which column holds the label.*--label-column"),
+        (["text", "title", "label"], "classify", columns(), "which column holds the text.*text_column.*'title'"),
+        (["text", "label", "class"], "classify", columns(), "which column holds the label.*label_column"),
         (["text", "label"], "classify", columns(("txt",)), "no column 'txt', did you mean 'text'"),
         (["text", "label"], "classify", columns(("label",), "label"), "named as text and as label"),
         (["a", "b", "c", "label"], "entailment", columns(), "which two columns"),
         (["premise", "label"], "entailment", columns(("premise",)), "reads 2 text columns, not 1"),
-        (["question", "label"], "choice", columns(), "which columns hold the answers.*--choice-column"),
+        (["question", "label"], "choice", columns(), "which columns hold the answers.*choice_column"),
     ],
 )
 def test_columns_in_doubt_are_asked_for(available: list[str], task: Any, given: Columns, message: str) -> None:
@@ -217,13 +217,9 @@ def test_baselines_and_the_report() -> None:
 @pytest.mark.parametrize(
     ("task", "tuning", "message"),
     [
-        (
-            "regress",
-            {"class_weights": "balanced"},
-            "--class-weights balanced needs labels, which --task regress lacks",
-        ),
+        ("regress", {"class_weights": "balanced"}, "class_weights balanced needs labels, which task regress lacks"),
         ("choice", {"class_weights": "balanced"}, "needs labels"),
-        ("regress", {"best_by": "accuracy"}, "--task regress has no --best-by accuracy; give loss"),
+        ("regress", {"best_by": "accuracy"}, "task regress has no best_by accuracy; give loss"),
     ],
 )
 def test_settings_without_a_meaning_for_the_task_are_refused(task: Any, tuning: dict[str, Any], message: str) -> None:

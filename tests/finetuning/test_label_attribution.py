@@ -116,7 +116,7 @@ def test_a_long_text_is_divided_into_spans(make_headed: MakeHeaded) -> None:
         " was dull",
     ]
     assert "by span of 3 words" in str(attribution)
-    with pytest.raises(UsageError, match="--passes 3 is too few for Shapley values; give at least 4"):
+    with pytest.raises(UsageError, match="passes 3 is too few for Shapley values; give at least 4"):
         attribute_label(make_headed("entailment", ("a", "b")), ["the film was", "great"], passes=3)
 
 

@@ -23,13 +23,7 @@ from foretell.finetuning.tfidf import FEATURES
 from foretell.loading import Start, load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
-
-
-class Stopped(Reporter):
-    """Stops a training after its first metrics, before it has a checkpoint."""
-
-    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        raise KeyboardInterrupt
+from tests.toy import StoppedAt
 
 
 def test_one_command_makes_a_model_that_predicts(review_file: Path, tmp_path: Path) -> None:
@@ -78,7 +72,7 @@ def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_wei
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     session = finetune(tiny_request(review_file, whole, is_from_scratch=True))
     with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(review_file, cut, is_from_scratch=True), Stopped())
+        finetune(tiny_request(review_file, cut, is_from_scratch=True), StoppedAt(0))
     finetune(FinetuneRequest(out=cut), resume=True)
     first, second = (load_file(path / "checkpoints" / "step-000012" / "model.safetensors") for path in (whole, cut))
     assert all(torch.equal(first[key], second[key]) for key in first | second)
@@ -136,9 +130,9 @@ def test_lora_has_its_own_learning_rate(tmp_path: Path) -> None:
 def test_options_that_contradict_are_refused(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave MODEL out"):
         FinetuneRequest(out=tmp_path, start=start, is_from_scratch=True)
-    with pytest.raises(UsageError, match="give it with --from-scratch"):
+    with pytest.raises(UsageError, match="give it with is_from_scratch=True"):
         FinetuneRequest(out=tmp_path, start=start, size="tiny")
-    with pytest.raises(UsageError, match="--lora"):
+    with pytest.raises(UsageError, match="lora keeps the weights"):
         FinetuneRequest(out=tmp_path, is_from_scratch=True, overrides={"lora": {}})
     with pytest.raises(ConfigError, match="unknown size"):
         FinetuneRequest(out=tmp_path, size="tinny", is_from_scratch=True)

@@ -19,7 +19,7 @@ from foretell.finetuning.settings import Columns, make_columns
 from foretell.loading import load
 
 SHORT: dict[str, Any] = {"training": {"steps": 2}, "device": "cpu", "progress": False}
-REFUSED = "--columns is for .csv"
+REFUSED = "columns is for .csv"
 
 
 def columns_of(reviews: list[tuple[str, str]]) -> dict[str, list[str]]:
@@ -99,7 +99,7 @@ def test_decimal_commas_are_read_where_they_are_named(task: str, tmp_path: Path)
 
 def test_a_model_reads_the_decimal_commas_that_it_was_trained_on(base: Path, reviews, tmp_path: Path) -> None:
     rows = [{"text": text, "label": "1,5" if label == "good" else "-0,5"} for text, label in reviews]
-    with pytest.raises(DataError, match="'1,5' is not a finite number, such as 0.5 with a point, or give --decimal ,"):
+    with pytest.raises(DataError, match="'1,5' is not a finite number, such as 0.5 with a point, or give decimal ,"):
         foretell.finetune(base, rows, tmp_path / "no", task="regress", **SHORT)
     model = foretell.finetune(base, rows, tmp_path / "run", task="regress", decimal=",", **SHORT)
     assert head_of(model).settings.mean == pytest.approx(0.5, abs=0.2)

@@ -98,16 +98,16 @@ def test_tags_that_cannot_be_learned_are_refused(tags: list[str], message: str) 
 @pytest.mark.parametrize(
     ("labels", "tuning", "message"),
     [
-        (("B-X", "O"), {"class_weights": "balanced"}, "not for --task tag"),
-        (("B-X", "O"), {"word_dropout": 0.1}, "not for --task tag"),
-        (("NN", "VB"), {"best_by": "span_f1"}, "--best-by span_f1 needs tags such as B-PER"),
-        (("NN", "VB"), {"best_by": "macro_f1"}, "has no --best-by macro_f1; give loss or accuracy or span_f1"),
+        (("B-X", "O"), {"class_weights": "balanced"}, "not for task tag"),
+        (("B-X", "O"), {"word_dropout": 0.1}, "not for task tag"),
+        (("NN", "VB"), {"best_by": "span_f1"}, "best_by span_f1 needs tags such as B-PER"),
+        (("NN", "VB"), {"best_by": "macro_f1"}, "has no best_by macro_f1; give loss or accuracy or span_f1"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(labels: tuple[str, ...], tuning: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         kind_for(*labels).check(TuningSettings(task="tag", **tuning))
-    with pytest.raises(UsageError, match="--task tag has no --pool mean; give last"):
+    with pytest.raises(UsageError, match="task tag has no pool mean; give last"):
         TagKind(HeadSettings(task="tag", pool="mean", columns=COLUMNS)).check(TuningSettings(task="tag"))
 
 
@@ -219,17 +219,8 @@ def test_from_a_file_to_tags(foretell, base: Path, tmp_path: Path, reviews) -> N
     (tmp_path / "all.txt").write_text("".join(sentences), encoding="utf-8")
     (tmp_path / "two.conll").write_text("the O\nfilm B-THING\n\nthe O\nplay O\n", encoding="utf-8")
     (tmp_path / "lines.txt").write_text("the film was long\n\nthe play\n", encoding="utf-8")
-    short = [
-        "--training.steps",
-        "60",
-        "--training.batch-size",
-        "8",
-        "--training.learning-rate",
-        "0.02",
-        "--dev",
-        "x.jsonl",
-    ]
-    code, out, err = foretell("finetune", base, "x.jsonl", "--task", "tag", *short, "--out", "run")
+    short = "--training.steps 60 --training.batch-size 8 --training.learning-rate 0.02 --dev x.jsonl"
+    code, out, err = foretell("finetune", base, "x.jsonl", "--task", "tag", *short.split(), "--out", "run")
     assert code == 0, err
     assert "span F1" in out and "1.000" in out and "the most frequent tag" in out
     header, _, first = out[out.index("span   precision") :].splitlines()[:3]

@@ -6,7 +6,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,25 +25,12 @@ from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.finetuning.tfidf import TERMS_FILE, TfidfModel, fit_tfidf, mixed, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load, load_start
-from foretell.session.reporter import Reporter
 from foretell.typesetting.text import document_text
+from tests.toy import StoppedAt
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 TEXTS = ("The film was great, and LONG!", "dull; dull film", "never seen 漢字 ½", "", "a" * 3000 + " great")
-
-
-class StoppedAt(Reporter):
-    """Stops a training at the metrics of a step."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        if metrics["step"] >= self.step:
-            raise KeyboardInterrupt
-
-
 ENSEMBLE = {"finetuning": {"ensemble": True}}
 
 
@@ -214,9 +200,9 @@ def test_options_that_contradict_are_refused(
     start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = {"finetuning": {"ensemble": True, "folds": 2}}
-    with pytest.raises(UsageError, match="--folds"):
+    with pytest.raises(UsageError, match="folds leaves none"):
         tiny_request(review_file, tmp_path, overrides=both, start=start).tuning()
-    with pytest.raises(UsageError, match="not --task entailment"):
+    with pytest.raises(UsageError, match="not task entailment"):
         settings = HeadSettings(task="entailment", labels=("a", "b"), columns=Columns(texts=("a", "b")))
         kind_of(settings).check(FinetuneRequest(out=tmp_path, overrides=ENSEMBLE).tuning())
     request = tiny_request(review_file, tmp_path / "run", overrides=ENSEMBLE, start=start)

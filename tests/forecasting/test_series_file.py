@@ -101,23 +101,23 @@ REFUSED = {
     "empty": ("", "is empty"),
     "a comma before three digits": (
         "ds;y\n1;1,234\n2;2,345\n",
-        "line 2: '1,234' can be 1.234 or 1234; give --decimal , or --decimal .",
+        "line 2: '1,234' can be 1.234 or 1234; give decimal , or decimal .",
     ),
     "decimal commas and points": (
         "ds;y\n1;1,5\n2;2.25\n",
         r"line 2: '1,5' has a decimal comma, but '2.25' \(.*, line 3\) has a decimal point",
     ),
-    "two readings": ("date,y\n01/02/2020,1\n01/03/2020,2\n", "line 2: '01/02/2020' can be .* --date-format"),
+    "two readings": ("date,y\n01/02/2020,1\n01/03/2020,2\n", "line 2: '01/02/2020' can be .* date_format"),
     "two formats": ("date,y\n2020-01-30,1\n31/01/2020,2\n", "line 3: '31/01/2020' is not in the format of"),
-    "two columns of times": ("a,from,to\n5,2020-01-01,2020-01-02\n", "columns from, to have times; --time-column"),
+    "two columns of times": ("a,from,to\n5,2020-01-01,2020-01-02\n", "columns from, to have times; time_column"),
     "no values": ("item_id,timestamp\na,2020-01-01\na,2020-01-02\n", "no column has values .*timestamp"),
     "two columns of values": (
         "item_id,ds,a,b\nx,1,2,3\nx,2,3,4\n",
-        "columns a, b may have the values; --target-column",
+        "columns a, b may have the values; target_column",
     ),
     "twice without a name": (
         "day,area,price\n1,5,2\n1,6,3\n",
-        "line 3: the time 1 occurs a second time; .* --id-column area",
+        "line 3: the time 1 occurs a second time; .* id_column area",
     ),
     "not a number, in rows with names": (
         "Filiale;Datum;Umsatz\nOst;02.01.2023;1,5\nWest;02.01.2023;2,5\nOst;03.01.2023;k.A.\nWest;03.01.2023;1,25\n",
@@ -131,7 +131,7 @@ REFUSED = {
     "header alone": ("ds,y\n", "no values"),
     "unclear": (
         "a,b\n1,2\n3,4\n",
-        "the meaning of the columns a, b is not clear.*series without times with --column NAME",
+        "the meaning of the columns a, b is not clear.*series without times with columns NAME",
     ),
     "numbers without a header": ("1,2\n3,4\n", "not clear"),
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
@@ -189,7 +189,7 @@ def test_a_format_that_is_found_is_reported_and_reads_another_file(tmp_path, cap
         _, found = read_series_data(first, given=SeriesFormat(id_column="area", target_column="price"))
     assert "layout      long: area, date, price; 1 series, 1 day apart; dates as %d/%m/%Y; separator ;" in caplog.text
     assert "left out: size" in caplog.text
-    with pytest.raises(DataError, match="--date-format|--decimal"):
+    with pytest.raises(DataError, match="date_format %|give decimal"):
         read_series(second)
     (series,) = read_series(second, remembered=found)
     assert (series.unique_id, series.values.tolist(), series.timeline.text(2)) == ("1", [1.5, 2.5], "04/01/2020")
@@ -239,20 +239,20 @@ def test_parquet_has_dates_and_numbers_of_its_own(tmp_path):
     (series,) = read_series(path)
     np.testing.assert_array_equal(series.values, [1.5, NAN, 1e20])
     assert (series.timeline.frequency, series.timeline.text(3)) == ("1 hour", "2020-01-01 03:00:00")
-    with pytest.raises(UsageError, match="--separator is for text files"):
+    with pytest.raises(UsageError, match="separator is for text files"):
         read_series(path, given=SeriesFormat(separator=";"))
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (SeriesFormat(time_column="day"), "no column 'day'.*--time-column"),
-        (SeriesFormat(id_column="x"), "no column 'x'.*--id-column"),
-        (SeriesFormat(target_column="x"), "no column 'x'.*--target-column"),
-        (SeriesFormat(separator="::"), "--separator must be one character"),
-        (SeriesFormat(decimal=":"), "--decimal must be"),
+        (SeriesFormat(time_column="day"), "no column 'day'.*time_column"),
+        (SeriesFormat(id_column="x"), "no column 'x'.*id_column"),
+        (SeriesFormat(target_column="x"), "no column 'x'.*target_column"),
+        (SeriesFormat(separator="::"), "separator must be one character"),
+        (SeriesFormat(decimal=":"), "decimal must be"),
         (SeriesFormat(decimal=","), "'1.5' is not a number"),
-        (SeriesFormat(date_format="%d.%m.%Y"), "in the format %d.%m.%Y of --date-format"),
+        (SeriesFormat(date_format="%d.%m.%Y"), "in the format %d.%m.%Y of date_format"),
     ],
 )
 def test_an_option_that_does_not_fit_is_refused(given, words, tmp_path):

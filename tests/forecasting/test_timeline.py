@@ -72,7 +72,7 @@ def test_seconds_since_1970_are_times_where_the_format_is_given():
 
 def test_a_remembered_format_decides_between_two_readings():
     times = {"01/02/2020": "line 2", "01/03/2020": "line 3"}
-    with pytest.raises(DataError, match="can be 2020-02-01 or 2020-01-02; give --date-format %d/%m/%Y or"):
+    with pytest.raises(DataError, match="can be 2020-02-01 or 2020-01-02; give date_format %d/%m/%Y or"):
         choose_date_format(times)
     assert choose_date_format(times, remembered="%m/%d/%Y") == "%m/%d/%Y"
     assert choose_date_format({"2020-01-01": "line 2"}, remembered="%m/%d/%Y") == "%Y-%m-%d"
@@ -83,7 +83,7 @@ def test_a_given_format_must_fit():
     with pytest.raises(DataError, match="line 2: '2020-01-01' is not a time in the format %d.%m.%Y"):
         choose_date_format({"2020-01-01": "line 2"}, given="%d.%m.%Y")
     for wrong in ("%Q", "day", "%d %d"):
-        with pytest.raises(UsageError, match="--date-format"):
+        with pytest.raises(UsageError, match="date_format '"):
             choose_date_format({"2020-01-01": "line 2"}, given=wrong)
 
 
@@ -103,7 +103,7 @@ def test_the_order_of_rows_does_not_matter_and_absent_times_leave_a_gap():
         (["2024-01-30", "2024-02-28", "2024-03-30", "2024-04-30"], "is 31 days|is 30 days|is 29 days"),
         (["1", "2", "9"], "6 of 9 are absent"),
         (["2024-01-01", "01/02/2024"], "'01/02/2024' is not in the format of '2024-01-01'"),
-        (["yesterday", "today"], "'yesterday' is not a time; .* --date-format"),
+        (["yesterday", "today"], "'yesterday' is not a time; .* date_format"),
         (["2024-01-01", "2024-13-01"], "'2024-13-01' is not in the format"),
         (["2024-02-29", "2023-02-29"], "does not exist"),
         (["2024-10-27 02:00", "2024-10-27 02:00"], "occurs twice; .* with their offset"),

@@ -20,9 +20,8 @@ from foretell.generation.sampling import Sampler
 from foretell.inference.completion import generate
 from foretell.language_model import LanguageModel
 from foretell.loading import load
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
 from foretell.text import Tokenizer, train_tokenizer
+from tests.toy import make_toy
 
 pytest.importorskip("llguidance", reason="the extra `constrain` is not installed")
 
@@ -48,8 +47,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> LanguageModel:
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch", context_length=64)
-    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
+    return make_toy(tokenizer, context_length=64)
 
 
 def test_bytes_of_tokens_add_up_to_the_text(tokenizer: Tokenizer) -> None:

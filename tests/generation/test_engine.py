@@ -17,6 +17,7 @@ from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
+from tests.toy import with_large_weights
 
 CONTEXT, VOCABULARY = 16, 23
 GREEDY = SamplingConfig(temperature=0)
@@ -35,11 +36,8 @@ MODELS: dict[str, dict[str, Any]] = {
 def decoder(request: pytest.FixtureRequest) -> Decoder:
     """Strong random weights, so that the next token depends on everything before it."""
     sizes = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": CONTEXT, "vocab_size": VOCABULARY}
-    decoder = Decoder(make_section(ModelConfig, {**sizes, **MODELS[request.param]})).double().eval()
-    generator = torch.Generator().manual_seed(2)
-    for parameter in decoder.requires_grad_(False).parameters():
-        parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return decoder
+    decoder = Decoder(make_section(ModelConfig, {**sizes, **MODELS[request.param]})).double()
+    return with_large_weights(decoder, seed=2).requires_grad_(False)
 
 
 def continued(

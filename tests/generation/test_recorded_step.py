@@ -34,6 +34,7 @@ from foretell.model.paged_cache import PADDING_BLOCK, PagedKVCache, PagedRow, St
 from foretell.translation.batches import make_source
 from foretell.translation.config import VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
+from tests.toy import with_large_weights
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [3, 2, 1]]
 MODELS: dict[str, dict[str, Any]] = {
@@ -89,11 +90,8 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 def make_decoder(**settings: Any) -> Decoder:
     """Strong random weights, so that the next token depends on everything before it."""
     sizes = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 16, "vocab_size": 23}
-    decoder = Decoder(make_section(ModelConfig, {**sizes, **settings})).double().eval()
-    generator = torch.Generator().manual_seed(2)
-    for parameter in decoder.requires_grad_(False).parameters():
-        parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return decoder
+    decoder = Decoder(make_section(ModelConfig, {**sizes, **settings})).double()
+    return with_large_weights(decoder, seed=2).requires_grad_(False)
 
 
 @pytest.fixture
@@ -345,10 +343,8 @@ def test_rows_whose_logits_are_not_wanted_do_not_shift_the_others(request: pytes
 def translating() -> EncoderDecoder:
     """A decoder of five sources, with strong random weights."""
     sizes = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 24, "vocab_size": 13}
-    model = EncoderDecoder(make_section(EncoderDecoderConfig, {**VASWANI, **sizes})).double().eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.requires_grad_(False).parameters():
-        parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    model = EncoderDecoder(make_section(EncoderDecoderConfig, {**VASWANI, **sizes})).double()
+    with_large_weights(model, 0.4).requires_grad_(False)
     return model.given(make_source([[3, 4, 5], [6, 7], [8], [9, 3, 4, 5], [10, 3]]))
 
 

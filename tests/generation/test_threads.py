@@ -10,23 +10,10 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.batch_generation import generate
-from foretell.generation.filters import Prefixes
-from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-
-
-class KeepingSampler(Sampler):
-    """Keeps the logits of every token."""
-
-    def __init__(self, config: SamplingConfig):
-        super().__init__(config)
-        self.logits: list[Tensor] = []
-
-    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
-        self.logits.append(logits.clone())
-        return super().__call__(logits, prefixes, samples)
+from tests.toy import KeepingSampler
 
 
 @pytest.fixture

@@ -11,23 +11,17 @@ import torch
 from foretell.errors import TokenizerError
 from foretell.inference.query import score
 from foretell.language_model import LanguageModel
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
+from foretell.text import vocabulary_tokenizer
+from tests.toy import make_toy
 
 LENGTH = 3
-
-
-def language_model(tokenizer: Tokenizer) -> LanguageModel:
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch")
-    return LanguageModel(make_decoder(config, seed=5).eval(), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     """A model of three words and a start token, whose every sequence of ids can be written as text."""
     tokenizer = vocabulary_tokenizer(["how", "is", "it"], special=["<EOS>"]).with_start("<EOS>")
-    return language_model(tokenizer).reading_special()
+    return make_toy(tokenizer, seed=5).reading_special()
 
 
 def test_the_probabilities_of_all_texts_of_a_length_add_up_to_one(model: LanguageModel) -> None:
@@ -51,7 +45,7 @@ def test_a_score_is_the_product_of_the_conditional_probabilities(model: Language
 
 
 def test_any_model_can_read_a_text_after_its_end_token() -> None:
-    plain = language_model(train_tokenizer("bytes", ["a"]))
+    plain = make_toy(seed=5)
     assert score(plain, "ab").tokens[0].logprob is None
     started = plain.with_start("<|endoftext|>")
     assert started.encode("ab") == [256, 97, 98]

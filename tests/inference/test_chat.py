@@ -88,8 +88,7 @@ def test_a_full_context_ends_an_answer(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "words"),
-    [(" ", UsageError, "empty"), ("x" * 160, ContextLengthError, "context is 160")],
+    ("text", "error", "words"), [(" ", UsageError, "empty"), ("x" * 160, ContextLengthError, "context is 160")]
 )
 def test_a_message_that_cannot_be_answered_changes_nothing(model, text, error, words):
     chat = Chat(model, "S")

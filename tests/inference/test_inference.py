@@ -17,16 +17,12 @@ from foretell.inference.query import embed, next_tokens, score
 from foretell.insight.page.write_page import write_page
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.text import train_tokenizer
+from tests.toy import make_toy
 
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    tokenizer = train_tokenizer("bytes", ["any text"])
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch")
-    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
+    return make_toy()
 
 
 def logprobs_of(model: LanguageModel, text: str) -> torch.Tensor:

@@ -14,18 +14,16 @@ from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.explain.walk import walk
 from foretell.language_model import LanguageModel
 from foretell.model import decoder as decoder_module
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.text import train_tokenizer
+from tests.toy import make_toy
 
 TEXT = "a text of forty tokens that is read here"
 
 
 @pytest.fixture
 def model() -> LanguageModel:
-    tokenizer = train_tokenizer("bytes", ["any text"])
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=64, init="torch")
-    return LanguageModel(make_decoder(config, seed=1).double().eval(), tokenizer)
+    model = make_toy(seed=1, context_length=64)
+    model.decoder.double()
+    return model
 
 
 QUESTIONS = {

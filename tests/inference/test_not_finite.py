@@ -20,19 +20,15 @@ from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.inference.query import next_tokens, score
 from foretell.language_model import LanguageModel, load_model
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.text import train_tokenizer
 from foretell.training.objective import Objective
+from tests.toy import make_toy
 
 QUERY = "trunk.blocks.0.attention.query.weight"
 
 
 @pytest.fixture
 def model() -> LanguageModel:
-    tokenizer = train_tokenizer("bytes", ["any text"])
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=32, init="torch")
-    return LanguageModel(make_decoder(config, seed=1).eval(), tokenizer)
+    return make_toy(seed=1, context_length=32)
 
 
 def save_with(model: LanguageModel, directory: Path, value: float, dtype: torch.dtype = torch.float32) -> Path:

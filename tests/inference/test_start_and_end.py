@@ -10,30 +10,24 @@ from foretell.generation.sampling import Sampler
 from foretell.inference.completion import Completion, generate
 from foretell.inference.query import embed, next_tokens, score
 from foretell.language_model import LanguageModel
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
 from foretell.text import Tokenizer, vocabulary_tokenizer
 from foretell.text.tokenizer_json import with_ends, with_start
+from tests.toy import make_toy
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat"]
 SPECIAL = ["<s>", "</s>", "<turn>"]
 
 
-def language_model(tokenizer: Tokenizer) -> LanguageModel:
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch")
-    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
-
-
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     document = vocabulary_tokenizer(WORDS, special=SPECIAL).to_json()
-    return language_model(Tokenizer(with_ends(with_start(document, "<s>"), ["</s>", "<turn>"])))
+    return make_toy(Tokenizer(with_ends(with_start(document, "<s>"), ["</s>", "<turn>"])))
 
 
 @pytest.fixture(scope="module")
 def plain() -> LanguageModel:
     """The same model with a tokenizer that has no start token."""
-    return language_model(vocabulary_tokenizer(WORDS, special=SPECIAL))
+    return make_toy(vocabulary_tokenizer(WORDS, special=SPECIAL))
 
 
 def test_the_tokenizer_is_what_these_tests_need(model):

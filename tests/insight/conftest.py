@@ -11,15 +11,8 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder
+from tests.toy import LLAMA, TINY, with_large_weights
 
-TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12, "vocab_size": 11}
-LLAMA: dict[str, Any] = {
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-}
 BARE: dict[str, Any] = {"norm": "none", "feedforward": "none"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "gpt1": {"norm_placement": "post"},
@@ -52,14 +45,7 @@ def make_decoder() -> MakeDecoder:
 
     def make(config: ModelConfig | str, dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
         base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
-        decoder = Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype).eval()
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for path, parameter in decoder.named_parameters():
-                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
-                if path.endswith("norm.weight"):
-                    parameter.add_(1)
-        return decoder
+        return with_large_weights(Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype))
 
     return make
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.insight.trace import Trace, run_eagerly
+from foretell.errors import UsageError
+from foretell.insight.trace import Trace, run_eagerly, trace_names
 from foretell.model.decoder import Decoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on the way through its compiler
@@ -58,6 +59,29 @@ def test_a_model_that_is_not_compiled_has_no_notes(gpt2: Decoder, ids: Tensor) -
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     assert trace.notes == []
+
+
+@torch.no_grad()
+def test_a_block_in_a_wrapper_of_the_compiler_is_refused_and_stays_whole(gpt2: Decoder, ids: Tensor) -> None:
+    """Its modules have other names, and a copy of the wrapper would change the block."""
+    plain = gpt2(ids)
+    gpt2.trunk.blocks[0] = torch.compile(gpt2.trunk.blocks[0], backend="eager")
+    for read in (trace_names, lambda decoder: Trace(decoder, "head")):
+        with pytest.raises(
+            UsageError, match=r"^torch.compile\(trunk.blocks.0\) hides the values inside; use its method"
+        ):
+            read(gpt2)
+    assert torch.equal(gpt2(ids), plain)
+
+
+@torch.no_grad()
+def test_a_call_of_a_compiled_copy_is_told_when_a_value_is_missing(gpt2: Decoder, ids: Tensor) -> None:
+    compiled = torch.compile(gpt2, backend="eager")
+    compiled(ids)
+    with Trace(gpt2, "head") as trace:
+        compiled(ids)
+    with pytest.raises(UsageError, match="head was computed 0 times; call the model itself, not what torch.compile"):
+        trace["head"]
 
 
 def test_traces_that_overlap_leave_the_compiler_on(gpt2: Decoder) -> None:

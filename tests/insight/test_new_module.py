@@ -237,11 +237,9 @@ REFUSED = {
         f"{BLOCK}.feedforward.second[3,2]": "feedforward.second is a value that no class declares",
     },
     "an undeclared core": {
-        f"{BLOCK}.attention.core[0,3,2]": "attention.core is a PlainAttention, which has no explanation",
+        f"{BLOCK}.attention.core[0,3,2]": "attention.core is a PlainAttention, which has no explanation"
     },
-    "an undeclared norm": {
-        "trunk[3,2]": "trunk.norm is a Undeclared, which has no explanation",
-    },
+    "an undeclared norm": {"trunk[3,2]": "trunk.norm is a Undeclared, which has no explanation"},
 }
 
 

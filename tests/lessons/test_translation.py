@@ -21,10 +21,7 @@ def test_a_score_that_is_not_a_multiple_of_an_eighth_fails(failures):
 def test_a_missing_mask_fails(monkeypatch, failures):
     monkeypatch.setattr(translation, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
     failed = failures(TranslationLesson().checks())
-    assert failed == [
-        "later words have weight 0",
-        "masked attention: words that change with the last one",
-    ]
+    assert failed == ["later words have weight 0", "masked attention: words that change with the last one"]
 
 
 def test_a_mask_over_the_source_fails(monkeypatch, failures):

@@ -1,12 +1,8 @@
-"""Fixtures of the model tests: tiny configurations that cover every choice, and decoders with large weights.
-
-Initial weights with a standard deviation of 0.02 make attention nearly uniform and biases nearly zero, so many mistakes
-would stay below the tolerances. The decoders here have weights so large that every part of them changes the logits.
-"""
+"""Fixtures of the model tests: tiny configurations that cover every choice, and decoders with large weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,15 +12,8 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from tests.toy import LLAMA, TINY, with_large_weights
 
-TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12, "vocab_size": 11}
-LLAMA: dict[str, Any] = {
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-}
 LLAMA3_SCALING = {"type": "llama3", "factor": 8, "original_context_length": 16}
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -70,6 +59,13 @@ MakeDecoder = Callable[..., Decoder]
 AssertSame = Callable[[Tensor, Tensor], None]
 
 
+@pytest.fixture(autouse=True)
+def _keep_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(params=CONFIGURATIONS)
 def config(request: pytest.FixtureRequest) -> ModelConfig:
     """Every configuration of the list in turn."""
@@ -87,13 +83,7 @@ def make_decoder() -> MakeDecoder:
 
     def make(config: ModelConfig | str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> Decoder:
         base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
-        decoder = Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype).eval()
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for path, parameter in decoder.named_parameters():
-                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
-                if path.endswith("norm.weight"):
-                    parameter.add_(1)
+        decoder = with_large_weights(Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype), seed=seed)
         choose_kernels(decoder, Use(torch.device("cpu"), dtype, decoder.config.context_length))
         return decoder.requires_grad_(False)
 

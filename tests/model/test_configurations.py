@@ -38,9 +38,7 @@ def test_every_dropout_is_covered_on_and_off(rate: str, configurations: list[Mod
     assert {getattr(config.dropout, rate) > 0 for config in configurations} == {False, True}
 
 
-def test_grouped_heads_free_head_widths_and_every_form_of_window_are_covered(
-    configurations: list[ModelConfig],
-) -> None:
+def test_grouped_heads_free_head_widths_and_every_form_of_window_are_covered(configurations: list[ModelConfig]) -> None:
     assert {config.num_heads // config.num_kv_heads for config in configurations} >= {1, 2, 4}
     assert any(config.head_width * config.num_heads != config.width for config in configurations)
     assert {type(config.window) for config in configurations} == {type(None), int, tuple}

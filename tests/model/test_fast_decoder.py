@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.batch_generation import generate
-from foretell.generation.filters import Prefixes
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
@@ -25,6 +24,7 @@ from foretell.model.kernels.fast_decoder import (
     PackedWeight,
     with_fast_kernels,
 )
+from tests.toy import KeepingSampler
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
 
@@ -151,18 +151,6 @@ def test_generations_in_turns_have_the_bits_of_each_alone(lengths: tuple[int, in
         pass
     for sampler, expected in zip(samplers, alone, strict=True):
         assert torch.equal(torch.cat(sampler.logits), torch.cat(expected))
-
-
-class KeepingSampler(Sampler):
-    """Keeps the logits of every token."""
-
-    def __init__(self, config: SamplingConfig):
-        super().__init__(config)
-        self.logits: list[Tensor] = []
-
-    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
-        self.logits.append(logits.clone())
-        return super().__call__(logits, prefixes, samples)
 
 
 @pytest.mark.usefixtures("kernels")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import ref
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,35 +13,25 @@ from torch import Tensor, nn
 from foretell.activations import activation_name
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.cpu_matmul import CPULinear
 from foretell.model.kernels.fast_decoder import with_fast_kernels
 from foretell.model.lora import LoRAConfig, LoRALinear
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantized_linear import QuantizedLinear, make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with_own_hooks, replace
-from foretell.model.transformer import Block
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import fast_linear, fused_block, matmul
-from foretell.model.kernels.block_program import PHASES
+from foretell.model.kernels import fast_linear, matmul
 from foretell.model.kernels.fast_linear import FastForward, FastWeight
 from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedForward, FusedWeights
 from foretell.model.kernels.strict_layers import CompiledActivation
-from foretell.model.kernels.threads import SCRATCH, run_on_threads
+from foretell.model.kernels.threads import SCRATCH
 from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.kernels.vectors import HAS_VNNI
 
 TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
 WHOLE = {"width": 32, "head_width": 16, "feedforward_width": 64}  # multiples of what kernels read at once
 PASSES = (5, 1, 1, 3)  # tokens at once; the second row has one less of several
-
-
-@pytest.fixture(autouse=True)
-def keep_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @torch.inference_mode()
@@ -219,127 +207,6 @@ def test_a_wrong_block_is_detected(family, name, value, make):
     assert distance(read(decoder), read(fused)) > 1e-3
 
 
-def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many blocks each call of compiled code computes, from now on."""
-    started = list[int]()
-
-    def run(program: Any, arguments: np.ndarray, phases: int, *rest: Any) -> None:
-        started.append(phases // PHASES)
-        run_on_threads(program, arguments, phases, *rest)
-
-    monkeypatch.setattr(fused_block, "run_on_threads", run)
-    return started
-
-
-@torch.inference_mode()
-def outputs_of_blocks(decoder: Decoder) -> list[Tensor]:
-    """What hooks of the blocks see of a pass over one token."""
-    seen = list[Tensor]()
-
-    def see(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append(output)
-
-    hooks = [block.register_forward_hook(see) for block in decoder.trunk.blocks]
-    cache = PagedKVCache(decoder.config, 7, decoder.dtype, "cpu")
-    decoder.hidden(torch.tensor([[1]]), PagedKVView(cache, [PagedRow([1], 0, 1)]))
-    for hook in hooks:
-        hook.remove()
-    return seen
-
-
-def test_one_call_computes_all_blocks_without_hooks(make, monkeypatch):
-    decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
-    assert distance(read(decoder), read(fused)) < 1e-5
-    assert started == [4] * len(PASSES)
-    seen = outputs_of_blocks(fused)
-    assert started[len(PASSES) :] == [1, 1, 1, 1]
-    for one, other in zip(outputs_of_blocks(decoder), seen, strict=True):
-        assert distance(one, other) < 1e-5
-
-
-def change_output(decoder: Decoder) -> None:
-    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: 2 * output)
-
-
-def change_output_in_place(decoder: Decoder) -> None:
-    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: output.mul_(2))
-
-
-def change_input(decoder: Decoder) -> None:
-    decoder.trunk.blocks[2].register_forward_pre_hook(lambda module, given: (given[0] * 2, *given[1:]))
-
-
-def change_a_weight(decoder: Decoder) -> None:
-    with torch.no_grad():
-        decoder.get_parameter("trunk.blocks.2.attention_norm.weight").mul_(3)
-
-
-@pytest.mark.parametrize("change", [change_output, change_output_in_place, change_input, change_a_weight])
-def test_blocks_computed_ahead_see_changes_between_them(change, make, monkeypatch):
-    decoder = make("gpt2", num_layers=5, **WHOLE)
-    fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
-    unchanged = read(fused)
-    change(decoder)  # whose hooks and weights the other has too
-    assert distance(read(decoder), unchanged) > 1e-2
-    assert distance(read(decoder), read(fused)) < 1e-4
-    assert len(started) > len(PASSES)
-
-
-class SkippedBlock(nn.Module):
-    """Returns the stream that it is given."""
-
-    def forward(self, x: Tensor, kv: Any, rotation: Any) -> Tensor:
-        return x
-
-
-def test_a_block_that_is_replaced_later_is_used(make):
-    decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused = with_fast_kernels(decoder)
-    for model in (decoder, fused):
-        replace(model, "trunk.blocks.2", lambda block: SkippedBlock())
-    assert distance(read(decoder), read(fused)) < 1e-5
-
-
-class ChangedInPlace(nn.Module):
-    """A block whose output is changed where it lies."""
-
-    def __init__(self, block: nn.Module):
-        super().__init__()
-        self.block = block
-
-    def forward(self, x: Tensor, kv: Any, rotation: Any) -> Tensor:
-        return self.block(x, kv, rotation).mul_(2)
-
-
-def test_a_block_that_is_wrapped_later_may_change_its_output_in_place(make):
-    decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused = with_fast_kernels(decoder)
-    for model in (decoder, fused):
-        replace(model, "trunk.blocks.1", ChangedInPlace)
-    assert distance(read(decoder), read(fused)) < 1e-5
-
-
-def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
-    seen = set[type[nn.Module]]()
-
-    def double(module: nn.Module, given: Any, output: Any) -> None:
-        seen.add(type(module))
-        if isinstance(module, Block):
-            output.mul_(2)
-
-    decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused = with_fast_kernels(decoder)
-    hook = nn.modules.module.register_module_forward_hook(double)
-    try:
-        expected = read(decoder)
-        seen.clear()
-        assert distance(expected, read(fused)) < 1e-5
-        assert CPULinear in seen  # a module inside of a block
-    finally:
-        hook.remove()
-
-
 def fused_weights(block: nn.Module) -> FusedWeights:
     assert isinstance(block, FusedForward)
     return block.fused
@@ -372,15 +239,6 @@ def test_hooks_on_a_copy_leave_the_original_fused(
     with Trace(fast, path) as trace:
         assert torch.equal(read(fast), watched)
     assert all(torch.equal(one, other) for one, other in zip(seen, trace.calls(path), strict=True))
-
-
-def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], without_collections: None) -> None:
-    fast = with_fast_kernels(make("gpt2"), wait=True)
-    copy = copy_with_own_hooks(fast)
-    read(copy)
-    left = ref(copy.trunk.blocks[0])
-    del copy
-    assert left() is None
 
 
 @pytest.mark.skipif(not HAS_VNNI, reason="needs a processor with VNNI")

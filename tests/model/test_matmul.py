@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -35,13 +34,6 @@ CASES = [(bits, unit) for bits in BITS for unit in UNITS if bits in READS[unit]]
 DTYPES = (torch.float32, torch.bfloat16)
 # Rounding of sums of numbers up to 16 times as large as the weights (int4), in units of the sum of absolute products
 BOUND = 2e-6
-
-
-@pytest.fixture(autouse=True)
-def keep_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def packed(bits: int, outputs: int, inputs: int, group: int = GROUP, bias: Tensor | None = None):

@@ -27,18 +27,10 @@ from foretell.model.quantized_linear import (
     quantized_layers,
 )
 from foretell.model.structure import model_structure
+from tests import toy
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
-LLAMA = {
-    **SIZES,
-    "num_kv_heads": 1,
-    "feedforward_width": 48,
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-}
+LLAMA = {**SIZES, **toy.LLAMA, "num_kv_heads": 1, "feedforward_width": 48}
 SHAPES = {
     "gpt2": SIZES,
     "llama": {**LLAMA, "tie_embeddings": False},

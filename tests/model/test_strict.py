@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -57,13 +56,6 @@ def new_decoder(name: str, dtype: torch.dtype, **changes: Any) -> Decoder:
 
 
 @pytest.fixture
-def restore_threads() -> Iterator[None]:
-    count = torch.get_num_threads()
-    yield
-    torch.set_num_threads(count)
-
-
-@pytest.fixture
 def ids() -> Tensor:
     return torch.randint(501, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))
 
@@ -97,7 +89,7 @@ def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @torch.inference_mode()
 def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
-    activation: str, feedforward_width: int, num_threads: int, ids: Tensor, restore_threads: None
+    activation: str, feedforward_width: int, num_threads: int, ids: Tensor
 ) -> None:
     torch.set_num_threads(num_threads)
     changes = {
@@ -114,9 +106,7 @@ def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_logits_have_the_same_bits_with_any_number_of_threads(
-    name: str, dtype: torch.dtype, ids: Tensor, restore_threads: None
-) -> None:
+def test_logits_have_the_same_bits_with_any_number_of_threads(name: str, dtype: torch.dtype, ids: Tensor) -> None:
     decoder, logits = strict_copy(new_decoder(name, dtype)), []
     for num_threads in (1, 2, 3):
         torch.set_num_threads(num_threads)

@@ -50,7 +50,8 @@ def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
         "32 bits, vectors",
         "linear layers",
         "threads",
-        "transformer blocks",
+        "passes over few tokens",
+        "norms",
         "activations",
         "sums of softmax",
     ]

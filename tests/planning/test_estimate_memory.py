@@ -26,8 +26,7 @@ from foretell.training.execution import COMPILED_STEPS
 from foretell.weight_shapes import weight_shapes
 
 MODEL = make_section(
-    ModelConfig,
-    {"num_layers": 3, "num_heads": 2, "width": 8, "context_length": 16, "vocab_size": 50, "bias": False},
+    ModelConfig, {"num_layers": 3, "num_heads": 2, "width": 8, "context_length": 16, "vocab_size": 50, "bias": False}
 )
 SHAPES = weight_shapes(MODEL)
 TRUNK = 3 * (4 * 8 * 8 + 2 * 8 * 32)  # the matrices of three blocks
@@ -93,7 +92,7 @@ def test_too_many_rows_are_refused_with_a_smaller_number_that_fits() -> None:
     enough = total(parts(batch_size=2)).high
     message = refusal(enough)
     assert "64 x 16 tokens" in message
-    assert "--training.gradient-accumulation-steps 32" in message
+    assert "training.gradient_accumulation_steps 32" in message
     training = TrainingConfig(steps=1, batch_size=64, gradient_accumulation_steps=32)
     check_training_fits(MODEL, SHAPES, training, DeviceMemory("h100", int(enough), 1, torch.bfloat16))
 
@@ -103,9 +102,11 @@ def test_a_state_that_is_too_large_is_refused_with_shards_that_fit() -> None:
     shapes = weight_shapes(model)
     memory = DeviceMemory("h100", 8 * sum(map(math.prod, shapes.values())), 1, torch.bfloat16)
     training = TrainingConfig(steps=1, batch_size=1)
-    with pytest.raises(ConfigError, match=r"--gpus (\d+) --parallel fsdp --checkpoint-activations") as caught:
+    with pytest.raises(
+        ConfigError, match=r"gpus (\d+) training.parallel fsdp training.checkpoint_activations"
+    ) as caught:
         check_training_fits(model, shapes, training, memory)
-    count = int(str(caught.value).split("--gpus ")[1].split()[0])
+    count = int(str(caught.value).split("gpus ")[1].split()[0])
     fitting = {"batch_size": count, "parallel": "fsdp", "checkpoint_activations": ("**.blocks.*",)}
     check_training_fits(model, shapes, training.model_copy(update=fitting), replace(memory, processes=count))
 
@@ -116,7 +117,7 @@ def test_micro_batches_of_an_enormous_batch_are_found_without_trying_every_numbe
     training = make_section(TrainingConfig, {"steps": 1, "batch_size": 2**20 * 10**24})
     tried: list[int] = []
     monkeypatch.setattr(estimate, "range", lambda *limits: tried.append(len(range(*limits))) or range(*limits), False)
-    with pytest.raises(ConfigError, match="gradient-accumulation-steps"):
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps"):
         check_training_fits(MODEL, SHAPES, training, DeviceMemory("h100", 10**9))
     assert tried and max(tried) <= estimate.MOST_TRIED  # every number up to the batch took forever
     found = list(
@@ -126,4 +127,4 @@ def test_micro_batches_of_an_enormous_batch_are_found_without_trying_every_numbe
 
 
 def test_nothing_fits_no_memory() -> None:
-    assert refusal(10).endswith("this would fit: a smaller --size")
+    assert refusal(10).endswith("this would fit: a smaller size")

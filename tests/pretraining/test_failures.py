@@ -158,7 +158,7 @@ def test_a_model_too_large_for_any_machine_is_refused_at_once(tiny: Any, tmp_pat
 
     error = failure(lambda: run_training(TextTraining(request), Reporter()))
     assert "173,986,713,600 parameters need 2.8 TB for weights, gradients and optimizer" in str(error)
-    assert "take a smaller --size" in str(error)
+    assert "take a smaller size" in str(error)
     assert not (tmp_path / "x").exists()
 
 
@@ -180,13 +180,13 @@ def test_the_counted_parameters_are_those_of_the_model(name: str) -> None:
 
 def test_a_batch_too_large_for_any_machine_is_refused(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", batch_size=10**12))
-    assert "raise --training.gradient-accumulation-steps" in str(error)
+    assert "raise training.gradient_accumulation_steps" in str(error)
     assert not (tmp_path / "x").exists()
 
 
 def test_checkpoints_too_large_for_the_disk_are_refused_at_the_start(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", keep_checkpoints=10**12))
-    assert "lower --training.keep-checkpoints" in str(error)
+    assert "lower training.keep_checkpoints" in str(error)
     assert not (tmp_path / "x").exists()
 
 
@@ -260,7 +260,7 @@ def test_logits_that_overflow_are_a_divergence(tiny: Any, run: Path, monkeypatch
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, DivergedError)
     assert "logits are not finite" in str(error)
-    assert "Start again with a lower --training.learning-rate" in str(error)
+    assert "Start again with a lower training.learning_rate" in str(error)
 
 
 def test_training_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:

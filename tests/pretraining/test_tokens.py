@@ -225,7 +225,7 @@ def test_a_process_that_is_killed_is_one_line() -> None:
             yield index, ["a cat" * 100_000]
 
     with (
-        pytest.raises(TokenizerError, match="a process that encodes texts has ended .*fewer --workers"),
+        pytest.raises(TokenizerError, match="a process that encodes texts has ended .*fewer workers"),
         open_encoding(train_tokenizer("bytes", ["a"]), workers=2) as pool,
     ):
         list(pool.encode(groups()))

@@ -108,7 +108,7 @@ def test_an_intact_last_checkpoint_logs_nothing(run: Run, save: Save, caplog: py
 
 def test_a_run_without_an_intact_checkpoint_is_refused(run: Run, save: Save) -> None:
     damage(save(1))
-    with pytest.raises(CheckpointError, match=r"no checkpoint of .* is intact; start again with another --out"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of .* is intact; start again with another out"):
         run.last_intact()
 
 

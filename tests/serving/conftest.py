@@ -21,9 +21,7 @@ import pytest
 
 import foretell
 from foretell.language_model import LanguageModel
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.text import train_tokenizer
+from tests.toy import make_toy
 from tests.warm import THREADS, Original, Warm
 
 httpx = pytest.importorskip("httpx")
@@ -123,11 +121,14 @@ def run_async() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 @pytest.fixture(scope="session")
 def toy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved decoder on bytes with random weights."""
-    tokenizer = train_tokenizer("bytes", ["any text"])
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=CONTEXT, init="torch")
     path = tmp_path_factory.mktemp("toy") / "toy"
-    LanguageModel(make_decoder(config, seed=3).eval(), tokenizer, "toy").save(path)
+    make_toy(name="toy", context_length=CONTEXT).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def model(toy_model: Path) -> LanguageModel:
+    return foretell.load(toy_model)
 
 
 @pytest.fixture(scope="module")
@@ -192,19 +193,26 @@ def code_of(page: Any, name: str) -> str:
 
 
 @pytest.fixture
-def open_live(server: Served, browser: Any) -> Iterator[Callable[..., tuple[Any, list[str]]]]:
-    """Open the live page, with options of a browser's context: the page, and its console's complaints."""
-    contexts = []
+def open_live(server: Served, browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open the live page, with options of a browser's context.
 
-    def open_page(fragment: str = "", **options: Any) -> tuple[Any, list[str]]:
+    In the end its console must not have complained, except in lines with one of the `expected` words.
+    """
+    contexts, complaints = [], []
+
+    def open_page(fragment: str = "", expected: Sequence[str] = (), **options: Any) -> Any:
+        def hear(text: str) -> None:
+            complaints.extend([] if any(words in text for words in expected) else [text])
+
         contexts.append(browser.new_context(**options))
-        page, complaints = contexts[-1].new_page(), []
-        page.on("console", lambda line: line.type in ("error", "warning") and complaints.append(line.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page = contexts[-1].new_page()
+        page.on("console", lambda line: line.type in ("error", "warning") and hear(line.text))
+        page.on("pageerror", lambda error: hear(str(error)))
         page.goto(f"{server.address}/{fragment}")
         settled(page)
-        return page, complaints
+        return page
 
     yield open_page
     for context in contexts:
         context.close()
+    assert complaints == []

@@ -11,11 +11,6 @@ import foretell
 PROMPT = "some words"
 
 
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return foretell.load(toy_model)
-
-
 def test_a_completion_is_that_of_the_library(server, model):
     answer = server.ask("/v1/completions", prompt=PROMPT, max_tokens=20, seed=7, temperature=1)
     expected = foretell.generate(model, PROMPT, 20, seed=7, temperature=1, top_p=1.0)

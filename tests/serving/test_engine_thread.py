@@ -130,9 +130,16 @@ def test_a_refusal_is_freed_without_a_collection(run_async, without_collections)
     async def send(message):
         sent.append(message["type"])
 
+    def count():
+        return server.registry.get_sample_value("foretell_http_requests_total", {"route": "other", "status": "400"})
+
     left, sent, server = [], [], Server(ServedModels([], [], {}), 9, strict_fields=False)
     run_async(ask())
     assert sent == ["http.response.start", "http.response.body"]
+    assert count() is None  # the models are being warmed up
+    server.is_ready = True
+    run_async(ask())
+    assert count() == 1
     assert left[0]() is None
 
 

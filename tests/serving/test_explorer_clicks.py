@@ -16,11 +16,9 @@ import pytest
 
 import foretell
 from foretell.insight.page.write_page import write_page
-from foretell.language_model import LanguageModel
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
 from tests.serving.conftest import settled
+from tests.toy import make_toy
 
 CLICKS = int(os.environ.get("FORETELL_CLICKS", "25"))
 HOSTILE = [
@@ -52,9 +50,8 @@ STRANGERS = "document.querySelectorAll('img, svg[onload], b, body script:not([ty
 def folder(tmp_path_factory) -> Path:
     """A model whose name, tokens and examples are hostile."""
     tokenizer = train_tokenizer("bpe", [text[1:] for text in HOSTILE] * 9, vocab_size=320, special=HOSTILE)
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=64, init="torch")
     path = tmp_path_factory.mktemp("hostile") / HOSTILE[0]
-    LanguageModel(make_decoder(config, seed=3).eval(), tokenizer, HOSTILE[0]).save(path)
+    make_toy(tokenizer, name=HOSTILE[0], context_length=64).save(path)
     examples = [{"title": text, "text": text, "layer": 0} for text in HOSTILE[:3]]
     (path / "examples.json").write_text(json.dumps({"examples": examples}), encoding="utf-8")
     return path
@@ -78,13 +75,12 @@ def use_all(page: Any, settle: Any) -> None:
 def test_clicks_on_the_live_page_execute_nothing(open_live):
     state = {"text": TEXT, "change": json.dumps(CHANGE), "second": TEXT[::-1], "otherText": TEXT}
     fragment = "#" + "&".join(f"{name}={quote(value)}" for name, value in state.items())
-    page, complaints = open_live(fragment, permissions=["clipboard-read", "clipboard-write"])
+    expected = ["400", "too frequent calls to print()"]  # refused requests, and Chromium's word about many clicks
+    page = open_live(fragment, expected, permissions=["clipboard-read", "clipboard-write"])
     for section in page.locator("main section:not([hidden])").all():
         section.scroll_into_view_if_needed()
         settled(page)
     use_all(page, settled)
-    expected = ("400", "too frequent calls to print()")  # refused requests, and Chromium's word about many clicks
-    assert [line for line in complaints if not any(words in line for words in expected)] == []
 
 
 def test_clicks_on_the_page_in_a_file_execute_nothing(folder, browser, tmp_path):

@@ -25,11 +25,6 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return foretell.load(toy_model)
-
-
 @pytest.mark.parametrize("options", [[], ["--no-stream"], ["--responses"], ["--schema", '{"enum": ["red", "green"]}']])
 def test_llm_asks_an_endpoint(server, tmp_path, options):
     pytest.importorskip("llm", reason=MISSING.format("llm"))

@@ -16,11 +16,6 @@ BLOCK = "trunk.blocks.0"
 ASKED = {"text": TEXT, "second": OTHER, "layer": 0, "positions": list(range(len(TEXT)))}
 
 
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return foretell.load(toy_model)
-
-
 @torch.inference_mode()
 def logits_after(model, ids, replace):
     with foretell.Trace(model, replace=replace):

@@ -63,18 +63,8 @@ def test_all_models_are_listed(server):
 
 def test_a_forecast(server, folder):
     answer = server.ask("/v1/forecast", model="f", series=[SERIES], horizon=3, samples=20, levels=[80, 95])
-    [expected] = output(
-        "forecast",
-        folder / "f",
-        folder / "series.csv",
-        "--horizon",
-        "3",
-        "--samples",
-        "20",
-        "--levels",
-        "80,95",
-        "--json",
-    )
+    options = ["--horizon", "3", "--samples", "20", "--levels", "80,95", "--json"]
+    [expected] = output("forecast", folder / "f", folder / "series.csv", *options)
     assert answer["data"][0]["median"] == expected["median"]
     assert answer["data"][0]["intervals"] == expected["intervals"]
 

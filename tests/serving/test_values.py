@@ -12,11 +12,6 @@ TEXT = "some words"
 CORE = "trunk.blocks.0.attention.core"
 
 
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return foretell.load(toy_model)
-
-
 @pytest.mark.parametrize(
     "address",
     [f"{CORE}[1,3,2]", f"{CORE}.weights[1,3,2]", "head[3,97]", "loss[2]", "embed.token.weight[97,3]", "head[-1,'a']"],
@@ -56,6 +51,21 @@ def test_a_long_listing_keeps_its_first_rows(server, monkeypatch):
     cut = values.step_json(Listing("", {"element": range(400), "x": numbers}, ("x",), focus=200))
     assert cut["columns"]["element"] == [*range(100), 200, 399] and cut["row"] == 100
     assert cut["sums"] == {"x": sum(numbers)} and cut["left_out"] == 298
+
+
+@pytest.mark.parametrize("address", ["trunk.blocks.0[0,0]", "head[3,97]", "loss[2]", "probabilities[3,97]"])
+@pytest.mark.parametrize("size", [{"scale": 1e38}, {"set": -1e30}, {"add": 1e20}])
+def test_a_number_of_a_pass_with_numbers_that_are_too_large_is_refused(server, address, size):
+    change = [{"value": "trunk.blocks.0", **size}]
+    answer = server.post("/explore/value", text=TEXT, address=address, change=change)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "change", answer.text
+    assert "beyond 1e10; use smaller numbers" in answer.json()["error"]["message"]
+
+
+def test_a_masked_score_is_explained_in_a_changed_pass(server):
+    change = [{"value": "trunk.blocks.0.attention.core.scores", "scale": 2}]
+    answer = server.ask("/explore/value", text=TEXT, address=f"{CORE}.masked[0,1,2]", change=change)
+    assert answer["stored"] == "-inf"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,7 @@ from foretell.errors import ConfigError
 from foretell.planning.estimate import DeviceMemory, saved_bytes, state_parts
 from foretell.planning.speed import peak_flops
 from foretell.session import machine
-from foretell.session.machine import (
-    Meter,
-    check_disk_fits,
-    check_model_fits,
-)
+from foretell.session.machine import Meter, check_disk_fits, check_model_fits
 
 FLOPS = 30_000  # per token
 
@@ -74,10 +70,7 @@ def training(**changes: Any) -> TrainingConfig:
     return TrainingConfig(steps=1, **changes)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "moments"),
-    [("adamw", 2 * 1210), ("muon", 2 * 1010 + 200), ("sgd", 1210)],
-)
+@pytest.mark.parametrize(("optimizer", "moments"), [("adamw", 2 * 1210), ("muon", 2 * 1010 + 200), ("sgd", 1210)])
 def test_each_optimizer_is_counted_with_its_own_moments(optimizer: str, moments: int) -> None:
     config = training(optimizer=optimizer)
     assert sum(state_parts(SHAPES, config).values()) == 4 * (2 * 1210 + moments)

@@ -51,6 +51,7 @@ from foretell.training.objective import Loss
 from foretell.translation.pairs import Pair
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, TranslationTraining
+from tests.toy import StoppedAt
 
 # --- a task that the package does not contain, in one place ----------------------------------------------------------
 
@@ -272,17 +273,9 @@ def finished(kind: Kind, tmp_path_factory) -> Path:
     return out
 
 
-class Stopping(Reporter):
-    """Stops a training as Ctrl-C does."""
-
-    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        if metrics["step"] == 5:
-            raise KeyboardInterrupt
-
-
 def stopped(kind: Kind, out: Path, **fields: Any) -> Path:
     with pytest.raises(KeyboardInterrupt):
-        run_training(kind.make(out, **fields), Stopping())
+        run_training(kind.make(out, **fields), StoppedAt(5))
     return out
 
 

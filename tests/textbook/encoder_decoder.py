@@ -253,11 +253,7 @@ def e_states(x: Sequence[int], theta: ETransformerParameters) -> list[Matrix]:
 
 
 def ed_inference(
-    z: Sequence[int],
-    model: SequenceToSequenceModel,
-    ends: tuple[int, int],
-    tau: float,
-    rng: np.random.Generator,
+    z: Sequence[int], model: SequenceToSequenceModel, ends: tuple[int, int], tau: float, rng: np.random.Generator
 ) -> list[int]:
     """x^ [bos_token, ..., eos_token] for a source z (l_z,): each token is drawn from q proportional to p^(1/tau).
 

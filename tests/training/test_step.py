@@ -148,11 +148,7 @@ def spoil_gradient(objective: Objective) -> None:
     ("spoil", "message"), [(spoil_loss, "step 3: the loss is nan"), (spoil_gradient, "step 3: the gradient is nan")]
 )
 def test_a_non_finite_step_changes_no_weight_and_no_moment(
-    spoil: Callable[[Objective], None],
-    message: str,
-    make_objective: MakeObjective,
-    settings: Settings,
-    batch: Batch,
+    spoil: Callable[[Objective], None], message: str, make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     config, objective = settings(gradient_accumulation_steps=2), make_objective()
     optimizer = make_optimizer(objective, config)

@@ -14,6 +14,7 @@ from foretell.translation.config import MODERN_PAIR, VASWANI, EncoderDecoderConf
 from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.pairs import Pair, Vocabulary, make_vocabulary
 from foretell.translation.translator import Translator
+from tests.toy import with_large_weights
 
 SHAPES: dict[str, dict[str, Any]] = {
     "vaswani": VASWANI,
@@ -44,17 +45,11 @@ def tiny_config() -> MakeConfig:
 
 @pytest.fixture(scope="session")
 def make_model(tiny_config: MakeConfig) -> MakeModel:
-    """`make_model("vaswani", width=16)`: models with weights so large that every part of them changes the logits."""
+    """`make_model("vaswani", width=16)`: models with large weights."""
 
     def make(shape: str, dtype: torch.dtype = torch.float64, **changes: Any) -> EncoderDecoder:
-        model = EncoderDecoder(tiny_config(shape, **changes)).to(dtype).eval()
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for path, parameter in model.named_parameters():
-                parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
-                if path.endswith("norm.weight"):
-                    parameter.add_(1)
-        return model.requires_grad_(False)
+        model = EncoderDecoder(tiny_config(shape, **changes)).to(dtype)
+        return with_large_weights(model, 0.4).requires_grad_(False)
 
     return make
 

@@ -135,34 +135,30 @@ SYNONYMS = {
     "finetune": {**TRAINING_SYNONYMS, "--patience": "--training.patience", "--freeze": "--training.frozen"},
     "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
 }
+TEXT = "the text is the argument after the MODEL; --file FILE reads it"
+EPOCHS = "give --steps or --minutes; the log shows how many times the text is read"
 SEVERAL = "give --n, or several PROMPTS, for several continuations; --max-tokens is their length"
 NO_CHAT = "foretell chat MODEL is a conversation; here give a PROMPT, or - to read one from standard input"
-PATIENCE = "--training.patience N ends a training after N evaluations without a better loss"
+PATIENCE = {"--early-stopping": "--training.patience N ends a training after N evaluations without a better loss"}
 ANY_VERB = {
-    "--model": "the MODEL is the first argument",
-    "-m": "the MODEL is the first argument",
-    "--prompt": "the text is the argument after the MODEL; --file FILE reads it",
-    "--text": "the text is the argument after the MODEL; --file FILE reads it",
+    **dict.fromkeys(("--model", "-m"), "the MODEL is the first argument"),
+    **dict.fromkeys(("--prompt", "--text"), TEXT),
     "--gpu": "--device cuda computes on the GPU",
     "--cpu": "--device cpu computes on the CPU",
-    "--output": "the option is --out",
-    "-o": "the option is --out",
+    **dict.fromkeys(("--output", "-o"), "the option is --out"),
 }
 HINTS = {
     "train": {
-        "--epochs": "give --steps or --minutes; the log shows how many times the text is read",
-        "--num-epochs": "give --steps or --minutes; the log shows how many times the text is read",
+        **dict.fromkeys(("--epochs", "--num-epochs"), EPOCHS),
         "--model": "--size chooses the shape; --start-from MODEL continues a trained one",
         "--from": "the option is --start-from",
         "--text": "the text files are arguments: foretell train DATA...",
-        "--early-stopping": PATIENCE,
+        **PATIENCE,
     },
-    "finetune": {"--early-stopping": PATIENCE},
+    "finetune": PATIENCE,
     "generate": {
-        "--num-return-sequences": SEVERAL,
-        "--num-samples": SEVERAL,
-        "--interactive": NO_CHAT,
-        "-i": NO_CHAT,
+        **dict.fromkeys(("--num-return-sequences", "--num-samples"), SEVERAL),
+        **dict.fromkeys(("--interactive", "-i"), NO_CHAT),
         "--do-sample": "--temperature 0 takes the most likely token, any other samples",
         "--num-beams": "there is no beam search; --temperature 0 takes the most likely token",
     },

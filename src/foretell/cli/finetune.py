@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
@@ -15,7 +14,7 @@ from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, shell_words
-from foretell.finetuning.kinds import KINDS
+from foretell.finetuning.kinds import KINDS, HeadFields
 
 if TYPE_CHECKING:
     from foretell.finetuning.chat_task import ChatTask
@@ -27,66 +26,27 @@ Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
 Epochs = Annotated[
     float | None, Parameter(help="Passes over the data; default: 3, or 6 from scratch; more for few examples.")
 ]
+SHARED = {  # with predict and evaluate
+    "choice_column": arguments.ChoiceColumn,
+    "columns": arguments.ColumnNames,
+    "encoding": arguments.Encoding,
+    "decimal": arguments.DecimalMark,
+    "truncate": arguments.Truncate,
+}
 
 
-@dataclass(frozen=True)
-class HeadOptions:
-    """The options for tuning with a head, with the names of `make_request`."""
+def head_option(name: str, hint: Any) -> Any:
+    """The type of an option with its help, from the annotation of a field."""
+    if name in SHARED:
+        return SHARED[name]
+    return Annotated[hint.__origin__, Parameter(help=hint.__metadata__[0], show_choices=False)]
 
-    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None
-    dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None
-    dev_fraction: Annotated[float | None, Parameter(help="The share of DATA that is held out; default: 0.1.")] = None
-    folds: Annotated[
-        int | None, Parameter(help="Cross-validate: hold out each of K folds, then train the model on all of DATA.")
-    ] = None
-    group_column: Annotated[
-        str | None, Parameter(help="A column of groups; the rows of a group are held out together.")
-    ] = None
-    text_column: Annotated[list[str] | None, Parameter(help="The column with the text; twice for a pair of texts.")] = (
-        None
-    )
-    label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None
-    choice_column: arguments.ChoiceColumn = None
-    columns: arguments.ColumnNames = None
-    encoding: arguments.Encoding | None = None
-    decimal: arguments.DecimalMark = None
-    truncate: arguments.Truncate = None
-    pool: Annotated[
-        Literal["extract", "last", "mean"] | None,
-        Parameter(
-            help="What the new layer reads: mean, the mean of the vectors of a text's tokens (default of classify); "
-            "extract, the vector of a new token after the text (of most tasks); last, of its last token (of tag).",
-            show_choices=False,
-        ),
-    ] = None
-    lm_weight: Annotated[
-        float | None, Parameter(help="The weight of language modelling in the loss; default: 0.5, or 0 from scratch.")
-    ] = None
-    class_weights: Annotated[
-        Literal["balanced", "none"] | None,
-        Parameter(help="balanced: all labels weigh the same; default: none.", show_choices=False),
-    ] = None
-    best_by: Annotated[
-        str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
-    ] = None
-    ensemble: Annotated[
-        bool, Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn).")
-    ] = False
-    size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None
-    epochs: Epochs = None
-    dropout: Annotated[
-        float | None, Parameter(help="Dropout of the whole model; default: 0.1, or 0.3 from scratch.")
-    ] = None
-    head_dropout: Annotated[
-        float | None, Parameter(help="Dropout before the new layer; default: 0.1, or 0.3 from scratch.")
-    ] = None
-    word_dropout: Annotated[
-        float | None, Parameter(help="The share of tokens that each step leaves out; default: 0, or 0.3 from scratch.")
-    ] = None
 
-    def given(self) -> dict[str, Any]:
-        given = {name: value for name, value in vars(self).items() if value is not None and value is not False}
-        return {**given, "columns": arguments.names_of(self.columns)}
+if TYPE_CHECKING:
+    HeadOptions = dict[str, Any]
+else:
+    HINTS = get_type_hints(HeadFields, include_extras=True)
+    HeadOptions = TypedDict("HeadOptions", {name: head_option(name, hint) for name, hint in HINTS.items()}, total=False)
 
 
 def finetune(
@@ -97,6 +57,8 @@ def finetune(
     ] = None,
     /,
     *,
+    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,
+    dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None,
     head: Annotated[HeadOptions, Parameter(name="*")] = HeadOptions(),
     from_scratch: Annotated[
         bool, Parameter(help="Make a new model of the data's words; the default without MODEL: finetune DATA.")
@@ -122,7 +84,7 @@ def finetune(
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
     from foretell.config import check_known
 
-    check_known(head.task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
+    check_known(task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request
@@ -132,14 +94,17 @@ def finetune(
     for name in sections:
         if name not in ("training", "lora"):
             raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
+    fields: HeadOptions = {**head, "columns": arguments.names_of(head.get("columns"))}
     request = make_request(
         data,
+        task=task,
+        dev=dev,
         start=load_start(model) if model else None,
         is_from_scratch=from_scratch,
         training=sections.get("training", {}),
         lora=sections.get("lora", {} if lora else None),
         **options.shared(out),
-        **head.given(),
+        **fields,
     )
     train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
 
@@ -195,9 +160,9 @@ def finetune_chat(
     request = ChatRequest(
         start=load_start(model) if model is not None else None,
         data=list(data),
-        held_out=dev,
+        dev=dev,
         template=template,
-        truncation=truncate,
+        truncate=truncate,
         spell_tokens=spell_tokens or None,
         epochs=epochs,
         overrides=overrides,

@@ -58,8 +58,7 @@ class FormatOptions:
 Format = Annotated[FormatOptions, Parameter(name="*")]
 FORMAT_DEFAULTS = FormatOptions()
 Season = Annotated[
-    int | None,
-    arguments.whole("Values per season; default: by the times, or found.", validator=arguments.at_least_one),
+    int | None, arguments.whole("Values per season; default: by the times, or found.", validator=arguments.at_least_one)
 ]
 
 

@@ -59,7 +59,7 @@ def plan(
         raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")
     from foretell.cli.training import check_tables
     from foretell.config import check_known
-    from foretell.trainings import plan as make_plan
+    from foretell.pretraining.plan import plan as make_plan
 
     chosen = [*(settings or []), *([] if parallel is None else [f"training.parallel={parallel}"])]
     chosen += [f"training.checkpoint_activations={BLOCKS}"] if checkpoint_activations else []

@@ -127,7 +127,7 @@ def readable(chosen: list[Run]) -> list[tuple[Summary, Run]]:
         try:
             summarized.append((summarize(run), run))
         except ForetellError as error:
-            note(f"left out: {error}")
+            note(f"left out: {error.for_command_line()}")
     return summarized
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -166,8 +167,8 @@ class Config(Section):
 
 
 def check_minutes(minutes: float | None) -> None:
-    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
-        raise ConfigError(f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {minutes:g}")
+    if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes <= MOST_MINUTES):
+        raise ConfigError(f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {minutes}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -74,8 +74,11 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
         theirs_of = {ours: name for name, theirs in family.fields.items() for ours in theirs.ours}
         if family.rope is not None:
             theirs_of |= {"rope_theta": family.rope.theta, "rotary_share": family.rope.share or SHARE}
-        message = NAME.sub(lambda name: theirs_of.get(name[0], name[0]), str(error))
-        raise ConfigError(message) from None
+        message = str(error)
+        if "head_width" not in theirs_of:  # it follows from the width
+            message = message.replace(" or set head_width", "")
+            theirs_of["head_width"] = f"{theirs_of['width']} / {theirs_of['num_heads']}"
+        raise ConfigError(NAME.sub(lambda name: theirs_of.get(name[0], name[0]), message)) from None
     return config, unused(family, values)
 
 

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config import ModelConfig, check_known
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
@@ -21,7 +21,7 @@ from foretell.convert.gguf_metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.device import WEIGHT_DTYPES, dtype_name
-from foretell.errors import OutputError, UsageError
+from foretell.errors import OutputError, UsageError, as_path
 from foretell.files import (
     CONFIG,
     TOKENIZER_FILE,
@@ -33,7 +33,7 @@ from foretell.files import (
     read_text,
     write_json,
 )
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.init import decoder_with_weights
 from foretell.safetensors_files import save_tensors
@@ -187,7 +187,7 @@ class Exporter:
 
     def check_precision(self, format_name: str, name: str) -> None:
         """Raise `UsageError` for a precision that the format does not have."""
-        if name not in self.precisions:
+        if name not in list(self.precisions):
             raise UsageError(f"{format_name} writes {', '.join(self.precisions)}, not {name}")
 
 
@@ -204,14 +204,15 @@ def export(
     target: the new directory, or the new file for gguf. dtype: float32, float16 or bfloat16; for gguf f32, f16 or q8_0;
     by default the model's. family: by default a suitable one. Raises UsageError, and OutputError if the target exists.
     """
-    if to not in EXPORTERS:
-        raise UsageError(f"unknown format '{to}'; known: {', '.join(EXPORTERS)}")
+    check_model(model)
+    check_known(to, tuple(EXPORTERS), "format")
+    path = as_path("the target", target)
     exporter = EXPORTERS[to]
     if dtype is not None:
         exporter.check_precision(to, dtype)
     chosen = dtype or exporter.defaults[model.dtype]
-    check_new(Path(target))
-    return exporter.export(model, Path(target), exporter.precisions[chosen], family)
+    check_new(path)
+    return exporter.export(model, path, exporter.precisions[chosen], family)
 
 
 EXPORTERS: dict[str, Exporter] = {

@@ -228,11 +228,7 @@ PHI = Family(
         Row("model.final_layernorm", ("trunk.norm",)),
         Row("lm_head", ("head",)),
     ),
-    fields={
-        **LAYER_NORM_FIELDS,
-        "hidden_act": Field(("activation",), "gelu_new", ACTIVATION_WORDS),
-        **DROPOUT_FIELDS,
-    },
+    fields={**LAYER_NORM_FIELDS, "hidden_act": Field(("activation",), "gelu_new", ACTIVATION_WORDS), **DROPOUT_FIELDS},
     shared={
         **PARTLY_ROTATED_SHARED,
         "feedforward": "mlp",

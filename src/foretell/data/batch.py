@@ -81,12 +81,15 @@ def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: 
     tensor = torch.from_numpy(np.ascontiguousarray(given, dtype=np.int64))
     loss_weights = torch.ones(tensor[:, 1:].shape)
     read = None
+    for name, values, shape in (("lengths", lengths, given.shape[:1]), ("loss_mask", loss_mask, given.shape)):
+        if values is not None and np.shape(values) != shape:
+            raise UsageError(f"{name} must be numbers of shape {shape}")
     if lengths is not None:
         room = loss_weights.shape[1]
         loss_weights = (torch.arange(room) + 1 < torch.tensor(lengths)[:, None]).float()
         read = torch.tensor(lengths).clamp(max=room)
     if loss_mask is not None:
-        loss_weights = loss_weights * torch.from_numpy(loss_mask[:, 1:])
+        loss_weights = loss_weights * torch.from_numpy(np.asarray(loss_mask)[:, 1:])
     return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights, lengths=read)
 
 

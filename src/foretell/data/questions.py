@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from foretell.config import DataConfig, check_known, make_section
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
-from foretell.errors import DataError, UsageError, check_count
+from foretell.errors import DataError, UsageError, as_path, check_count
 
 T = TypeVar("T")
 EvaluationTask = Literal["text", "choice", "ending"]
@@ -209,10 +209,13 @@ def choose_task(
     """The task for a file; contradictory options are a UsageError. Needs no model."""
     if task is not None:
         check_known(task, get_args(EvaluationTask), "task")
-    check_count("limit", limit)
+    path = as_path("data", data)
+    for name, count in (("limit", limit), ("stride", stride)):
+        if count is not None:
+            check_count(name, count)
     of_texts = config.rows or config.text_field is not None
-    fields = set() if task or of_texts else first_fields(Path(data))
-    chosen = task or ("text" if of_texts else task_of(Path(data), fields))
+    fields = set() if task or of_texts else first_fields(path)
+    chosen = task or ("text" if of_texts else task_of(path, fields))
     if chosen == "text" and fields and "text" not in fields:
         raise DataError(f"{data} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
     if chosen != "text" and (stride is not None or of_texts):

@@ -181,7 +181,7 @@ class _ReadingNotes:
             f"{what}: {first[what]}" + (f" and {count - 1:,} more" if count > 1 else "")
             for what, count in counts.items()
         ]
-        left_out = [f"left out: {error}" for error in self.left_out[:MOST_NAMED]]
+        left_out = [f"left out: {error.for_command_line()}" for error in self.left_out[:MOST_NAMED]]
         unnamed = len(self.left_out) - MOST_NAMED
         return [*changes, *left_out, *([f"left out: {unnamed:,} more files"] if unnamed > 0 else [])]
 

@@ -49,10 +49,10 @@ class ChatRequest(TrainingRequest):
 
     config_type: ClassVar[type[Section]] = ChatConfig
 
-    data: Sequence[Path] = ()
-    held_out: Path | None = None  # a separate file, instead of a part of the data
+    data: Sequence[str | Path] = ()
+    dev: str | Path | None = None  # a separate file, instead of a part of the data
     template: str | None = None  # a built-in name or a file; None: the model's template, else chatml
-    truncation: Truncation | None = None
+    truncate: Truncation | None = None
     spell_tokens: bool | None = None  # write special tokens that the tokenizer does not have as text
 
     def __post_init__(self) -> None:
@@ -61,12 +61,12 @@ class ChatRequest(TrainingRequest):
 
     @property
     def described(self) -> list[str]:
-        return [str(path) for path in [*self.data, *([] if self.held_out is None else [self.held_out])]]
+        return [str(Path(path)) for path in [*self.data, *([] if self.dev is None else [self.dev])]]
 
     @property
     def choices(self) -> dict[str, Any]:
         template = None if self.template is None else find_template(self.template).name
-        return {"template": template, "truncation": self.truncation, "spell_tokens": self.spell_tokens}
+        return {"template": template, "truncation": self.truncate, "spell_tokens": self.spell_tokens}
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ def choose_tokens(request: ChatRequest, template: ChatTemplate, tokenizer: Token
 def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int) -> ChatData:
     """The tokenized conversations, split."""
     reader = ConversationReader()
-    conversations = reader.read(request.data)
-    if request.held_out is not None:
-        train, held_out = conversations, reader.read([request.held_out])
+    conversations = reader.read([Path(path) for path in request.data])
+    if request.dev is not None:
+        train, held_out = conversations, reader.read([Path(request.dev)])
     else:
         train, held_out = split(conversations, request.configured("data").validation_fraction, 0)
     notes = list(reader.notes)
@@ -176,7 +176,7 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
         notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
     parts = []
     for part in (train, held_out):
-        chats, more = encode_all(part, chat_format, context_length, request.truncation) if part else ([], [])
+        chats, more = encode_all(part, chat_format, context_length, request.truncate) if part else ([], [])
         parts.append(chats)
         notes += more
     for note in notes:

@@ -17,7 +17,7 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens
 from foretell.finetuning.kind import Example, Kind, kind_of
 from foretell.finetuning.settings import HeadSettings, Truncate
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, make_dropout
 from foretell.model.init import WEIGHT_STD, with_vocabulary
@@ -90,6 +90,7 @@ def with_head(model: LanguageModel, settings: HeadSettings, seed: int) -> Langua
 
 def head_of(model: LanguageModel) -> TaskHead:
     """The head of a tuned model; a UsageError for a model without one."""
+    check_model(model)
     head = model.parts.get(TASK_HEAD)
     if not isinstance(head, TaskHead):
         if command := command_of(model.name, [part.kind for part in model.parts.values()]):

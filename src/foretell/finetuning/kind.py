@@ -319,7 +319,7 @@ class Kind(ABC):
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
         """The number for `explain --prediction`, given the head's weight (C, D) and the label to explain."""
-        raise UsageError(f"explain --prediction cannot divide what a model for --task {self.name} predicts")
+        raise UsageError(f"`foretell explain --prediction` cannot divide what a model for --task {self.name} predicts")
 
 
 def find_kind(task: str) -> type[Kind]:

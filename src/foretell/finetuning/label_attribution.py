@@ -82,7 +82,7 @@ class SpecialTokens:
         return [Paragraph(f"{line}, {percent(self.share)} of the direct contributions by absolute value")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LabelAttribution(Shown):
     """Contributions to `logit`: of words in the order of the texts, and of parts in the order of the model.
 

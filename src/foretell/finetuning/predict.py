@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
-from foretell.errors import DataError, OutputError, UsageError
+from foretell.errors import DataError, OutputError, UsageError, check_type
 from foretell.files import new_files
 from foretell.finetuning.head import head_of, input_format
 from foretell.finetuning.kind import Kind, TaskPrediction
@@ -37,6 +37,7 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
     Raises the errors of `predict_rows`, and UsageError for a value that is not a string.
     """
     several = [texts] if isinstance(texts, str) else texts
+    check_type("texts", several, Iterable, "a text or a list of them")
     rows = [(row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row) for row in several]
     for index, row in enumerate(rows):
         if other := [text for text in row if not isinstance(text, str)]:  # a missing cell in pandas is the number NaN

@@ -8,13 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
-from foretell.finetuning.kinds import known_task
+from foretell.finetuning.kinds import DecimalMark, Pool, Truncate, known_task
 from foretell.model.lora import LoRAConfig
 
 TaskName = Annotated[str, AfterValidator(known_task)]
-Pool = Literal["extract", "last", "mean"]
-DecimalMark = Literal[".", ","]
-Truncate = Literal["head", "tail", "middle"]
 
 
 class Columns(Section):

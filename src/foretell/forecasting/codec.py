@@ -191,20 +191,27 @@ class SeriesCodec:
         return int((np.abs(rest) > self.config.limit * scale.spread).sum())
 
 
+@dataclass(frozen=True)
+class TrainedCodec:
+    """A codec, and what a training on series has chosen with it."""
+
+    codec: SeriesCodec
+    horizon: int | None = None  # that was held out, the default of `forecast`; None: the series decide
+    season: int | None = 1  # of the cycle that is subtracted; None: the times of the series decide
+    untimed_season: int | None = None  # of values without times, where `season` is None; None: the values decide
+    format: SeriesFormat = DETECT  # how the file that it was trained on writes series
+    # Of forecasts and their intervals on held-out values; None: the model's own, with quantiles of the paths
+    calibration: Calibration | None = None
+    held_out_windows: int = 1  # of `horizon` values
+
+
 @register_part
 @dataclass(frozen=True)
-class SeriesCodecPart(Part):
+class SeriesCodecPart(TrainedCodec, Part):
     """The codec in a saved model, with the calibration of its intervals if there is one."""
 
     kind: ClassVar[str] = "series_codec"
     file_names: ClassVar[tuple[str, ...]] = (INTERVALS,)
-    codec: SeriesCodec
-    horizon: int | None  # the held-out horizon in training, the default of `forecast`; None: depends on the series
-    season: int | None = 1  # the season of the subtracted cycle; None: depends on the times of the series
-    untimed_season: int | None = None  # for values without times, if `season` is None; None: found in the values
-    format: SeriesFormat = DETECT  # the format of the training file
-    calibration: Calibration | None = None
-    held_out_windows: int = 1  # windows of `horizon` values held out in training
 
     def config(self) -> dict[str, Any]:
         written = self.format.model_dump(exclude_none=True)

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +15,13 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import CheckpointError, DataError, UsageError, counted
+from foretell.errors import CheckpointError, DataError, UsageError, check_count, check_type, counted
 from foretell.evaluation.perplexity import Progress, silent
-from foretell.forecasting.calibration import Bounds, Calibration, Combination, interval_of
-from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
+from foretell.forecasting.calibration import Bounds, Combination, interval_of
+from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, scale_of
 from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.series_layout import DETECT, SeriesFormat
+from foretell.forecasting.series_layout import SeriesFormat
 from foretell.forecasting.windows import held_out_values
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
@@ -54,20 +54,12 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Forecaster:
+class Forecaster(TrainedCodec):
     """A decoder trained on series, and the codec between values and ids."""
 
-    decoder: Decoder
-    codec: SeriesCodec
-    horizon: int | None = None  # the horizon of its training; None: depends on the series
+    decoder: Decoder = field(kw_only=True)
     name: str = "model"
-    format: SeriesFormat = DETECT  # the format of the training file
     minimum: float | None = None  # lower limit of forecasts; None: 0 for series without negative values (`minimum_of`)
-    # Combination and intervals chosen on held-out values; None: the model's forecast, with quantiles of the paths
-    calibration: Calibration | None = None
-    season: int | None = 1  # the season of the subtracted cycle; None: depends on the times of the series
-    untimed_season: int | None = None  # for values without times, if `season` is None; None: found in the values
-    held_out_windows: int = 1  # windows of `horizon` values held out in training
 
     def held_out(self, length: int) -> int:
         """The number of values held out in training from a series of this length; all if it has no horizon."""
@@ -136,7 +128,9 @@ class Forecaster:
         context: the number of last values to read, at most the number that fits (the default). seasons: the season of
         each history; default: the forecaster's.
         """
-        if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
+        check_count("horizon", horizon)
+        check_count("samples", samples)
+        if horizon > MOST_STEPS or samples > MOST_SAMPLES:
             raise UsageError(
                 f"horizon must be from 1 to {MOST_STEPS:,} and samples from 1 to {MOST_SAMPLES:,}, not {horizon:,} and "
                 f"{samples:,}"
@@ -277,6 +271,7 @@ def forecast(
         forecaster = load_forecaster(forecaster)
     elif isinstance(forecaster, LanguageModel):
         forecaster = as_forecaster(forecaster)
+    check_type("the forecaster", forecaster, Forecaster, "a Forecaster", "foretell.load_forecaster makes one")
     if not isinstance(series, list | tuple):
         given = make_section(SeriesFormat, file_format, "format")
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
@@ -313,4 +308,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(model.decoder, name=model.name, **vars(part))
+    return Forecaster(decoder=model.decoder, name=model.name, **vars(part))

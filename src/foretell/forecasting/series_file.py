@@ -25,7 +25,7 @@ import numpy as np
 from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, check_some, frame_cells
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
-from foretell.errors import DataError, UsageError, counted
+from foretell.errors import DataError, UsageError, check_type, counted
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import (
@@ -74,10 +74,7 @@ SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder
 
 
 def read_series(
-    path: SeriesSource,
-    columns: Sequence[str] = (),
-    given: SeriesFormat = DETECT,
-    remembered: SeriesFormat = DETECT,
+    path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> list[Series]:
     """The series of files, a folder or a frame. columns: the series to read, if each column is one.
 
@@ -88,13 +85,12 @@ def read_series(
 
 
 def read_series_data(
-    path: SeriesSource,
-    columns: Sequence[str] = (),
-    given: SeriesFormat = DETECT,
-    remembered: SeriesFormat = DETECT,
+    path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> tuple[list[Series], SeriesFormat]:
     """Like `read_series`, and returns the format; for several files, the common part of their formats."""
     check_given(given)
+    check_given(remembered)
+    check_type("columns", columns, list | tuple, "a list of names")
     sources = list_sources(path)
     tables = [read_table(source, columns, FormatHints(given, remembered)) for source in sources]
     formats = [each.model_dump() for _, each in tables]
@@ -168,6 +164,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
 
 
 def check_given(given: SeriesFormat) -> None:
+    check_type("the format", given, SeriesFormat, "a SeriesFormat")
     if given.separator is not None and len(given.separator) != 1:
         raise UsageError(f"--separator must be one character, not '{given.separator}'; a tab is $'\\t'")
     if given.decimal not in (None, ".", ","):

@@ -190,7 +190,7 @@ class ForecastTask(Task):
         history = series.values[: len(series) - horizon]
         if np.isnan(history).all():
             return []
-        forecaster = Forecaster(self.decoder, self.codec, horizon, season=self.cycles[0])
+        forecaster = Forecaster(self.codec, horizon, season=self.cycles[0], decoder=self.decoder)
         (paths,) = forecaster.sample_paths([history], horizon, SAMPLE_PATHS)
         past, future = (" ".join(map(value_text, part)) for part in (history[-SHOWN_VALUES:], np.median(paths, 0)))
         return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]

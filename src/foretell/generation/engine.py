@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from foretell.device import memory_of, to_device
+from foretell.device import memory_of
 from foretell.errors import UsageError
 from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
-from foretell.model.decoder import Decoder, logit_chunks
+from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
 from foretell.model.surgery import copy_with_own_hooks
@@ -55,8 +55,7 @@ class Engine:
                 logits = [step(ids)]
             else:
                 view = decoder.join(PagedKVView(self.cache, rows), source_rows)
-                hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
-                logits = logit_chunks(decoder, chosen(hidden, counts, num_logits))
+                logits = decoder.last_logits(ids, view, counts, num_logits)
         finally:
             self.reading = []
         yield from logits
@@ -99,19 +98,6 @@ def padded(rows: list[list[int]]) -> Tensor:
     """Rows of ids as one tensor (B, T); shorter rows are padded with 0."""
     length = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (length - len(row))] for row in rows])
-
-
-def chosen(hidden: Tensor, counts: list[int], num_logits: list[int]) -> Tensor:
-    """The hidden states (R, D) of the last num_logits[b] of counts[b] tokens per row, from hidden (B, T, D)."""
-    if len(counts) * hidden.shape[1] == sum(num_logits):
-        return hidden.flatten(0, 1)
-    picks = [
-        (row, position)
-        for row, (count, wanted) in enumerate(zip(counts, num_logits, strict=True))
-        for position in range(count - wanted, count)
-    ]
-    rows, positions = torch.tensor(picks, dtype=torch.long, device=hidden.device).reshape(-1, 2).T
-    return hidden[rows, positions]
 
 
 def bytes_per_block(decoder: Decoder) -> int:

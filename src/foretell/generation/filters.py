@@ -282,11 +282,7 @@ FILTERS: dict[str, tuple[Any, Callable[[Any], Filter]]] = {
     "min_p": (0, min_p),
 }
 CONSTRAINTS = ("regex", "json_schema")
-KEEP: dict[str, Callable[[Vector, float], np.ndarray]] = {
-    "top_k": keep_top_k,
-    "top_p": keep_top_p,
-    "min_p": keep_min_p,
-}
+KEEP: dict[str, Callable[[Vector, float], np.ndarray]] = {"top_k": keep_top_k, "top_p": keep_top_p, "min_p": keep_min_p}
 SHAPING = frozenset({"temperature", *KEEP})  # these depend only on logits and always keep a token
 
 

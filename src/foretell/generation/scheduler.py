@@ -344,9 +344,7 @@ class Scheduler:
         choices: list[ChosenToken | Exception] = []
         try:
             for logits in self.engine.read(
-                [part.sequence for part in parts],
-                [part.tokens for part in parts],
-                [part.num_logits for part in parts],
+                [part.sequence for part in parts], [part.tokens for part in parts], [part.num_logits for part in parts]
             ):
                 choices += choose(rows[len(choices) : len(choices) + len(logits)], logits)
         except Interrupted:

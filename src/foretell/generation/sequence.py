@@ -146,7 +146,7 @@ class NoRoomError(ContextLengthError):
     def __init__(self, prompt_tokens: int, max_tokens: int | None, context_length: int):
         self.prompt_tokens, self.max_tokens, self.context_length = prompt_tokens, max_tokens, context_length
         self.room = context_length + 1 - prompt_tokens
-        super().__init__(self.message("max_tokens", "slide=True"))
+        super().__init__(self.message("--max-tokens", "--slide"))
 
     def message(self, max_tokens: str, slide: str | None) -> str:
         """The message, with the names of the setting and of the option to continue from the prompt's tail."""
@@ -158,9 +158,6 @@ class NoRoomError(ContextLengthError):
         size = f"a prompt of {prompt} and {self.max_tokens:,} new ones do not fit the model's"
         advice = f"ask for at most {max_tokens} {self.room}" + ("" if slide is None else f", or use {slide}")
         return f"{size} context of {self.context_length:,}; {advice}"
-
-    def for_command_line(self) -> str:
-        return self.message("--max-tokens", "--slide")
 
 
 # --- the conditions that end a sequence, decided only in this file ----------------------------------------------------

@@ -115,8 +115,8 @@ class AnswerReceipt(SealedRecord):
         """Read a receipt. Raises DataError if it is malformed; whether it is true is checked by `verify`."""
         if str(values.get("format")) in ("foretell.receipt/1", "foretell.receipt/2"):
             raise UsageError(
-                "this receipt is for one token and has its logits, not digests; for one of a whole answer, generate "
-                "with --strict --receipt --json"
+                "this receipt is for one token and has its logits, not digests; for a whole answer: "
+                "foretell generate --strict --receipt --json"
             )
         try:
             return make_section(cls, values, where="receipt")

@@ -76,7 +76,8 @@ class Chat:
         **sampling: Unpack[SamplingOptions],
     ):
         check_model(model)
-        check_count("max_tokens", max_tokens)
+        if max_tokens is not None:
+            check_count("max_tokens", max_tokens)
         self.model, self.max_tokens = model, max_tokens
         self.sampling = make_sampling(sampling, model.tokenizer)
         self.format = ChatFormat(choose_template(model, template), model.tokenizer)

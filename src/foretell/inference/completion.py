@@ -330,9 +330,10 @@ def number_copies(prompts: list[Prompt]) -> list[int]:
 
 def repeated(prompts: list[str], n: int | None) -> list[str]:
     """Each prompt n times in a row."""
-    check_count("n", n)
-    if n is not None and n > MOST_CONTINUATIONS:
-        raise UsageError(f"n must be {MOST_CONTINUATIONS:,} or less, not {n:,}; for more, use other seeds")
+    if n is not None:
+        check_count("n", n)
+        if n > MOST_CONTINUATIONS:
+            raise UsageError(f"n must be {MOST_CONTINUATIONS:,} or less, not {n:,}; for more, use other seeds")
     if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str) for prompt in prompts):
         raise UsageError("prompts must be a string or a list of strings")
     return [prompt for prompt in prompts for _ in range(n or 1)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,7 +138,7 @@ def next_tokens(
     check_model(model)
     check_count("top", top)
     ids = model.encode_fitting(text)
-    places = [at] if isinstance(at, int | Integral) else at or [-1]
+    places = list(at) or [-1] if isinstance(at, Iterable) else [-1 if at is None else at]
     positions = [resolve_position(position, len(ids)) for position in places]
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
     likely = [

@@ -93,7 +93,8 @@ def verify(model: LanguageModel, receipt: AnswerReceipt, positions: int | None =
     """
     if not model.is_strict:
         raise UsageError("receipts are checked with strict layers; use model.strict()")
-    check_count("positions", positions)
+    if positions is not None:
+        check_count("positions", positions)
     if receipt.model.tokenizer == (on_ids := model.on_ids()).tokenizer.fingerprint:
         model = on_ids
     machine = this_machine(model.device)

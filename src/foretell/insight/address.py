@@ -117,7 +117,7 @@ LARGE = (16, 8)  # maximum rows and columns of a matrix shown in full
 SHADED = 32  # maximum rows and columns of a heat map
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class View(Shown):
     """A value, or the part of it at the leading indices; `dimensions` names the remaining dimensions."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.errors import UsageError
+from foretell.errors import UsageError, check_type
 from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
@@ -41,6 +42,8 @@ def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
             )
     if not isinstance(text, list):
         return model.encode_fitting(text)
+    if not text:
+        raise UsageError("the text is empty; give at least one id")
     model.decoder.check_length(len(text))
     return text
 
@@ -73,9 +76,10 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
     """The id of a token given as text or id; None for the most probable. Raises `UsageError` for several tokens."""
     if token is None:
         return int(logits.argmax())
-    if isinstance(token, int):
-        model.tokenizer.piece(token)  # raises an error if the id is not a token
-        return token
+    check_type("a token", token, str | Integral, "a text or an id")
+    if isinstance(token, Integral):
+        model.tokenizer.piece(int(token))  # raises an error if the id is not a token
+        return int(token)
     return token_id(model, token)
 
 

@@ -132,6 +132,8 @@ class Trace(Shown):
     def __getitem__(self, name: str) -> Tensor:
         """The value of a name with exactly one call. Raises `UsageError` for any other number of calls."""
         values = self.calls(name)
+        if not values:
+            raise UsageError(f"{name} was computed 0 times; call the model itself, not what torch.compile makes of it")
         if len(values) != 1:
             raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has all values in order")
         return values[0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import UsageError, check_count
+from foretell.errors import UsageError, check_count, check_type
 from foretell.model.mask import EMPTY, Mask
 
 
@@ -143,6 +143,7 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, rows: int, capacity: int, dtype: torch.dtype, device: torch.device | str):
+        check_type("the configuration", config, ModelConfig, "a ModelConfig")
         check_count("rows", rows)
         check_count("capacity", capacity)
         # one slot more than can be filled: the padding of uneven rows is written there

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.device import dtype_name
+from foretell.device import dtype_name, to_device
 from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
@@ -112,6 +112,7 @@ class Decoder(DropoutHost):
     )
 
     def __init__(self, config: ModelConfig):
+        check_type("the configuration", config, ModelConfig, "a ModelConfig", "foretell.preset makes one")
         super().__init__()
         self.config = config
         self.embed = self.make_embedding(config)
@@ -143,6 +144,11 @@ class Decoder(DropoutHost):
         kv = kv or self.make_view(ids)
         self.check_length(ids.shape[1])
         return self.trunk(self.embed(ids, kv.positions), kv)
+
+    def last_logits(self, ids: Tensor, kv: KVView, counts: list[int], num_logits: list[int]) -> Iterator[Tensor]:
+        """The logits (n, V) after the last num_logits[b] of the counts[b] tokens of each row of ids (B, T)."""
+        hidden = self.hidden(to_device(ids, self.device), kv)  # (B, T, D)
+        return logit_chunks(self, last_of_rows(hidden, counts, num_logits))
 
     def make_view(self, ids: Tensor) -> KVView:
         """The view of a pass over whole rows ids (B, T), without a cache."""
@@ -183,6 +189,20 @@ def logit_chunks(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
     """The logits (n, V) of hidden (N, D), n rows at a time, so that N * V logits are never in memory at once."""
     for part in hidden.split(rows_at_once(decoder)):
         yield decoder.head(part)
+
+
+def last_of_rows(hidden: Tensor, counts: list[int], num_last: list[int]) -> Tensor:
+    """The hidden states (R, D) of the last num_last[b] of the counts[b] tokens of each row, from (B, T, D)."""
+    if len(counts) * hidden.shape[1] == sum(num_last):
+        return hidden.flatten(0, 1)
+    picks = last_places(counts, num_last, hidden.shape[1])
+    return hidden.flatten(0, 1)[torch.tensor(picks, dtype=torch.long, device=hidden.device)]
+
+
+def last_places(counts: list[int], num_last: list[int], length: int) -> list[int]:
+    """The places of the last num_last[b] of the counts[b] tokens of each row, in the tokens of all rows (B length,)."""
+    rows = enumerate(zip(counts, num_last, strict=True))
+    return [row * length + token for row, (count, last) in rows for token in range(count - last, count)]
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ POSITION_STD = 0.01
 
 def make_decoder(config: ModelConfig, seed: int) -> Decoder:
     """A decoder on the CPU with initial weights, determined by configuration and seed; keeps torch's random state."""
-    check_type("the configuration", config, ModelConfig, "a ModelConfig", "foretell.preset makes one")
+    check_type("the seed", seed, Integral, "a whole number")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(config)

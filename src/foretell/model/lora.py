@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from foretell.config import Section
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, check_type
 from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description
 from foretell.model.dropout import make_dropout
@@ -85,6 +85,7 @@ def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
     ConfigError for a target that is not a linear layer with unshared weights, UsageError for a glob without a match.
     """
     check_decoder(decoder)
+    check_type("the configuration", config, LoRAConfig, "a LoRAConfig")
     layers = find_targets(decoder, config.targets)
     weights = dict(decoder.named_parameters())
     also_trained = select(config.also_trained, list(weights))

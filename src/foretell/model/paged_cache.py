@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.device import to_device
 from foretell.model.cache import KVView, RowsKVView
 from foretell.model.mask import Mask
 
@@ -99,19 +100,28 @@ class PagedKVView(RowsKVView):
         self.cache, self.rows = cache, rows
 
     @cached_property
-    def tables(self) -> Tensor:
+    def block_numbers(self) -> np.ndarray:
         """(B, K) the blocks of each row, in int32; rows with fewer blocks are filled up."""
         num_blocks = -(-self.num_keys // POSITIONS_PER_BLOCK)
-        tables = [filled_table(row.table, num_blocks) for row in self.rows]
-        return torch.tensor(tables, dtype=torch.int32, device=self.device)
+        return np.array([filled_table(row.table, num_blocks) for row in self.rows], dtype=np.int32)
+
+    @cached_property
+    def position_numbers(self) -> np.ndarray:
+        """(B, T) the position of each new token; padding has the position of the row's last token."""
+        if self.num_queries == 1:
+            return np.array(self.starts)[:, None]
+        starts, ends = np.array([self.starts, self.ends])
+        return np.minimum(starts[:, None] + np.arange(self.num_queries), ends[:, None] - 1)
+
+    @cached_property
+    def tables(self) -> Tensor:
+        """`block_numbers` on the device."""
+        return to_device(torch.from_numpy(self.block_numbers), self.device)
 
     @cached_property
     def positions(self) -> Tensor:
-        """(B, T) the position of each new token; padding has the position of the row's last token."""
-        if self.num_queries == 1:
-            return torch.tensor(self.starts, device=self.device)[:, None]
-        starts, ends = torch.tensor([self.starts, self.ends], device=self.device)
-        return (starts[:, None] + torch.arange(self.num_queries, device=self.device)).minimum(ends[:, None] - 1)
+        """`position_numbers` on the device."""
+        return to_device(torch.from_numpy(self.position_numbers), self.device)
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ PRESETS = {**SIZES, **PUBLISHED}
 
 def preset(name: str, presets: Mapping[str, dict[str, Any]] = PRESETS) -> dict[str, Any]:
     """The fields that a preset sets; an unknown name is a `ConfigError`."""
-    if name not in presets:
+    if name not in tuple(presets):  # which need not be hashable
         raise ConfigError(f"unknown size '{name}'{did_you_mean(name, presets) or '; known: ' + ', '.join(presets)}")
     return dict(presets[name])
 

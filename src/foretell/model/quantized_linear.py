@@ -254,7 +254,7 @@ def make_quantization(
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     chosen = choose_group(to, widths) if group is None else group
-    settings = QuantizationConfig(to=to, group=chosen, keep=tuple(keep))
+    settings = QuantizationConfig(to=to, group=chosen, keep=tuple(keep or ()))
     if to == "int4":
         bits, bits_of_int8 = bits_per_weight(to, chosen), bits_per_weight("int8", choose_group("int8", widths))
         if bits > 0.9 * bits_of_int8:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.description import (
     OWN_INPUT,
@@ -30,6 +31,7 @@ from foretell.model.description import (
     describe,
 )
 from foretell.model.measured_dims import measured_dims
+from foretell.model.surgery import is_in_wrapper
 
 PASSED_ON = ("", "identity", "replacement")  # formulas of values that equal the last value they read
 IDS, POSITIONS = "ids", "positions"  # inputs of a pass; not values of a module
@@ -212,7 +214,10 @@ def letter_sizes(config: ModelConfig) -> dict[str, int]:
 
 
 def model_structure(decoder: Decoder) -> Structure:
-    """The structure of a decoder in its present state, with replaced modules."""
+    """The structure of a decoder in its present state, with replaced modules. UsageError if a wrapper hides modules."""
+    # Names inside have one part more, and a copy of the wrapper would change the module inside
+    if wrapped := [path for path, module in decoder.named_modules() if is_in_wrapper(module)]:
+        raise UsageError(f"torch.compile({wrapped[0]}) hides the values inside; use its method compile() instead")
     collector = Collector(decoder)
     collector.visit("", describe(decoder).inputs, Declared("B T V"))
     by_module: dict[str, list[Value]] = {}

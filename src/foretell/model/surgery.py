@@ -65,9 +65,14 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """True if `module.compile()` was called, or if the module is the wrapper that `torch.compile(module)` returns."""
-    # torch has no public test for the former, and importing the class of the latter takes seconds
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+    """True after `module.compile()`, and for the wrapper that `torch.compile(module)` returns."""
+    # torch has no public test for the former
+    return module._compiled_call_impl is not None or is_in_wrapper(module)
+
+
+def is_in_wrapper(module: nn.Module) -> bool:
+    """True for the wrapper that `torch.compile(module)` returns."""
+    return type(module).__name__ == "OptimizedModule"  # importing the class takes seconds
 
 
 def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "") -> AnyModule:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
-from foretell.errors import ConfigError, UsageError
+from foretell.errors import ConfigError, UsageError, check_count
 from foretell.files import format_bytes
 from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import MEMORY_SHARE
@@ -50,7 +51,7 @@ class Devices:
 
 def find_devices(name: str, count: int) -> Devices:
     """The devices of a name; `this` is the best device of this machine."""
-    if not 1 <= count <= MOST_GPUS:
+    if not (isinstance(count, Integral) and 1 <= count <= MOST_GPUS):
         raise UsageError(f"gpus {count} is not a number of devices; give 1 or more, at most {MOST_GPUS:,}")
     if name != speed.THIS:
         return Devices(speed.find_accelerator(name), count)
@@ -83,8 +84,8 @@ def plan_training(
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise UsageError(f"tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
-    if price is not None and not 0 < price < math.inf:
-        raise UsageError(f"price {price:g} is not a positive number; give the price of one device for an hour")
+    if price is not None and not (isinstance(price, Real) and 0 < price < math.inf):
+        raise UsageError(f"price {price} is not a positive number; give the price of one device for an hour")
     if training.batch_size < devices.count * training.gradient_accumulation_steps:
         raise ConfigError(
             f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
@@ -131,7 +132,8 @@ def plan_generation(model: ModelConfig, devices: Devices, context: int | None = 
     what fits all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
     """
     context = model.context_length if context is None else context
-    if not 1 <= context <= model.context_length:
+    check_count("context", context)
+    if context > model.context_length:
         raise UsageError(f"context {context} is not between 1 and the model's context of {model.context_length:,}")
     here = devices.accelerator
     parameters = count_parameters(model)

@@ -66,7 +66,7 @@ ACCELERATORS = {
 
 def find_accelerator(name: str) -> Accelerator:
     """The GPU of this name; an unknown one is a `UsageError`."""
-    if name not in ACCELERATORS:
+    if name not in tuple(ACCELERATORS):  # it need not be hashable
         known = ", ".join((THIS, *ACCELERATORS))
         raise UsageError(f"gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
     return ACCELERATORS[name]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, UsageError, as_path
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder, logit_chunks
 from foretell.model.quantized_linear import (
     QuantizationConfig,
@@ -193,6 +193,7 @@ def quantize(
     texts to measure on; default: half of the calibration text, or Python's language reference. step: shows the
     progress. The model should be in float32. Raises UsageError, ConfigError or DataError.
     """
+    check_model(model)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave calibrate out")
     model.check_not_quantized("quantize")
@@ -205,7 +206,7 @@ def quantize(
 
 def read_texts(path: str | Path | None) -> Iterator[str]:
     """The documents of a file or folder, or of the embedded corpus."""
-    documents = embedded_corpus() if path is None else read_documents([path])
+    documents = embedded_corpus() if path is None else read_documents([as_path("the text", path)])
     return (document.text for document in documents)
 
 

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import CheckpointError, OutputError, check_type, did_you_mean
+from foretell.errors import CheckpointError, OutputError, as_path, check_type, did_you_mean
 from foretell.files import (
     TEMPORARY,
     check_not_removed,
@@ -56,20 +56,13 @@ NUMBER = re.compile(r"\d+")
 logger = logging.getLogger(__name__)
 
 
-class TakenError(OutputError):
-    """The directory for a new run already exists."""
-
-    def for_command_line(self) -> str:
-        return str(self).replace("resume=True", "--resume auto").replace("another out", "another --out")
-
-
 class Run:
     """Paths and records of one run."""
 
     line_file: type[LineFile] = LineFile
 
-    def __init__(self, directory: Path):
-        self.directory = directory
+    def __init__(self, directory: str | Path):
+        self.directory = directory = as_path("a run", directory)
         self.checkpoints = directory / "checkpoints"
         self.samples = directory / "samples"
         self.tokens = directory / "tokens"
@@ -87,7 +80,7 @@ class Run:
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
         """Make the directories of a new run; refuse an existing one. The run exists once its record is written."""
         if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
-            raise TakenError(f"{directory} exists; {cls._advice(directory)}")
+            raise OutputError(f"{directory} exists; {cls._advice(directory)}")
         run = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -104,10 +97,10 @@ class Run:
     @staticmethod
     def _advice(directory: Path) -> str:
         if is_run(directory):
-            return "resume it with resume=True, or give another out"
+            return "resume it with --resume auto, or give another --out"
         if is_unfinished(directory):
-            return "it was interrupted before its first step: start it again with resume=True, or give another out"
-        return advice_without_record(directory) or "it is not a run, so give another out"
+            return "it was interrupted before its first step: start it again with --resume auto, or give another --out"
+        return advice_without_record(directory) or "it is not a run, so give another --out"
 
     @classmethod
     def clear_unfinished(cls, directory: Path, data: list[str]) -> None:

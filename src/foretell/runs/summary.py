@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
@@ -29,7 +29,7 @@ INCOMPARABLE = "these losses cannot be compared: the runs differ in their data o
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 HEADER = ("size", "weights", "steps", "tokens", "loss", "bits", "state", "changed")
-LEFT_OUT = ("weights", "tokens", "changed", "size", "steps", "bits", "state")  # dropped in this order for long names
+LEFT_OUT = ("weights", "tokens", "changed")  # dropped in this order for long names
 WIDTH, GAP, SETTING = 80, 2, 36  # characters: of the display, between two columns, of a setting's name
 
 logger = logging.getLogger(__name__)
@@ -286,11 +286,16 @@ class RunTable(Shown):
         names = map("".join, zip(marks, self.labels, strict=True))
         lines = [("run", *HEADER), *((name, *line) for name, line in zip(names, cells, strict=True))]
         columns = zip(*lines, strict=True)
-        columns = [column for column in columns if column[0] not in LEFT_OUT or set(column[1:]) != {"-"}]
-        for left_out in LEFT_OUT:  # names are never cut, because they address the runs
+        columns = [column for column in columns if column[0] in ("run", "loss") or set(column[1:]) != {"-"}]
+        for left_out in LEFT_OUT:
             if sum(max(map(cell_len, column)) + GAP for column in columns) > WIDTH + GAP:
                 columns = [column for column in columns if column[0] != left_out]
-        header, *rows = zip(*columns, strict=True)
+        room = WIDTH - sum(max(map(cell_len, column)) + GAP for column in columns[1:])
+        header, *whole = zip(*columns, strict=True)
+        rows: list[Sequence[str]] = []
+        for name, *values in whole:  # names are never cut, because they address the runs; they continue below
+            first, *others = chop_cells(name, room)
+            rows += [(first, *values), *((other, *[""] * len(values)) for other in others)]
         parts: list[Part] = [Table(header, rows)]
         if any(letters) and not self.warning:
             parts.append(Paragraph("losses with different letters do not compare: other tasks or held-out data"))

@@ -72,8 +72,7 @@ class Access:
             await response(scope, receive, guarded)
         finally:
             route = scope["route"].path if "route" in scope else "other"  # refused before routing, or not served
-            self.server.answered.labels(route, status or "left").inc()
-            self.server.seconds.labels(route).observe(time.perf_counter() - began)
+            self.server.count(route, status or "left", time.perf_counter() - began)
 
     def _methods(self, scope: Scope) -> str:
         """The methods of all routes of a path."""

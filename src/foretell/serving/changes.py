@@ -126,10 +126,11 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
 
 
 def in_turn(operations: list[Operation], value: Tensor) -> Tensor:
-    """A value after all its operations; numbers beyond LARGEST become NaN, so that the answer is refused."""
+    """A value after all its operations; numbers that these raise above LARGEST become NaN, so the answer is refused."""
+    before = value
     for operation in operations:
         value = operation(value)
-    return value.masked_fill(value.isfinite() & (value.abs() > LARGEST), torch.nan)
+    return value.masked_fill((before.isfinite() | value.isfinite()) & (value.abs() > LARGEST), torch.nan)
 
 
 def on_axis(shape: torch.Size, axis: int, wanted: list[int], start: int | None, what: str) -> Tensor:

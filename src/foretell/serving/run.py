@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from logging.handlers import QueueHandler, QueueListener
 
 import uvicorn
@@ -136,7 +137,7 @@ class Run:
         self.server, self.listener, self.grace, self.started = server, listener, grace, started
         config = uvicorn.Config(
             app,
-            http=refusing_connection(server.is_full, server.answered.labels("other", "429").inc),
+            http=refusing_connection(server.is_full, partial(server.count, "other", "429")),
             loop="asyncio",
             ws="none",
             lifespan="off",

@@ -55,6 +55,14 @@ class Server:
         self.is_ready = self.is_draining = False
         self._workers = ThreadPoolExecutor(WORKERS, "requests")
 
+    def count(self, route: str, status: int | str, seconds: float | None = None) -> None:
+        """Count an answer, unless the models are being warmed up."""
+        if not self.is_ready:
+            return
+        self.answered.labels(route, status).inc()
+        if seconds is not None:
+            self.seconds.labels(route).observe(seconds)
+
     @contextmanager
     def admitted(self, http: HttpRequest) -> Iterator[str]:
         """Count a request while it is answered, and yield its client's key. Raises ApiError for too many requests."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any
 
 from annotated_types import MaxLen, MinLen
 
+from foretell.errors import CheckpointError
 from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.explain.explanation import Explanation
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace
 from foretell.serving.changes import Changes
-from foretell.serving.errors import errors_of, refused
+from foretell.serving.errors import errors_of, not_finite, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel
 from foretell.serving.preparation import pass_ids
@@ -47,8 +49,13 @@ class Values(PassEndpoint[ValueRequest]):
 def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
     """(the explanation in the changed pass, True if the number itself was changed); in the thread of the models."""
     changes = Changes(served, request.change).operations()
-    with errors_of("address"), Trace(served.model, replace=changes):
-        explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
+    try:
+        with errors_of("address"), Trace(served.model, replace=changes):
+            explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
+    except CheckpointError:
+        raise not_finite() from None
+    if math.isnan(explanation.stored):  # minus infinity is a masked score
+        raise not_finite()
     return explanation, explanation.name in changes
 
 

@@ -119,8 +119,9 @@ def announced(world: World, error: Exception) -> Exception:
         return error
     if not isinstance(error, ForetellError) and is_lost_peer(error):
         return lost_peer(world)
-    if not world.report(" ".join(str(error).split())):
-        return PeerError(str(error), is_said=True)
+    message = error.for_command_line() if isinstance(error, ForetellError) else str(error)
+    if not world.report(" ".join(message.split())):
+        return PeerError(message, is_said=True)
     return error
 
 
@@ -128,19 +129,19 @@ def announced(world: World, error: Exception) -> Exception:
 def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> Iterator[None]:
     """Add the last checkpoint and the resume command to errors of the disk, the memory or the optimization."""
 
-    def ended(error: Exception) -> str:
-        return f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}"
+    def ended(error: ForetellError) -> str:
+        return f"{error.for_command_line()}; training ended after step {progress.step:,}, {how_to_resume(run)}"
 
     try:
         yield
     except (OutputError, PeerError) as error:
         raise type(error)(ended(error)) from error
     except DivergedError as error:
-        raise DivergedError(f"{error}; {advice_on_divergence(run)}") from error
+        raise DivergedError(f"{error.for_command_line()}; {advice_on_divergence(run)}") from error
     except CheckpointError as error:  # non-finite logits in an evaluation or sample
         if progress.step == 0:
             raise
-        raise DivergedError(f"step {progress.step}: {error}; {advice_on_divergence(run)}") from error
+        raise DivergedError(f"step {progress.step}: {error.for_command_line()}; {advice_on_divergence(run)}") from error
     except (MemoryError, RuntimeError) as error:
         if is_lost_peer(error):
             raise PeerError(ended(lost_peer(current_world()))) from error

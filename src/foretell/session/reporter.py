@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from foretell.errors import UsageError
+from foretell.errors import UsageError, as_path
 from foretell.session.task import Task
 
 logger = logging.getLogger(__name__)
@@ -80,10 +80,10 @@ FOLDER = "tensorboard"
 class TensorBoardReporter(Reporter):
     """Writes event files while open. Raises UsageError at once if tensorboard is not installed."""
 
-    def __init__(self, run: Path):
+    def __init__(self, run: str | Path):
         if importlib.util.find_spec("tensorboard") is None:
             raise UsageError("--report tensorboard needs tensorboard: pip install 'foretell[track]'")
-        self.folder = run / FOLDER
+        self.folder = as_path("the run", run) / FOLDER
         self._writer: Any = None
 
     def __exit__(self, *_: object) -> None:

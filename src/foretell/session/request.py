@@ -39,6 +39,15 @@ def default_dropout(epochs: float, by_epochs: Sequence[tuple[float, float]]) -> 
     return {"embedding": rate, "attention": 0.0, "residual": rate}
 
 
+def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Remove the sections from options; those that are left out or None are not returned, an empty one is."""
+    sections = {name: options.pop(name, None) for name in names}
+    for name, values in sections.items():
+        if values is not None and not isinstance(values, Mapping):
+            raise ConfigError(f"{name} is a section, a dict of its fields, not {type(values).__name__}")
+    return {name: values for name, values in sections.items() if values is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
     """Options of every training. A subclass adds data and options of its task.

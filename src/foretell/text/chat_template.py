@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from foretell.errors import TokenizerError, UsageError, did_you_mean
+from foretell.errors import TokenizerError, UsageError, as_path, did_you_mean
 from foretell.files import TEMPLATE_LIMIT, read_text
 from foretell.text.template_sandbox import SandboxedTemplate
 from foretell.text.tokenizer import Tokenizer
@@ -95,9 +94,9 @@ class ChatTemplate:
 
 def find_template(argument: str) -> ChatTemplate:
     """A built-in template by name, or a template from a file."""
+    path = as_path("the template", argument)
     if argument in BUILT_IN:
         return ChatTemplate(argument, BUILT_IN[argument])
-    path = Path(argument)
     if not (path.suffix or os.sep in argument):
         known = ", ".join(BUILT_IN)
         raise UsageError(

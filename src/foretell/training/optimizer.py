@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from foretell.config import TrainingConfig
 from foretell.distributed.placement import apply_to_whole, own_part
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, check_type
 from foretell.paths import matches, suggest
 from foretell.training.step import SkippingOptimizer, unchanged_where
 
@@ -183,6 +184,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype 
     `weight_decay_by_path` matches them. A glob that matches no weight is a `ConfigError`. On a GPU, non-finite steps
     are skipped.
     """
+    check_type("the model", model, nn.Module, "a module, such as the decoder")
+    check_type("the configuration", config, TrainingConfig, "a TrainingConfig")
     weights = dict(model.named_parameters())
     check_globs("weight_decay_by_path", config.weight_decay_by_path, weights)
     trained = {path: weight for path, weight in weights.items() if weight.requires_grad}
@@ -288,6 +291,8 @@ LONGEST_WARMUP = 0.5  # the largest share of a training with a time budget
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
     """Linear warm-up to the learning rate, then the configured schedule; `step` counts from 0."""
+    check_type("the step", step, Integral, "a whole number")
+    check_type("the configuration", config, TrainingConfig, "a TrainingConfig")
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     return scheduled_rate((step - config.warmup_steps) / max(1, config.steps - config.warmup_steps), config)

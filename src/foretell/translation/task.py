@@ -177,9 +177,7 @@ def probes_of(batch: PairBatch) -> list[Probe]:
     later = replace(batch, ids=other_tokens(batch.ids, future))
     padding = replace(batch, source=replace(source, ids=other_tokens(source.ids, ~is_real)))
     others = replace(
-        batch,
-        ids=other_tokens(batch.ids, ~first),
-        source=replace(source, ids=other_tokens(source.ids, ~first_source)),
+        batch, ids=other_tokens(batch.ids, ~first), source=replace(source, ids=other_tokens(source.ids, ~first_source))
     )
     return [
         Probe("returns different outputs for the same batch", batch, by_side(is_real, everywhere)),

@@ -74,7 +74,7 @@ class PairRequest(TrainingRequest):
         if self.size is not None:
             preset(self.size, PRESETS)
         if "batch_size" in self.section("training"):
-            raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
+            raise ConfigError("batches are counted in tokens here: give --pairs.batch-tokens instead")
         if self.dev is not None and "validation_fraction" in self.section("pairs"):
             raise ConfigError("pairs.validation_fraction holds out a share of the pairs, and dev is a file of them")
         self.configured("tokenizer"), self.configured("pairs")

@@ -6,25 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from foretell.config import ModelConfig, make_section
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.text import Tokenizer, train_tokenizer
+from tests.toy import LLAMA, with_noise
 
 TEXT = "The quick brown fox, 1234 of them, doesn't jump over the lazy dog.\n\tif x == 0: return None\n" * 30
 UNUSED = 5  # rows without a token
 SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "feedforward_width": 52}
-ROTARY: dict[str, Any] = {
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-    "num_kv_heads": 2,
-    "tie_embeddings": False,
-}
+ROTARY: dict[str, Any] = {**LLAMA, "num_kv_heads": 2, "tie_embeddings": False}
 QWEN3: dict[str, Any] = {**ROTARY, "qk_norm": True}
 BIASES = {"attention": True, "attention_output": True, "feedforward": True, "norm": False}
 QWEN2: dict[str, Any] = {**ROTARY, "bias": {**BIASES, "attention_output": False, "feedforward": False}}
@@ -70,10 +62,6 @@ def make_model(tokenizers_by_split: dict[str, Tokenizer]) -> MakeModel:
         chosen = tokenizer or tokenizers_by_split["gpt2" if architecture == "gpt2" else "qwen2"]
         sizes = {**SHAPE, "vocab_size": chosen.vocab_size + UNUSED, **shape, **changes}
         decoder = make_decoder(make_section(ModelConfig, sizes), seed=1)
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(0)
-            for parameter in decoder.parameters():
-                parameter.add_(0.2 * torch.randn_like(parameter))
-        return LanguageModel(decoder.eval(), chosen)
+        return LanguageModel(with_noise(decoder, 0.2), chosen)
 
     return make

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.shapley import (
-    Masks,
-    Numbers,
-    least_budget,
-    most_players,
-    shapley_values,
-)
+from foretell.insight.attribution.shapley import Masks, Numbers, least_budget, most_players, shapley_values
 
 Game = Callable[[Masks], Numbers]
 

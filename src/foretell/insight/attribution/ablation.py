@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.errors import UsageError, did_you_mean
+from foretell.config import check_known
+from foretell.errors import UsageError, check_type
 from foretell.insight.recording import Prediction, choose_token, make_prediction
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
@@ -59,6 +60,7 @@ FILLS: dict[str, Change] = {
 
 def find_targets(decoder: Decoder, address: str) -> list[AblationTarget]:
     """The targets of an address: `trunk.blocks.*.feedforward`, `**.attention.core[0]` (a head), `**.core[*]` (each)."""
+    check_type("the address", address, str, "a string")
     match = TARGETS.fullmatch(address)
     if match is None:
         raise UsageError(f"'{address}' is not an address; write a name or glob, followed by [0] or [*] for heads")
@@ -112,7 +114,7 @@ class AblationEffect:
     winner: TokenProbability
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ablation(Shown):
     """The effects of ablating several parts, one at a time, largest divergence first."""
 
@@ -148,8 +150,7 @@ def ablate(
     address: see `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
     the most probable token. at: the position whose prediction is examined.
     """
-    if fill not in FILLS:
-        raise UsageError(f"unknown replacement '{fill}'{did_you_mean(fill, FILLS)}; known: {', '.join(FILLS)}")
+    check_known(fill, tuple(FILLS), "replacement")
     prediction = make_prediction(model, text, at)
     targets = find_targets(model.decoder, address)
     before = prediction.logits().double().log_softmax(-1)  # (V,)

@@ -43,7 +43,7 @@ class DirectContribution:
     value: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DirectLogitAttribution(Shown):
     """All parts in the order of the model; `total` is their sum, `logit` the model's own value.
 

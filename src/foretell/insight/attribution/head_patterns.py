@@ -18,7 +18,7 @@ from foretell.insight.recording import encoder_weights, make_prediction, memory_
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Value, model_structure
-from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table, fitting, quoted
+from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table, ending, fitting, quoted
 from foretell.typesetting.html import Shown
 
 
@@ -72,7 +72,7 @@ MEASURES: dict[str, HeadMeasure] = {
 HEADS_PER_TABLE = 12  # columns that fit in 80 characters
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadPattern(Shown):
     """The attention weights of one head, (T, S). Every row sums to 1."""
 
@@ -97,13 +97,17 @@ class HeadPattern(Shown):
         return float(measure.of(self.weights))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadPatterns(Shown):
     """The attention weights (L, H, T, T) of all heads over one text. shown: a layer, or None for a summary of all."""
 
     pieces: list[str]
     weights: Tensor
     shown: int | None = None
+
+    @property
+    def subject(self) -> str:
+        return ending("".join(self.pieces))
 
     def measured(self, name: str) -> Tensor:
         """A measure of MEASURES for every head, (L, H)."""
@@ -201,7 +205,7 @@ class LayerWeights:
         return {**vars(self), "weights": self.weights.tolist()}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemoryPatterns(Shown):
     """All attention weights of a pass of a model with a memory. shown: a layer, or None for a summary."""
 

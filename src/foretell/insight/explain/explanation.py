@@ -98,12 +98,7 @@ class Explanation(Shown):
 
 
 def make_explanation(
-    name: str,
-    index: tuple[int, ...],
-    meaning: Sequence[str],
-    explained: Explained,
-    dtype: torch.dtype,
-    derived: bool,
+    name: str, index: tuple[int, ...], meaning: Sequence[str], explained: Explained, dtype: torch.dtype, derived: bool
 ) -> Explanation:
     """The explanation of a number stored in a dtype, with the bound of its rounding error."""
     stored, working = explained

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from foretell.errors import OutputError, check_count, check_type, counted
+from foretell.errors import OutputError, as_path, check_count, counted
 from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
@@ -243,11 +243,7 @@ class PageReport:
 
 
 def write_page(
-    model: LanguageModel,
-    text: str,
-    path: str | Path,
-    budget_bytes: int = PAGE_BYTES,
-    outcomes: Outcomes | None = None,
+    model: LanguageModel, text: str, path: str | Path, budget_bytes: int = PAGE_BYTES, outcomes: Outcomes | None = None
 ) -> PageReport:
     """Write the page of one pass over a text, atomically; an existing file is replaced.
 
@@ -256,8 +252,7 @@ def write_page(
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
-    check_type("the path", path, str | Path, "a string or a Path")
-    check_target(Path(path), HTML_MARK)
+    check_target(as_path("the path", path), HTML_MARK)
     return write_traced(record_all(model, text, outcomes), path, budget_bytes)
 
 

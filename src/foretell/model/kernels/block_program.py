@@ -1,8 +1,8 @@
-"""Transformer blocks for few tokens as one compiled program that combines the kernels of single layers.
+"""A transformer block for few tokens in compiled code that combines the kernels of single layers.
 
-Its threads are started once and run all phases. Arrays of float32 are given by their addresses, with rows padded to a
-multiple of 32 numbers. A block has the same operations in the same order as its modules. In a bfloat16 model, a value
-is rounded where the plain module returns it; in between, values are in float32.
+The threads of a program (pass_program.py) run its phases in sequence. Arrays of float32 are given by their addresses,
+with rows padded to a multiple of 32 numbers. A block has the same operations in the same order as its modules. In a
+bfloat16 model, a value is rounded where the plain module returns it; in between, values are in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from foretell.model.kernels.block_attention import CachedRow, attend, store_toke
 from foretell.model.kernels.compiling import compiled, inlined, merged
 from foretell.model.kernels.matmul import multiply_part, read_rows
 from foretell.model.kernels.packing import MATRIX, padded_inputs, padded_outputs, prepare
-from foretell.model.kernels.threads import CALL, claim, finish, num_tasks, wait
-from foretell.model.kernels.vector_math import activate, rounded, rounded_number, write_numbers
+from foretell.model.kernels.threads import claim, finish, num_tasks, wait
+from foretell.model.kernels.vector_math import activate, rounded, rounded_number, row_sum, write_numbers
 
 # The phases of a block: even ones compute rows of tokens, odd ones tiles of outputs, and 3 heads of tokens
 #  0  norm before the attention                  1  query, key, value
@@ -50,13 +50,11 @@ PASS = np.dtype(
         *v.fields("keys values layer_stride head_stride block_stride"),
         # addresses: block table (int32) of each row, positions (M,), number of tokens of each row without padding
         *v.fields("tables table_width positions counts"),
-        *v.fields("cosine sine"),  # addresses of angles (T or M, E); 0 without rotation
-        *v.fields("has_equal_angles"),  # the angles are the same for all rows of the batch
+        # addresses: cosines and sines of angles (A, E), 0 without rotation; the angle of each token (M,)
+        *v.fields("cosine sine angles"),
     ]
 )
-# The addresses of the blocks' records, the stream (M, D), and the outputs (count, M, D), which are `stride` bytes apart
-BLOCKS = np.dtype([*CALL, *v.fields("step x out stride count blocks")])
-call_at, pass_at, block_at = v.record_at(BLOCKS), v.record_at(PASS), v.record_at(BLOCK)
+pass_at, block_at = v.record_at(PASS), v.record_at(BLOCK)
 
 
 class Scratch(NamedTuple):
@@ -72,23 +70,18 @@ class Scratch(NamedTuple):
     prepared: int
 
 
-def compute_blocks(address):
-    """Read the stream of a pass, and write the output of each block in sequence."""
-    call = call_at(address)
-    step, threads, counters, x, out = pass_at(call.step), call.threads, call.counters, call.x, call.out
-    for index in range(call.count):
-        block = block_at(v.read_int64(call.blocks, index))
-        scratch = lay_out(block, step.rows, call.scratch)
-        for phase in range(PHASES):
-            counter = index * PHASES + phase
-            tasks = count_tasks(block, step.M, phase, threads)
-            task = claim(counters, counter)
-            while task < tasks:
-                do_task(block, step, x, out, scratch, phase, task, tasks)
-                finish(counters, counter)
-                task = claim(counters, counter)
-            wait(counters, counter, tasks)
-        x, out = out, out + call.stride
+@merged
+def compute_block(block, step, x, out, memory, threads, counters, first):
+    """The output of a block (M, D), in the model's dtype, from x (M, D); its phases count from `first` on."""
+    scratch = lay_out(block, step.rows, memory)
+    for phase in range(PHASES):
+        tasks = count_tasks(block, step.M, phase, threads)
+        task = claim(counters, first + phase)
+        while task < tasks:
+            do_task(block, step, x, out, scratch, phase, task, tasks)
+            finish(counters, first + phase)
+            task = claim(counters, first + phase)
+        wait(counters, first + phase, tasks)
 
 
 @inlined
@@ -111,6 +104,12 @@ def count_tasks(block, M, phase, threads):
         return M * block.kv_heads
     if phase % 2 == 1:
         return num_tasks(padded_outputs(matrix_of(block, phase).outputs) // 16 // tiles_at_once(block, phase), threads)
+    return tasks_by_rows(M, threads)
+
+
+@inlined
+def tasks_by_rows(M, threads):
+    """The number of tasks that rows are divided into."""
     return threads if M >= MIN_ROWS else 1
 
 
@@ -228,7 +227,7 @@ def store_rows(block, step, qkv, is_narrow, first, last):
         start = token * N
         for i in range(start, start + N if is_narrow else start, 16):
             v.store_float(qkv, i, v.round_to_bfloat16(v.load_float(qkv, i)))
-        angle = (token % step.T if step.has_equal_angles else token) * E
+        angle = v.read_int64(step.angles, token) * E if step.cosine != 0 else 0
         for head in range(H + G):
             at, norm = start + head * E, block.query_norm if head < H else block.key_norm
             normalise(norm, qkv, at, qkv, at, E, is_narrow)
@@ -263,18 +262,6 @@ def squares(x, first, width, mean):
         sums = v.fma(difference, difference, sums)
     for i in range(whole, width):
         total += (v.read_float(x, first + i) - mean) * (v.read_float(x, first + i) - mean)
-    return v.reduce_add(sums) + total
-
-
-@inlined
-def row_sum(x, first, width):
-    """The sum of x[first + i] for i < width."""
-    sums, total = v.broadcast(0.0), np.float32(0)
-    whole = width // 16 * 16
-    for i in range(0, whole, 16):
-        sums = v.add(sums, v.load_float(x, first + i))
-    for i in range(whole, width):
-        total += v.read_float(x, first + i)
     return v.reduce_add(sums) + total
 
 

@@ -23,12 +23,12 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear, onednn_linear
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.surgery import copy_with, is_compiled, recast
-from foretell.model.transformer import Transformer
 
 MAX_ROWS = 64  # with more, arithmetic takes longer than reading, and torch is as fast or faster
 MIN_TOKENS = 32  # packing takes about as long as ten steps
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
+PASS = "foretell.model.kernels.fused_pass"
 WARMING = "foretell.model.kernels.warming"
 NOTE = "numba is missing: decoding runs on torch's kernels; pip install numba for faster ones"
 PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # oneDNN's
@@ -51,10 +51,7 @@ def with_fast_kernels(decoder: Decoder, max_tokens: int | None = None, wait: boo
         return with_packed_weights(decoder)
     if not importlib.import_module(WARMING).are_ready(decoder, wait):
         return with_packed_weights(decoder)
-    fast = copy_with(decoder, fast_forms(decoder))
-    if type(fast.trunk) is Transformer:  # a subclass may call its blocks in another way
-        importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
-    return fast
+    return importlib.import_module(PASS).fused_decoder(copy_with(decoder, fast_forms(decoder)))
 
 
 def is_in_shards(decoder: Decoder) -> bool:

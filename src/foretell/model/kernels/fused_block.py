@@ -1,19 +1,16 @@
 """Fused transformer blocks, used when no hooks are registered inside them: a second path through the blocks.
 
 A fused block falls back to the modules of the plain block for gradients, hooks, many rows, changed weights, and any
-cache but a paged one. Its call also computes the following blocks, up to one with hooks. Each of these returns its
-prepared output if its input is the tensor that the block before it returned, and computes again for any other input. So
-a token starts the threads once, not once per block, and values between blocks can still be read and changed.
+cache but a paged one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from itertools import pairwise, takewhile
-from operator import attrgetter
-from typing import Any, cast
-from weakref import WeakKeyDictionary, ref
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,17 +19,17 @@ from torch import Tensor, nn
 from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
-from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, compute_blocks
+from foretell.model.kernels.block_program import BLOCK, PASS, PHASES
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import FastWeight, can_pack, is_always_fastest, layers_on_parts, pack_layers
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, version_of
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
-from foretell.model.kernels.rms_norm import CPURMSNorm
+from foretell.model.kernels.pass_program import PASS_PHASES, PROGRAM, compute_pass
 from foretell.model.kernels.strict_layers import CompiledActivation, CompiledGELU, CompiledSiLU
 from foretell.model.kernels.threads import LINE, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS
-from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
 from foretell.model.surgery import GLOBAL_HOOKS, RefersToHooks, copy_with, recast
@@ -49,22 +46,6 @@ from foretell.model.transformer import (
     ReplaceByUpdate,
 )
 
-AHEAD_ROWS = MAX_ROWS  # with more, each call computes one block, because the outputs of many need memory
-NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
-version_of = attrgetter("_version")
-
-
-class FusedNorm:
-    """A norm for compiled code, with its scale and shift in float32."""
-
-    def __init__(self, norm: Any, width: int):
-        kind = NORMS[type(norm)]
-        weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
-        self.sources = [part for part in (weight, bias) if part is not None]
-        self.scale = torch.ones(width) if weight is None else weight.detach().float().contiguous()
-        self.shift = torch.full((width,), -0.0) if bias is None else bias.detach().float().contiguous()
-        self.values = (kind, self.scale.data_ptr(), self.shift.data_ptr(), float(norm.eps) if kind else 0.0)
-
 
 class FusedWeights:
     """The packed weights of a block, with version numbers that show changes."""
@@ -75,8 +56,6 @@ class FusedWeights:
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        # The next block in a trunk that calls its blocks in sequence; a weak reference, so that unused copies are freed
-        self.place: tuple[ref[nn.ModuleList], int] | None = None
         self.watch_hooks(block)
         self.max_rows = MAX_ROWS
         self.record = self._record(block)
@@ -89,7 +68,6 @@ class FusedWeights:
         # these are the modules' dictionaries, so later hooks are noticed
         inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.hooks = GLOBAL_HOOKS + inner_hooks
-        self.own_hooks = hooks_of(block)
         self.parts, self.core = block.attention._modules, block.attention.core  # a trace may replace the core
 
     def _record(self, block: Any) -> np.ndarray:
@@ -119,46 +97,34 @@ class FusedWeights:
         is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
         return is_paged and list(map(version_of, self.sources)) == self.versions
 
-    def known_output(self, x: Tensor, kv: KVView) -> Tensor | None:
-        """The block's output (B, T, D) if an earlier block has already computed it from x."""
-        known = PASSES.get(kv) if type(kv) is PagedKVView else None
-        source, out = (None, None) if known is None else known.outputs.pop(self, (None, None))
-        return out if source is x else None
-
     def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
-        """The block's output (B, T, D); the outputs of the blocks after it are kept for their calls."""
-        x = x.contiguous()
-        step, blocks = step_of(kv, rotation), self._computed_together(x, kv)
+        """The block's output (B, T, D)."""
+        x, step = x.contiguous(), step_of(kv, rotation)
         assert x.shape[:2] == step.shape, "the KV view is for other tokens"
-        out = torch.empty(len(blocks), *x.shape, dtype=x.dtype)
-        records = np.array([block.address for block in blocks], np.int64)
-        sizes = (x.numel() * x.element_size(), len(blocks), records.ctypes.data)
-        call = np.array((0, 0, 0, step.address, x.data_ptr(), out.data_ptr(), *sizes), BLOCKS)
-        scratch = step.rows * max(block.per_row for block in blocks) + LINE
-        run_on_threads(compute_blocks, call, PHASES * len(blocks), scratch, self.is_padded)
-        outputs = out.unbind()
-        step.outputs = dict(zip(blocks[1:], pairwise(outputs), strict=True))
-        return outputs[0]
+        out = torch.empty_like(x)
+        run_pass(step, (x.data_ptr(), out.data_ptr()), [self])
+        return out
 
-    def _computed_together(self, x: Tensor, kv: PagedKVView) -> list[FusedWeights]:
-        """This block, and the blocks after it up to the first whose input a hook could see or change."""
-        blocks: list[FusedWeights] = [self]
-        if x.shape[0] * x.shape[1] > AHEAD_ROWS:
-            return blocks
-        for following in self._following():
-            has_hooks = any(blocks[-1].own_hooks + following.own_hooks)
-            if has_hooks or self.is_padded or following.is_padded or not following.suits(x, kv):
-                break
-            blocks.append(following)
-        return blocks
 
-    def _following(self) -> Iterator[FusedWeights]:
-        """The blocks that are called next; none if this block was replaced or moved to another module."""
-        blocks, index = (None, 0) if self.place is None else (self.place[0](), self.place[1])
-        if blocks is None:
-            return iter(())
-        own, *others = [block.fused if isinstance(block, FusedForward) else None for block in blocks][index:]
-        return takewhile(lambda form: form is not None, others if own is self else [])
+def run_pass(
+    step: Step,
+    streams: tuple[int, int],
+    blocks: list[FusedWeights],
+    embedding: np.ndarray | None = None,
+    head: np.ndarray | None = None,
+    head_scratch: int = 0,
+    is_padded: bool = False,
+) -> None:
+    """Run blocks from the first stream to the second and back, by address; before them the embedding, then the head.
+
+    head_scratch: float32 numbers that the head needs. is_padded: the head reads zeros after its inputs.
+    """
+    records = np.array([block.address for block in blocks], np.int64)
+    parts = (0 if record is None else record.ctypes.data for record in (embedding, head))
+    call = np.array((0, 0, 0, step.address, *streams, *parts, len(blocks), records.ctypes.data), PROGRAM)
+    scratch = max(step.rows * max(block.per_row for block in blocks), head_scratch) + LINE
+    is_padded = is_padded or any(block.is_padded for block in blocks)
+    run_on_threads(compute_pass, call, PASS_PHASES + PHASES * len(blocks), scratch, is_padded)
 
 
 class FusedForward(RefersToHooks):
@@ -167,20 +133,15 @@ class FusedForward(RefersToHooks):
     fused: FusedWeights
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        known = None if self.training else self.fused.known_output(x, kv)
-        if known is not None:
-            return known
         if self.fused.suits(x, kv) and not self.training:
             assert isinstance(kv, PagedKVView)
             return self.fused.run(x, kv, rotation)
         return super().forward(x, kv, rotation)
 
     def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
-        """Watch the hooks of this copy, and link it to the copies of the following blocks."""
+        """Watch the hooks of this copy."""
         self.fused = copy.copy(self.fused)
         self.fused.watch_hooks(self)
-        if self.fused.place is not None and (blocks := self.fused.place[0]()) is not None:
-            self.fused.place = ref(cast("nn.ModuleList", copies[blocks])), self.fused.place[1]
 
 
 class FusedBlock(FusedForward, Block):
@@ -229,13 +190,6 @@ def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.
         parts = layers_on_parts(matrix, layers, in_turns) if is_always_fastest(matrix.matmul, matrix.dtype) else None
         forms |= {paths[layer]: part for layer, part in zip(layers, parts or [], strict=False)}
     return forms
-
-
-def link_blocks(blocks: nn.ModuleList) -> None:
-    """Let each block of a trunk that calls its blocks in sequence compute the following ones."""
-    for index, block in enumerate(blocks):
-        if isinstance(block, FusedForward):
-            block.fused.place = ref(blocks), index
 
 
 def can_fuse(block: Any) -> bool:
@@ -304,24 +258,25 @@ def hooks_of(module: nn.Module) -> list[Any]:
 class Step:
     """One pass over new tokens for compiled code, shared by all layers; the first layer makes it."""
 
-    def __init__(self, kv: PagedKVView, rotation: Rotation | None):
-        tables, positions = kv.tables.contiguous(), kv.positions.contiguous()
-        counts = np.array([row.count for row in kv.rows], dtype=np.int64)
-        self.arrays = tables, positions, counts  # keep the memory that the compiled program reads
+    def __init__(self, kv: PagedKVView, rotation: Rotation | None, is_table: bool = False):
+        """rotation: cosines and sines of each token or, if `is_table`, of all positions up to the last one."""
+        tables, positions = kv.block_numbers, kv.position_numbers
+        counts = np.array(kv.counts, dtype=np.int64)
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
-        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # input and output of blocks computed ahead
-        M, T = positions.numel(), positions.shape[1]
+        M, T = positions.size, positions.shape[1]
         self.rows = padded_rows(M)
-        angles = (0, 0, True)
+        cosine, sine, angles = 0, 0, positions
         if rotation is not None:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
-            angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0] == 1)
+            cosine, sine = (part.data_ptr() for part in rotation)
+            angles = positions if is_table else np.arange(M) % (T if rotation[0].shape[0] == 1 else M)
+        self.arrays = tables, positions, counts, angles  # keep the memory that the compiled program reads
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
         sizes = (M, T, self.rows, keys.dtype == torch.bfloat16)
         cache = (keys.data_ptr(), values.data_ptr(), keys.stride(0) * keys.element_size(), *keys.stride()[1:3])
-        tokens = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), counts.ctypes.data)
-        self.record = np.array((*sizes, *cache, *tokens, *angles), PASS)
+        tokens = (tables.ctypes.data, tables.shape[1], positions.ctypes.data, counts.ctypes.data)
+        self.record = np.array((*sizes, *cache, *tokens, cosine, sine, angles.ctypes.data), PASS)
         self.address = self.record.ctypes.data
 
 

@@ -18,7 +18,7 @@ from foretell.model.kernels import integer_matmul as integers
 from foretell.model.kernels import vector_matmul as vector
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.amx import HAS_AMX
-from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
+from foretell.model.kernels.compiling import compiled, compiled_callback, inlined, merged
 from foretell.model.kernels.packing import INPUTS, LANES, MATRIX, PackedMatrix, padded_inputs, padded_outputs, prepare
 from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks, run_on_threads, wait
 from foretell.model.kernels.vector_math import read_numbers, write_numbers
@@ -185,13 +185,20 @@ def compute_linear(address):
         finish(counters, 0)
         share = claim(counters, 0)
     wait(counters, 0, shares)
+    write_outputs(matrix, values, prepared, rows, is_narrow, result, M, call.out, threads, counters, 1)
+
+
+@merged
+def write_outputs(matrix, x, prepared, rows, is_narrow, result, M, out, threads, counters, phase):
+    """All outputs of M rows in the model's dtype, by tasks of a phase; `result`: memory for them in float32."""
+    N = padded_outputs(matrix.outputs)
     tasks = num_tasks(N // 16, threads)
-    task = claim(counters, 1)
+    task = claim(counters, phase)
     while task < tasks:
         first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
-        multiply_part(matrix, values, prepared, rows, is_narrow, result, first, last)
-        write_columns(result, N, M, first * 16, min(last * 16, matrix.outputs), call.out, matrix.outputs, is_narrow)
-        task = claim(counters, 1)
+        multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last)
+        write_columns(result, N, M, first * 16, min(last * 16, matrix.outputs), out, matrix.outputs, is_narrow)
+        task = claim(counters, phase)
 
 
 @compiled

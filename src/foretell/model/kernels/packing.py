@@ -28,6 +28,7 @@ from torch.nn.functional import pad
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import compiled, inlined
+from foretell.model.kernels.vector_math import row_sum
 
 LANES = v.LANES
 INPUTS = 32  # packed rows are padded with zeros to a multiple of this: the inputs of one AMX instruction
@@ -273,7 +274,4 @@ def sum_groups(x, K, group, sums, groups, first, last):
     """The sums of x (M, K) over its groups of inputs, (M, groups)."""
     for row in range(first, last):
         for i in range(groups):
-            total = np.float32(0)
-            for k in range(row * K + i * group, row * K + (i + 1) * group):
-                total += v.read_float(x, k)
-            v.write_float(sums, row * groups + i, total)
+            v.write_float(sums, row * groups + i, row_sum(x, row * K + i * group, group))

@@ -115,6 +115,18 @@ def write_numbers(x, first, width, target, at, is_narrow):
 
 
 @inlined
+def row_sum(x, first, width):
+    """The sum of x[first + i] for i < width."""
+    sums, total = v.broadcast(0.0), np.float32(0)
+    whole = width // 16 * 16
+    for i in range(0, whole, 16):
+        sums = v.add(sums, v.load_float(x, first + i))
+    for i in range(whole, width):
+        total += v.read_float(x, first + i)
+    return v.reduce_add(sums) + total
+
+
+@inlined
 def allocate(count):
     """Memory for `count` float32 numbers at an address that is a multiple of 64; call `keep` after the last use."""
     memory = np.empty(count + 16, np.float32)

@@ -277,6 +277,7 @@ def to_bfloat16(builder: Any, value: Any) -> Any:
 read_float, write_float = load(FLOAT, number), store(number)
 read_bfloat16, write_bfloat16 = load(INT16, number, from_bfloat16), store(number, to_bfloat16)
 read_int32, write_int32 = load(INT32, types.int32), store(types.int32)
+read_int8 = load(INT8, types.int8)
 read_int64 = load(INT64, integer)
 load_float, store_float = load(FLOATS, floats), store(floats)
 load_bfloat16, store_bfloat16 = load(HALVES, floats, from_bfloat16), store(floats, to_bfloat16)

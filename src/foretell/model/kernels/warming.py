@@ -23,18 +23,18 @@ from torch import nn
 
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
-from foretell.model.kernels.block_program import compute_blocks
 from foretell.model.kernels.fast_decoder import tell_once
 from foretell.model.kernels.fast_linear import can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
 from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
+from foretell.model.kernels.pass_program import compute_norm, compute_pass
 from foretell.model.kernels.softmax_sums import sum_rows
 from foretell.model.kernels.strict_layers import activate_all, attend_all
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # niceness of the background process, which must not slow the generation
-LAYERS, BLOCKS, THREADS = "linear layers", "transformer blocks", "threads"
+LAYERS, PASS, NORM, THREADS = "linear layers", "passes over few tokens", "norms", "threads"
 ACTIVATIONS, STRICT, SOFTMAX = "activations", "strict attention", "sums of softmax"
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     kinds = dict.fromkeys(map(bits_and_group, stores))
     matrices = [f"{bits} bits, {unit}" for bits, group in kinds for unit in units_with(bits, fastest_unit(bits, group))]
     is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
-    rest = [STRICT, ACTIVATIONS] if is_strict else [BLOCKS, ACTIVATIONS] if is_fused else []
+    rest = [STRICT, ACTIVATIONS] if is_strict else [PASS, NORM, ACTIVATIONS] if is_fused else []
     return [*dict.fromkeys(matrices), LAYERS, THREADS, *rest, SOFTMAX]
 
 
@@ -80,7 +80,8 @@ def compile_kernel(name: str) -> None:
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
     LAYERS: partial(compiling.compiled_program, compute_linear),
-    BLOCKS: partial(compiling.compiled_program, compute_blocks),
+    PASS: partial(compiling.compiled_program, compute_pass),
+    NORM: partial(compiling.compiled_program, compute_norm),
     THREADS: partial(compiling.compile_now, threads.start, 3),
     ACTIVATIONS: partial(compiling.compiled_program, activate_all),
     STRICT: partial(compiling.compiled_program, attend_all),

@@ -1,21 +1,26 @@
-"""Measured trainings predict each other; time and money follow from a share of the peak."""
+"""Measured trainings predict each other; time and money follow from a share of the peak; the probe of this machine."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import UsageError
 from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config
+from foretell.planning import speed as probing
 from foretell.planning.estimate import Range, training_cost, training_flops
 from foretell.planning.speed import (
     ACCELERATORS,
     _llama,
     backtest,
     calibrations,
+    cut_down,
     find_accelerator,
     nearest,
+    probe,
+    step_flops,
 )
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.weight_shapes import count_parameters, weight_shapes
@@ -88,3 +93,27 @@ def test_an_unknown_gpu_is_refused() -> None:
     assert find_accelerator("h100") is ACCELERATORS["h100"]
     with pytest.raises(UsageError, match="h10"):
         find_accelerator("h10")
+
+
+# --- the probe of this machine ---------------------------------------------------------------------------------------
+
+
+MODEL = preset_config("small", vocab_size=256)
+
+
+@pytest.mark.parametrize("flops", [1.0, 1e10, 1e11])
+def test_a_shape_is_cut_down_to_the_operations(flops: float) -> None:
+    smaller, rows = cut_down(MODEL, 8, flops)
+    done = training_flops_per_token(smaller) * smaller.context_length * rows
+    least = training_flops_per_token(MODEL.replaced(num_layers=1)) * MODEL.context_length
+    assert done <= max(flops, least)
+    assert cut_down(MODEL, 8, 1e18) == (MODEL.replaced(window=None), 8)
+
+
+def test_the_probe_measures_a_range_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "step_seconds", lambda *arguments: [0.5, 0.4])
+    training = TrainingConfig(steps=1, batch_size=2, optimizer="adamw")
+    found = probe(MODEL, training, torch.device("cpu"), torch.float32)
+    work = step_flops(MODEL.replaced(num_layers=found.layers), training.model_copy(update={"batch_size": found.rows}))
+    assert found.rate.low == pytest.approx(work / 0.5 / 1.3)
+    assert found.rate.high == pytest.approx(work / 0.4 * 1.2)

@@ -1,0 +1,154 @@
+"""A decoder whose passes over few tokens are one compiled program, where no module of it has a hook.
+
+Between two tokens the processor's caches are full of weights, so that Python's code and data come from main memory, and
+every operation takes several times as long as in a loop. From ids to logits, the program replaces some forty of them.
+With hooks, gradients, many tokens, changed weights or replaced modules, the pass is left to the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foretell.model.cache import KVView
+from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_places, rows_at_once
+from foretell.model.kernels.fast_decoder import MAX_ROWS
+from foretell.model.kernels.fast_linear import FastForward
+from foretell.model.kernels.fused_block import FusedForward, Step, hooks_of, run_pass
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, few_rows_norm, version_of
+from foretell.model.kernels.matmul import padded_rows, scratch_per_row
+from foretell.model.kernels.pass_program import EMBEDDING, HEAD
+from foretell.model.paged_cache import PagedKVView
+from foretell.model.position import NoRotation, RotaryPosition, Rotation
+from foretell.model.quantized_linear import QuantizedEmbedding
+from foretell.model.surgery import GLOBAL_HOOKS, RefersToHooks, copy_with, recast
+from foretell.model.transformer import Transformer
+
+EMBEDDINGS, TOKENS = (TokenEmbedding, TokenAndPositionEmbedding), (nn.Embedding, QuantizedEmbedding)
+ROTATIONS = (NoRotation, RotaryPosition)
+FEWEST_ANGLES = 256  # positions whose angles are computed at once; later twice the number, and so on
+
+
+class FusedPass:
+    """The parts of a decoder around its fused blocks for the compiled program, and what shows that they changed."""
+
+    def __init__(self, decoder: Any):
+        self.blocks = [block.fused for block in decoder.trunk.blocks]
+        self.norm, self.head = FusedNorm(decoder.trunk.norm, decoder.config.width), decoder.head.fast
+        self.embedding = EmbeddingTables(decoder)
+        parts = (*self.blocks, self.norm, self.head, self.embedding)
+        self.sources = [source for part in parts for source in part.sources]
+        self.versions = list(map(version_of, self.sources))
+        modules = list(decoder.modules())
+        self.hooks = [*GLOBAL_HOOKS, *(hooks for module in modules for hooks in hooks_of(module))]
+        self.children = [module._modules for module in modules if module._modules]  # live ones, and as they are now:
+        self.packed_children = list(map(dict, self.children))
+        self.rotation = decoder.trunk.rotation
+        self.angles: Rotation | None = None
+        self.max_logits = min(MAX_ROWS, rows_at_once(decoder))
+
+    def suits(self, decoder: Decoder, ids: Tensor, kv: KVView, num_logits: int) -> bool:
+        """True if the program computes this pass."""
+        is_few = ids.numel() <= MAX_ROWS and 0 < num_logits <= self.max_logits
+        if not is_few or type(kv) is not PagedKVView or torch.is_grad_enabled() or decoder.training:
+            return False
+        if kv.cache.keys.dtype != self.head.dtype or any(self.hooks):
+            return False
+        if self.children[0] is not decoder._modules or self.children != self.packed_children:
+            return False
+        numbers = ids.numpy()
+        if numbers.min() < 0 or numbers.max() >= self.embedding.num_tokens:
+            return False
+        return list(map(version_of, self.sources)) == self.versions
+
+    def run(self, ids: Tensor, kv: PagedKVView, num_logits: list[int]) -> Tensor:
+        """The logits (R, V) after the last num_logits[b] tokens of each row of ids (B, T)."""
+        step, matrix, ids = Step(kv, self.angles_until(kv.num_keys), is_table=True), self.head.matmul, ids.contiguous()
+        assert ids.shape == step.shape, "the cache was told of other tokens"
+        chosen = np.array(last_places(kv.counts, num_logits, ids.shape[1]))
+        logits = torch.empty(len(chosen), matrix.matrix.outputs, dtype=self.head.dtype)
+        streams = torch.empty(2, ids.numel(), matrix.matrix.inputs, dtype=self.head.dtype)
+        rows = padded_rows(len(chosen))
+        places = (chosen.ctypes.data, len(chosen), rows, logits.data_ptr())
+        run_pass(
+            step,
+            (streams[0].data_ptr(), streams[1].data_ptr()),
+            self.blocks,
+            np.array((ids.data_ptr(), *self.embedding.values), EMBEDDING),
+            np.array((self.norm.values, matrix.record.item(), *places), HEAD),
+            rows * scratch_per_row(matrix.matrix),
+            matrix.is_padded,
+        )
+        return logits
+
+    def angles_until(self, end: int) -> Rotation | None:
+        """Cosines and sines of the positions below `end`, and of some more."""
+        if isinstance(self.rotation, NoRotation):
+            return None
+        if self.angles is None or self.angles[0].shape[2] < end:
+            count = max(FEWEST_ANGLES, 1 << (end - 1).bit_length())
+            self.angles = self.rotation(torch.arange(count)[None], self.head.dtype)
+        return self.angles
+
+
+class EmbeddingTables:
+    """The tables of an embedding for the compiled program."""
+
+    def __init__(self, decoder: Decoder):
+        embed, config = decoder.embed, decoder.config
+        token = embed.token
+        self.sources = [*embed.parameters(), *embed.buffers()]
+        if isinstance(token, QuantizedEmbedding):
+            tables = (token.integers.data_ptr(), token.scales.data_ptr(), token.group)
+        else:
+            tables = (token.weight.data_ptr(), 0, 0)
+        self.positions = torch.zeros(0)
+        if isinstance(embed, TokenAndPositionEmbedding):
+            self.positions = embed.position(torch.arange(config.context_length)).detach().to(decoder.dtype)
+        positions = self.positions.data_ptr() if len(self.positions) else 0
+        self.num_tokens, self.values = config.vocab_size, (*tables, positions, config.width)
+
+
+class FusedDecoder(RefersToHooks, Decoder):
+    """`Decoder` whose passes over few tokens are one compiled program."""
+
+    fused: FusedPass
+
+    def last_logits(self, ids: Tensor, kv: KVView, counts: list[int], num_logits: list[int]) -> Iterator[Tensor]:
+        if not self.fused.suits(self, ids, kv, sum(num_logits)):
+            return super().last_logits(ids, kv, counts, num_logits)
+        assert isinstance(kv, PagedKVView)
+        return iter([self.fused.run(ids, kv, num_logits)])
+
+    def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
+        """Watch the hooks of this copy."""
+        self.fused = FusedPass(self)
+
+
+def fused_decoder(decoder: Decoder) -> Decoder:
+    """A copy of a decoder with fused blocks that computes passes over few tokens at once; itself if that can't be."""
+    if not can_fuse_pass(decoder):
+        return decoder
+    norm = few_rows_norm(decoder.trunk.norm, decoder.config.width)  # so that hooks elsewhere do not change a bit
+    fused = recast(copy_with(decoder, {"trunk.norm": norm}), FusedDecoder)
+    fused.fused = FusedPass(fused)
+    return fused
+
+
+def can_fuse_pass(decoder: Decoder) -> bool:
+    """True if all modules of a decoder are of the known kinds, with weights of one dtype."""
+    embed, trunk, head = decoder.embed, decoder.trunk, decoder.head
+    if type(decoder) is not Decoder or type(trunk) is not Transformer or not isinstance(head, FastForward):
+        return False
+    if not all(isinstance(block, FusedForward) for block in trunk.blocks) or type(trunk.norm) not in NORMS:
+        return False
+    if type(embed) not in EMBEDDINGS or type(embed.token) not in TOKENS or type(trunk.rotation) not in ROTATIONS:
+        return False
+    matrices = [head.fast, *(matrix for block in list[Any](trunk.blocks) for matrix in block.fused.matrices)]
+    tables = [*embed.parameters(), *embed.buffers()]
+    dtypes = {table.dtype for table in tables if table.is_floating_point()} | {matrix.dtype for matrix in matrices}
+    return len(dtypes) == 1 and not any(table.is_inference() for table in tables)

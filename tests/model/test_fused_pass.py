@@ -1,0 +1,281 @@
+"""Passes in one compiled program: equal to the modules, and left to them where something could be seen or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.model.decoder import Decoder
+from foretell.model.kernels.cpu_matmul import CPULinear
+from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
+from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.surgery import copy_with, copy_with_own_hooks, replace
+from foretell.model.transformer import Block
+
+pytest.importorskip("numba")
+
+from foretell.model.kernels import fused_block
+from foretell.model.kernels.block_program import PHASES
+from foretell.model.kernels.fused_pass import FusedDecoder, FusedPass
+from foretell.model.kernels.pass_program import PASS_PHASES
+from foretell.model.kernels.threads import SCRATCH, run_on_threads
+from tests.model.test_fused_block import FUSABLE, PASSES, TABLES, WHOLE, distance, make
+
+__all__ = ["make"]  # a fixture
+
+
+@torch.inference_mode()
+def read(decoder: Decoder, passes: tuple[int, ...] = PASSES, last: int | None = None) -> Tensor:
+    """The logits of all tokens, or the last ones of each pass, of two rows that are read in these passes."""
+    cache = PagedKVCache(decoder.config, 64, decoder.dtype, "cpu")
+    ids = torch.randint(decoder.config.vocab_size, (2, sum(passes)), generator=torch.Generator().manual_seed(1))
+    tables = ([*TABLES[0], *range(7, 30)], [*TABLES[1], *range(30, 53)])
+    starts, logits = [0, 0], list[Tensor]()
+    for length in passes:
+        counts = [length, max(1, length - 1)]
+        rows = [PagedRow(*row) for row in zip(tables, starts, counts, strict=True)]
+        new = torch.stack([row[start : start + length] for row, start in zip(ids, starts, strict=True)])
+        wanted = counts if last is None else [min(last, count) for count in counts]
+        logits += decoder.last_logits(new, PagedKVView(cache, rows), counts, wanted)
+        starts = [start + count for start, count in zip(starts, counts, strict=True)]
+    return torch.cat(logits)
+
+
+def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many blocks each call of compiled code computes, from now on."""
+    started = list[int]()
+
+    def run(program: Any, arguments: np.ndarray, phases: int, *rest: Any) -> None:
+        started.append((phases - PASS_PHASES) // PHASES)
+        run_on_threads(program, arguments, phases, *rest)
+
+    monkeypatch.setattr(fused_block, "run_on_threads", run)
+    return started
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return count_starts(monkeypatch)
+
+
+@pytest.mark.parametrize("name", FUSABLE)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_pass_computes_what_its_modules_do(name, threads, make, started):
+    torch.set_num_threads(threads)
+    decoder = make(name)
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    assert started == [decoder.config.num_layers] * len(PASSES)
+    decoder = decoder.bfloat16()
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 2**-4  # the head rounds too
+
+
+@pytest.mark.parametrize("to", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "sinusoidal, norm after"])
+def test_quantised_passes_are_computed(to, name, make, started):
+    decoder = make(name, width=32, head_width=16, feedforward_width=64)
+    quantize_decoder(decoder, make_quantization(decoder, to))
+    # int4: rounding of 1 + integer / 16, six times as large as the weights, in all layers one after the other
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < (1e-5 if to == "int8" else 2e-4)
+    assert started == [2] * len(PASSES)
+
+
+@pytest.mark.parametrize("sizes", [(48, 1, 48, 50), (40, 5, 8, 33), (64, 4, 20, 7)])
+def test_odd_sizes_are_computed_and_earlier_memory_is_not_read(sizes, make):
+    width, heads, head_width, inner = sizes
+    changes = {"width": width, "num_heads": heads, "head_width": head_width, "feedforward_width": inner}
+    decoder = make("llama", **changes, num_kv_heads=1)
+    fused = with_fast_kernels(decoder)
+    expected = read(fused)
+    assert distance(read(decoder), expected) < 1e-5
+    SCRATCH.memory.fill(float("nan"))
+    assert torch.equal(read(fused), expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "half rotated", "sinusoidal, norm after"])
+def test_positions_far_from_the_first_are_computed(name, make, started):
+    decoder, passes = make(name, context_length=700), (20,) * 30 + (1,)
+    assert distance(read(decoder, passes, last=1), read(with_fast_kernels(decoder), passes, last=1)) < 1e-4
+    assert len(started) == len(passes)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_logits_of_some_tokens_are_the_same(last, make):
+    fused = with_fast_kernels(make("gpt2"))
+    both, some = read(fused, (3,)), read(fused, (3,), last)  # of 3 and 2 tokens
+    assert torch.equal(some, torch.cat((both[3 - last : 3], both[5 - last :])))
+
+
+def test_many_tokens_and_unknown_ids_are_left_to_the_modules(make, started):
+    decoder = make("gpt2", context_length=96)
+    fused = with_fast_kernels(decoder)
+    assert distance(read(decoder, (40,)), read(fused, (40,))) < 1e-5
+    cache, row = PagedKVCache(fused.config, 7, fused.dtype, "cpu"), PagedRow([1], 0, 1)
+    with torch.inference_mode(), pytest.raises(IndexError):
+        next(fused.last_logits(torch.tensor([[fused.config.vocab_size]]), PagedKVView(cache, [row]), [1], [1]))
+    assert started == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "sinusoidal, norm after"])
+def test_hooks_that_only_look_do_not_change_a_bit(name, dtype, make, started):
+    decoder = make(name, **WHOLE).to(dtype)
+    fused, seen = with_fast_kernels(decoder), set[str]()
+    expected = read(fused)
+    started.clear()
+    for path in ("embed", "trunk.blocks.0", "trunk.blocks.1", "trunk.norm", "head"):
+        fused.get_submodule(path).register_forward_hook(lambda *_, path=path: seen.add(path))
+    assert torch.equal(read(fused), expected)
+    assert started == [1] * 2 * len(PASSES)
+    assert len(seen) == 5
+
+
+def change_output(decoder: Decoder) -> None:
+    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def change_output_in_place(decoder: Decoder) -> None:
+    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: output.mul_(2))
+
+
+def change_input(decoder: Decoder) -> None:
+    decoder.trunk.blocks[2].register_forward_pre_hook(lambda module, given: (given[0] * 2, *given[1:]))
+
+
+def change_embedding(decoder: Decoder) -> None:
+    decoder.embed.token.register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def change_logits(decoder: Decoder) -> None:
+    decoder.head.register_forward_pre_hook(lambda module, given: (2 * given[0],))
+
+
+@torch.no_grad()
+def change_a_weight(decoder: Decoder) -> None:
+    decoder.get_parameter("trunk.blocks.2.attention_norm.weight").mul_(3)
+
+
+@torch.no_grad()
+def change_token_vectors(decoder: Decoder) -> None:
+    decoder.get_parameter("embed.token.weight").mul_(3)
+
+
+@torch.no_grad()
+def change_position_vectors(decoder: Decoder) -> None:
+    decoder.get_parameter("embed.position.weight").mul_(3)
+
+
+@torch.no_grad()
+def change_last_norm(decoder: Decoder) -> None:
+    decoder.get_parameter("trunk.norm.bias").add_(3)
+
+
+class Doubled(nn.Module):
+    """A layer whose output is doubled."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Any) -> Tensor:
+        return self.inner(*given) * 2
+
+
+def replace_in_embedding(decoder: Decoder) -> None:
+    replace(decoder, "embed.dropout", Doubled)
+
+
+def replace_in_attention(decoder: Decoder) -> None:
+    replace(decoder, "trunk.blocks.1.attention.core", Doubled)
+
+
+CHANGES = (
+    change_output, change_output_in_place, change_input, change_embedding, change_logits, change_a_weight,
+    change_token_vectors, change_position_vectors, change_last_norm, replace_in_embedding, replace_in_attention,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_the_original_decoder_are_seen(change, make):
+    decoder = make("gpt2", num_layers=5, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    unchanged = read(fused)
+    change(decoder)  # whose hooks, weights and inner modules the other has too
+    assert distance(read(decoder), unchanged) > 1e-2
+    assert distance(read(decoder), read(fused)) < 1e-4
+
+
+@pytest.mark.parametrize("path", ["trunk.blocks.2", "trunk.norm", "head"])
+def test_a_module_that_is_replaced_later_is_used(path, make):
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    changed = copy_with(fused, {path: Doubled(fused.get_submodule(path))})
+    unchanged = read(fused)
+    replace(decoder, path, Doubled)
+    assert distance(read(decoder), unchanged) > 1e-2
+    assert distance(read(decoder), read(changed)) < 1e-5
+    replace(fused, path, Doubled)
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
+    seen = set[type[nn.Module]]()
+
+    def double(module: nn.Module, given: Any, output: Any) -> None:
+        seen.add(type(module))
+        if isinstance(module, Block):
+            output.mul_(2)
+
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    hook = nn.modules.module.register_module_forward_hook(double)
+    try:
+        expected = read(decoder)
+        seen.clear()
+        assert distance(expected, read(fused)) < 1e-5
+        assert CPULinear in seen  # a module inside of a block
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("part", ["norm", "embedding"])
+def test_a_wrong_part_is_detected(part, make):
+    decoder = make("gpt2")
+    fused = with_fast_kernels(decoder)
+    assert isinstance(fused, FusedDecoder)
+    wrong: Any = getattr(fused.fused, part)
+    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:3], 0, wrong.values[4])
+    assert distance(read(decoder), read(fused)) > 1e-3
+
+
+def test_hooks_on_a_copy_leave_the_original_fused(
+    make: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[FusedPass] = []
+    run = FusedPass.run
+    monkeypatch.setattr(FusedPass, "run", lambda self, *given: runs.append(self) or run(self, *given))
+    fast = with_fast_kernels(make("gpt2"), wait=True)
+    copy = copy_with_own_hooks(fast)
+    assert isinstance(fast, FusedDecoder) and isinstance(copy, FusedDecoder)
+    expected = read(fast)
+    assert torch.equal(read(copy), expected)
+    assert set(runs) == {fast.fused, copy.fused}
+    copy.get_submodule("trunk.blocks.0.attention.query").register_forward_hook(lambda *_: torch.zeros(()))
+    runs.clear()
+    assert torch.equal(read(fast), expected)
+    assert runs == [fast.fused] * len(PASSES)
+
+
+def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], without_collections: None) -> None:
+    fast = with_fast_kernels(make("gpt2"), wait=True)
+    copy = copy_with_own_hooks(fast)
+    read(copy)
+    left = ref(copy.trunk.blocks[0])
+    del copy
+    assert left() is None
