@@ -309,7 +309,7 @@ WRONG_ARGUMENTS: list[tuple[Callable[[LanguageModel], Any], str]] = [
         "the configuration must be a TrainingConfig, not int",
     ),
     (lambda model: foretell.learning_rate_at(1, cast("Any", None)), "the configuration must be a TrainingConfig"),
-    (lambda model: foretell.make_batch([[1, 2]], cast("Any", 5)), "lengths must be numbers of shape (1,)"),
+    (lambda model: foretell.make_batch(np.array([[1, 2]]), cast("Any", 5)), "lengths must be numbers of shape (1,)"),
     (lambda model: model.save(cast("Any", 5)), "the directory must be a string or a Path, not int"),
     (lambda model: foretell.export(model, cast("Any", 5)), "the target must be a string or a Path, not int"),
     (lambda model: foretell.export(model, "new", cast("Any", [])), "unknown format '[]'"),

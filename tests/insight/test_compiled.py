@@ -65,7 +65,7 @@ def test_a_model_that_is_not_compiled_has_no_notes(gpt2: Decoder, ids: Tensor) -
 def test_a_block_in_a_wrapper_of_the_compiler_is_refused_and_stays_whole(gpt2: Decoder, ids: Tensor) -> None:
     """Its modules have other names, and a copy of the wrapper would change the block."""
     plain = gpt2(ids)
-    gpt2.trunk.blocks[0] = torch.compile(gpt2.trunk.blocks[0], backend="eager")
+    gpt2.trunk.blocks[0] = cast("nn.Module", torch.compile(gpt2.trunk.blocks[0], backend="eager"))
     for read in (trace_names, lambda decoder: Trace(decoder, "head")):
         with pytest.raises(
             UsageError, match=r"^torch.compile\(trunk.blocks.0\) hides the values inside; use its method"

@@ -77,10 +77,10 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
     if token is None:
         return int(logits.argmax())
     check_type("a token", token, str | Integral, "a text or an id")
-    if isinstance(token, Integral):
-        model.tokenizer.piece(int(token))  # raises an error if the id is not a token
-        return int(token)
-    return token_id(model, token)
+    if isinstance(token, str):
+        return token_id(model, token)
+    model.tokenizer.piece(int(token))  # raises an error if the id is not a token
+    return int(token)
 
 
 def token_id(model: LanguageModel, text: str) -> int:
