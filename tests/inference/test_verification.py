@@ -217,7 +217,7 @@ def test_a_model_without_strict_layers_has_no_such_receipt(plain, receipt):
 def test_malformed_receipts_are_errors_of_one_line(receipt):
     values = receipt.to_json()
     for change, words in [
-        ({"format": "foretell.receipt/2"}, "of one token"),
+        ({"format": "foretell.receipt/2"}, "for one token"),
         ({"format": "foretell.receipt/9"}, "receipt.format"),
         ({"tokens": ["x"]}, "receipt.tokens.0"),
         ({"root": "xyz"}, "receipt.root"),

@@ -160,7 +160,7 @@ def test_the_context_of_a_new_model_fits_the_longest_row() -> None:
     assert long.config.model.context_length == 300
     assert long.reasons == ["context     300 tokens, for the longest row: rows.csv, line 7"]
     rows["overrides"]["model"] = {"context_length": 200}
-    with pytest.raises(DataError, match=r"line 7: a row of 301 tokens, but the context is 200; .*context-length 300"):
+    with pytest.raises(DataError, match=r"line 7: a row of 301 tokens, but the context is 200; .*context_length 300"):
         resolve(request(**rows), of_rows(301))
 
 
