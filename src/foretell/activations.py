@@ -21,14 +21,14 @@ Vector = NDArray[np.floating[Any]]
 
 
 class SameActivation:
-    """A base of kernels: a subclass of torch's module that computes the same function."""
+    """Base class of kernels: a subclass of torch's module that computes the same function."""
 
 
 @dataclass(frozen=True)
 class Activation:
     """An activation function in all its forms.
 
-    module, settings: torch's form. compute: in NumPy, in the dtype of its input. written: f(x) in symbols.
+    module, settings: torch's class and its arguments. compute: f(x) in NumPy, in x's dtype. written: f(x) in symbols.
     saved: the tensor that the module keeps for the backward pass, as in `Description`.
     """
 

@@ -1,4 +1,4 @@
-"""glibc's malloc, set for training and for serving. Another allocator stays as it is, and so do MALLOC_ variables.
+"""Options of glibc's malloc for training and serving. Nothing is set for other allocators or with MALLOC_ variables.
 
 Options have the numbers of malloc.h: M_ARENA_MAX, and in bytes M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD.
 """
@@ -39,14 +39,14 @@ def freed_memory_kept() -> Iterator[None]:
 def share_one_arena() -> None:
     """Let all threads that start from now on allocate from one heap, for a process that runs for weeks.
 
-    By default each has a heap that the others cannot use, in which holes remain: docs/serving.md has the measurements.
+    By default each thread has its own heap, which becomes fragmented: docs/serving.md has the measurements.
     """
     if library := adjustable_library():
         set_options(library, ONE_ARENA)
 
 
 def return_free_memory() -> None:
-    """Return what is free inside the heap to the kernel."""
+    """Return the heap's free memory to the kernel."""
     if library := adjustable_library():
         library.malloc_trim(0)
 

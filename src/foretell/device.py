@@ -16,7 +16,7 @@ DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 CPU_INFO = Path("/proc/cpuinfo")
-# The variables that limit the instructions of oneDNN, which multiplies bfloat16 for torch, and values without bfloat16
+# Variables that limit the instructions of oneDNN, torch's bfloat16 backend, and their values that exclude bfloat16
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -54,7 +54,7 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device) -> torch.dtype:
-    """The named dtype; `auto` is bfloat16 on a GPU, and float32 on a CPU, where bfloat16 is not faster for one row."""
+    """The named dtype; `auto`: bfloat16 on a GPU, float32 on a CPU, where bfloat16 is not faster for one row."""
     name = dtype_name(dtype)
     check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
@@ -89,7 +89,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def is_amd() -> bool:
-    """True if AMD made the processor, as far as Linux or Windows tell."""
+    """True if Linux or Windows reports a processor made by AMD."""
     return "AuthenticAMD" in (system_text(CPU_INFO) or os.environ.get("PROCESSOR_IDENTIFIER", ""))
 
 

@@ -86,7 +86,7 @@ class DivergedError(TrainingError):
 
 
 class PeerError(TrainingError):
-    """Another process of the training has failed or was killed. is_said: it has given this reason itself."""
+    """Another process of the training has failed or was killed. is_said: that process reported this reason."""
 
     def __init__(self, message: str, is_said: bool = False):
         super().__init__(message)
@@ -135,19 +135,19 @@ def shell_words(*words: str | Path) -> str:
 
 
 def check_type(name: str, value: object, kind: type | UnionType, expected: str, advice: str = "") -> None:
-    """Refuse an argument of another type. expected: the right one in words, such as "a string"."""
+    """Refuse an argument of another type. expected: the right type in words, such as "a string"."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} must be {expected}, not {type(value).__name__}{advice and f'; {advice}'}")
 
 
 def as_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """The path that a caller gives; anything else is refused."""
+    """The path that a caller gives. Refuses any other type."""
     check_type(name, value, str | os.PathLike, "a string or a Path")
     return Path(value)
 
 
 def check_count(name: str, value: int) -> None:
-    """Refuse what is not a whole number of at least 1."""
+    """Refuse anything but a whole number of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name} must be a whole number, 1 or more, not {value}")
 

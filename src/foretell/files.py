@@ -22,14 +22,14 @@ from foretell.errors import CheckpointError, ForetellError, OutputError, did_you
 
 # The files of a model, and the model_type in the config.json of a saved model
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
-WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files, in Hugging Face's layout
-EXAMPLES = "examples.json"  # in the folder of a model: texts that the live page offers
-ADAPTER_CONFIG = "adapter_config.json"  # of a LoRA adapter in peft's layout
+WEIGHTS_INDEX = "model.safetensors.index.json"  # index of weights in several files, in Hugging Face's layout
+EXAMPLES = "examples.json"  # example texts of a model, which the live page offers
+ADAPTER_CONFIG = "adapter_config.json"  # configuration of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
 TEMPORARY = ".tmp-"
-REPLACED = ".replaced"  # after the name of a directory that is being replaced
+REPLACED = ".replaced"  # suffix of a directory that is being replaced
 
-# The most bytes of a file that is read whole, by kind
+# The largest sizes in bytes of files that are read whole, by kind
 JSON_LIMIT = 2**23  # configurations, settings, indexes
 VOCABULARY_LIMIT = 2**26  # tokenizer.json, vocab.json, merges.txt; Gemma's tokenizer.json has 33 MB
 TEMPLATE_LIMIT = 2**20  # a chat template; the longest published ones have about 20 kB
@@ -44,9 +44,9 @@ def open_regular(
 ) -> BufferedReader:
     """Open a regular file inside its folder for reading.
 
-    Raises `error` for a link that leads out of the folder, a device or a pipe; OSError as `open` does. In a download
-    cache, where files are links from snapshots/REVISION to blobs, a link may lead there. follow_links: a link may lead
-    anywhere, for a file that the user names.
+    Raises `error` for a link that leads out of the folder, a device or a pipe, and the OSErrors of `open`. In a
+    download cache, files are links from snapshots/REVISION to blobs, and these are allowed. follow_links: a link may
+    lead anywhere, for a file that the user names.
     """
     target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError on a loop of links
     if (
@@ -63,7 +63,7 @@ def open_regular(
 
 
 def allowed_folders(path: Path) -> list[Path]:
-    """The folders that a file which is a link may lead to."""
+    """The folders that a link at this path may lead to."""
     home = Path(os.path.realpath(path.parent))
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
 
@@ -78,7 +78,7 @@ def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> N
 def read_bytes(
     path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError, *, follow_links: bool = False
 ) -> bytes:
-    """The content of a file of at most `limit` bytes; raises `error` or OSError as `open_regular` does."""
+    """The content of a file of at most `limit` bytes; raises the errors of `open_regular`."""
     with open_regular(path, error, follow_links=follow_links) as file:
         content = file.read(limit + 1)
         if len(content) > limit:
@@ -88,7 +88,7 @@ def read_bytes(
 
 
 def read_text(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError) -> str:
-    """The text of a file of at most `limit` bytes, strictly UTF-8, with line feeds alone; raises `error`."""
+    """The text of a UTF-8 file of at most `limit` bytes, all line ends as line feeds; raises `error`."""
     try:
         return read_bytes(path, limit, error).decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
@@ -182,12 +182,12 @@ def replace_directory(new: Path, final: Path) -> None:
 
 
 def replaced_name(final: Path) -> Path:
-    """The path of a directory while another takes its name."""
+    """The temporary path of a directory while a new one replaces it."""
     return final.with_name(f"{final.name}{REPLACED}")
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a directory; a process killed meanwhile leaves no partial one under its name."""
+    """Delete a directory; if the process is killed meanwhile, no partial directory is left under its name."""
     renamed = directory.with_name(f"{TEMPORARY}{directory.name}-leaving")
     shutil.rmtree(renamed, ignore_errors=True)
     try:
@@ -198,7 +198,7 @@ def remove_directory(directory: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """True for a name that interrupted writing leaves."""
+    """True for the name of a temporary file or folder of this module."""
     return path.name.startswith(TEMPORARY)
 
 
@@ -208,7 +208,7 @@ def remove_leftovers(folder: Path) -> None:
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # EBUSY: it does no harm
+            with contextlib.suppress(OSError):  # such as EBUSY: a leftover does no harm
                 leftover.unlink(missing_ok=True)
 
 
@@ -234,21 +234,21 @@ def check_target(path: Path, mark: bytes) -> Path:
 
 
 def check_new(target: Path) -> None:
-    """Refuse a path where anything is already, even a link that leads nowhere."""
+    """Refuse a path that exists, even as a broken link."""
     if target.is_symlink() or target.exists():
         raise OutputError(f"{target} exists; give another name")
     check_writable(target)
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path in a folder that cannot be written; without the folder, in its nearest one."""
+    """Refuse a path whose folder, or nearest existing parent folder, cannot be written."""
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not os.access(folder, os.W_OK):
         raise OutputError(f"could not write {path}: the folder {folder} cannot be written; give another one")
 
 
 def check_not_removed(directory: Path) -> None:
-    """Refuse to write into a directory that was removed meanwhile: that would make another one without its files."""
+    """Refuse to write into a directory that was removed meanwhile, rather than create it again without its files."""
     if not directory.is_dir():
         raise OutputError(f"{directory} is gone: it was removed, or its disk is not mounted")
 
@@ -273,12 +273,12 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise OutputError(f"could not write {path}: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):  # a disk that cannot be written cannot remove a name that is not there
+        with contextlib.suppress(OSError):  # on a read-only disk, even removing a missing file fails
             temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by a value as indented JSON."""
+    """Write a value to a file as indented JSON."""
     write_text(path, to_json(value))
 
 

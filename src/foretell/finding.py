@@ -50,7 +50,7 @@ def find_model(argument: str) -> Path:
 
 
 def check_files(directory: Path, *, in_full: bool | None = False) -> None:
-    """Compare a model's files with its manifest; a checkpoint without a manifest is a `CheckpointError`."""
+    """Compare a model's files with its manifest. Raises `CheckpointError` for a checkpoint without one."""
     skipped = [TRAINING]
     if is_checkpoint(directory):
         skipped += optimizer_files(Checkpoint(directory).manifest().files)
@@ -81,7 +81,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
     path = Path(argument)
     is_own = path.is_file() or (not _exists(path / CONFIG) and (has_tokenizer(path) or not is_run(RUNS / argument)))
     if _exists(path) and not is_run(path) and is_own:
-        return load_tokenizer(os.path.realpath(path))  # the user may name any link
+        return load_tokenizer(os.path.realpath(path))  # a path from the user may be a link
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_model(argument, with_weights=False))
     directory = find_model(argument)
@@ -90,7 +90,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
 
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
-    """runs/NAME, named after the first of the data, on one line; unless `resume`, with a number if it is taken."""
+    """runs/NAME, named after the first data file; unless `resume`, a number is added if the name is taken."""
     name = Path(os.path.realpath(data[0])).name if data else "reference"
     name = Path(name).stem if Path(name).suffix.lower() in COMPRESSIONS else name
     first = "stdin" if data and str(data[0]) == "-" else re.sub(r"[\x00-\x1f\x7f]", "_", Path(name).stem) or "run"

@@ -17,7 +17,7 @@ LIBRARIES = ("torch", "numba", "numpy", "tokenizers")
 # Requirements of an extra, without those that are other extras
 EXTRA = re.compile(r"(?P<package>[\w.-]+)(?![\w.-]|\[).*;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 NOT_FOR_USERS = {"all", "dev", "docs", "oracles"}
-# The features that choose kernels or precisions, by Linux's names
+# The processor features that decide kernels or precisions, by Linux's names
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 
 
@@ -29,7 +29,7 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_info() -> dict[str, str]:
-    """The first value of each field that Linux lists about the processor; elsewhere empty."""
+    """The fields of Linux's /proc/cpuinfo with their first values; empty on other systems."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     pairs = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
@@ -44,7 +44,7 @@ def cpu_model() -> str:
 
 
 def cpu_features() -> list[str]:
-    """The features of FEATURES that the processor has; empty where the system does not list them."""
+    """The features of FEATURES that the processor has; empty if the system does not list them."""
     info = cpu_info()
     names = {*info.get("flags", "").split(), *info.get("Features", "").split()}
     return [name for name in FEATURES if name in names]

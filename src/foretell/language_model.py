@@ -79,7 +79,7 @@ class LanguageModel:
     name: str = "model"
     notes: tuple[str, ...] = ()  # content of its files that was ignored or added
     parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
-    memory: MemoryText | None = None  # of a decoder that reads an encoder's output
+    memory: MemoryText | None = None  # the source of a decoder that reads an encoder's output
     is_strict: bool = False  # made by `strict`
 
     def __call__(self, ids: TokenIds) -> Tensor:
@@ -149,11 +149,11 @@ class LanguageModel:
         return {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
 
     def on_ids(self) -> Self:
-        """The same model with token ids as texts: `encode("464 3290")` is [464, 3290], without a start token."""
+        """The same model with texts of token ids: `encode("464 3290")` is [464, 3290], without a start token."""
         return replace(self, tokenizer=id_tokenizer(self.config.vocab_size, self.tokenizer.end_ids))
 
     def reading_special(self) -> Self:
-        """The same model, which reads names of special tokens in a text as the tokens."""
+        """The same model, which encodes the names of special tokens in a text as these tokens."""
         return replace(self, tokenizer=self.tokenizer.reading(self.tokenizer.special_tokens))
 
     def with_start(self, name: str) -> Self:
@@ -164,9 +164,9 @@ class LanguageModel:
         return replace(self, tokenizer=self.tokenizer.with_start(name))
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids alone.
+        """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids only.
 
-        A model may have more rows than its tokenizer has tokens; those are left out of the sum. Raises CheckpointError
+        A model may have more output rows than tokens; the surplus is left out of the sum. Raises CheckpointError
         for logits that are not finite.
         """
         return log_probabilities(logits[..., : self.tokenizer.vocab_size])
@@ -182,7 +182,7 @@ class LanguageModel:
     def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> Self:
         """Move the weights, in place, and return the model.
 
-        device: auto, cpu, cuda, cuda:1, mps. dtype: float32, bfloat16, float16 or float64, or torch's object of it.
+        device: auto, cpu, cuda, cuda:1, mps. dtype: float32, bfloat16, float16 or float64, by name or as torch.dtype.
         Raises UsageError for an unknown name and for a device that is missing.
         """
         # Both are checked before anything moves
@@ -206,8 +206,8 @@ class LanguageModel:
         Both share the tensors that are not rounded, so `to` of one moves them in the other as well.
 
         group: the number of inputs of a row that share a scale; without one the scheme's default, or the largest below
-        it that divides all widths. keep: globs of module paths whose weights stay as they are. Norms, biases and
-        position embeddings always do. Raises UsageError for a model that is quantised already and for a glob without
+        it that divides all widths. keep: globs of modules whose weights are not rounded. Norms, biases and position
+        embeddings never are. Raises UsageError for a model that is quantised already and for a glob without
         a match, ConfigError for a group that does not divide a width.
         """
         self.check_not_quantized("quantize")
@@ -216,7 +216,7 @@ class LanguageModel:
         return replace(self, decoder=copy_with(self.decoder, layers)).quantized_in_place(settings)
 
     def quantized_in_place(self, settings: QuantizationConfig) -> Self:
-        """The model after rounding its weights in place, which never holds all of them twice; for loading."""
+        """Round the weights in place and return the model. For loading: memory never holds all weights twice."""
         quantize_decoder(self.decoder, settings)
         return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
 
@@ -246,10 +246,10 @@ class LanguageModel:
                 raise UsageError(f"{self.name} cannot be converted without {part.not_convertible}")
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
-        """Write the model as a directory that `foretell.load` reads, weights in `dtype` if one is given.
+        """Write the model to a directory that `foretell.load` reads, with weights in `dtype` if given.
 
         The directory appears whole or not at all. An existing directory is replaced if it is a saved model without
-        other files; anything else at its place is an OutputError.
+        other files; anything else at this path is an OutputError.
         """
         target = as_path("the directory", directory).resolve()
         check_replaceable(target)
@@ -274,7 +274,7 @@ def check_model(model: LanguageModel) -> None:
 
 
 def decoder_of(model: LanguageModel | Decoder) -> Decoder:
-    """The decoder of a model, or a decoder itself; a UsageError for anything else."""
+    """The decoder of a model, or the decoder that was given; a UsageError for anything else."""
     if isinstance(model, Decoder):
         return model
     check_model(model)
@@ -309,7 +309,7 @@ def make_id_tensor(ids: TokenIds, vocab_size: int) -> Tensor:
 
 
 def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:
-    """Write a model's files into an existing directory, weights in `dtype` if one is given."""
+    """Write a model's files into an existing directory, with weights in `dtype` if given."""
     save_parts(directory, {DECODER: DecoderPart(decoder), TOKENIZER: TokenizerPart(tokenizer)}, dtype)
 
 
@@ -325,8 +325,8 @@ def load_model(
     """Read a saved model; without `for_training` it has no dropout and is in evaluation mode.
 
     LoRA updates are merged into the weights unless `keep_adapters`, which is the default for training.
-    Without a tokenizer its texts are token ids. A model without a decoder, or with a tokenizer of another kind, is a
-    `CheckpointError`: `load_parts` reads any.
+    Without a tokenizer, texts are token ids. Raises `CheckpointError` for a model without a decoder or with a tokenizer
+    of another kind; `load_parts` reads any model.
     """
     parts = load_parts(directory, device, dtype, for_training=for_training)
     if not (for_training if keep_adapters is None else keep_adapters):

@@ -80,7 +80,7 @@ def load(
 
 
 def absurd_weights(model: LanguageModel) -> list[str]:
-    """A note where weights or scales are so large that the model must be damaged, though its logits may be finite.
+    """A note if weights or scales are so large that the model must be damaged, even if its logits are finite.
 
     Only the first rows of each matrix are read, so that loading takes no longer.
     """
@@ -98,7 +98,7 @@ def absurd_weights(model: LanguageModel) -> list[str]:
 
 
 def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> LanguageModel:
-    """The model with the LoRA updates of a directory in peft's layout, merged or kept apart."""
+    """The model with the LoRA updates of a directory in peft's layout, merged or as separate modules."""
     if not is_adapter(directory):
         raise CheckpointError(f"{directory} is not an adapter in peft's layout: {ADAPTER_CONFIG} is missing")
     changed = add_peft_adapter(model, directory)
@@ -147,14 +147,14 @@ class Start:
 
 
 def load_start(argument: str | Path) -> Start:
-    """Any MODEL, in float32, its weights verified if it has a manifest. Raises as `load` does."""
+    """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
     model = load(argument, "cpu", "float32", verify=None)
     model.check_not_quantized("train")
     return Start(str(argument), model)
 
 
 def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
-    """The model in a run.json's record, None without one. Weights that have changed are a `CheckpointError`."""
+    """The model in a run.json's record; None without a record. Raises `CheckpointError` if its weights have changed."""
     if record is None:
         return None
     start = load_start(record["model"])

@@ -17,7 +17,7 @@ from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, read_json, read_text
 MANIFEST, EXPORT_REPORT = "manifest.json", "export-report.json"
 FORMAT = 1
 READ_FOR_INFERENCE = (CONFIG, WEIGHTS, TOKENIZER_FILE)
-LARGE = ".safetensors"  # files of tensors; their content is compared only when asked for
+LARGE = ".safetensors"  # files of tensors; their content is compared only on request
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Manifest:
         files = read_json(path).get("files")
         if not isinstance(files, dict):
             raise CheckpointError(f"{path} is damaged: it does not list the files")
-        if CONFIG not in files:  # the report of a GGUF file that was written into a model's directory
+        if CONFIG not in files:  # the report is about a GGUF file that was written into a model's directory
             return None
         return cls(path, files)
 
@@ -97,7 +97,7 @@ def describe_files(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def write_manifest(directory: Path, names: Iterable[str] | None = None) -> None:
-    """Write the manifest of a directory's files (None: of all that are in it)."""
+    """Write the manifest of these files of a directory (None: all)."""
     chosen = [directory / name for name in names] if names is not None else directory.iterdir()
     files = describe_files(path for path in chosen if path.name != MANIFEST)
     write_json(directory / MANIFEST, {"format": FORMAT, "files": files})
@@ -106,7 +106,7 @@ def write_manifest(directory: Path, names: Iterable[str] | None = None) -> None:
 def check_model_files(directory: Path, skip: Iterable[str] = (), *, in_full: bool | None = False) -> None:
     """Compare the files of a model, except those in `skip`, with its manifest or export report, if it has one.
 
-    Weights by their size, with `in_full` by their content; True refuses a model without either, None does not.
+    Weights are compared by size, or by content with `in_full`: True refuses a model with neither list, None accepts it.
     """
     manifest = Manifest.find(directory)
     if manifest is None:

@@ -25,7 +25,7 @@ EPSILON = 1e-5
 class Statistic:
     """One number of a vector x: the mean of terms computed from its elements, or the largest of them.
 
-    tensor: in torch, (..., D) to (..., 1). columns: in NumPy, x (D,) to the columns of an explanation; the last one
+    tensor: the statistic in torch, (..., D) to (..., 1). columns: in NumPy, x (D,) to columns to show; the last one
     holds the terms. is_centered: the terms are computed from x - mean.
     """
 
@@ -39,7 +39,7 @@ class Statistic:
 class Norm:
     """(x - mean) / sqrt(spread + epsilon) * weight + bias, for a vector x (D,).
 
-    formula: its name in descriptions. compute: in NumPy, from x, weight, bias and epsilon, in the dtype of x.
+    formula: its name in descriptions. compute: the norm in NumPy, from x, weight, bias, epsilon, in the dtype of x.
     statistics: by name; the last one is the spread, and "mean" is subtracted if it is among them.
     has_root: without it the divisor is spread + epsilon. has_bias: there is a bias if the configuration asks for one.
     """

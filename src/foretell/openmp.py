@@ -1,7 +1,7 @@
-"""How long OpenMP's threads spin while they wait, which can be chosen only while their library is loaded.
+"""How long waiting OpenMP threads spin. This can be set only when their library is loaded.
 
-A thread that sleeps begins a loop 15 to 50 microseconds late, and a training step of a small model has thousands of
-loops. A thread that spins takes the time of other programs. So threads spin for about a tenth of a millisecond, then
+A thread that sleeps starts a loop 15 to 50 microseconds late, and a training step of a small model has thousands of
+loops. A thread that spins takes time from other programs. So threads spin for about a tenth of a millisecond, then
 sleep: docs/performance.md has the measurements.
 """
 
@@ -28,7 +28,7 @@ TOO_LATE = (
 
 
 class ShortWaiting(MetaPathFinder):
-    """Lets the first import of torch, which loads OpenMP, happen with `short_waiting`."""
+    """Runs the first import of torch, which loads OpenMP, under `short_waiting`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -43,11 +43,11 @@ class ShortWaiting(MetaPathFinder):
 
 
 def import_with_short_waiting(loader: Loader) -> None:
-    """Let a loader run its module with the settings in the environment, this once."""
+    """Make a loader execute its module once with the settings in the environment."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        del loader.exec_module  # the class's own again
+        del loader.exec_module  # restores the method of the class
         with short_waiting():
             run(module)
 
@@ -56,7 +56,7 @@ def import_with_short_waiting(loader: Loader) -> None:
 
 @contextmanager
 def short_waiting(settings: Mapping[str, str] = WAITING) -> Iterator[None]:
-    """In the block the settings are in the environment, unless the user has made a choice there."""
+    """In the block, the environment has these settings, unless the user has set one of them."""
     settings = {} if is_chosen() else settings
     os.environ.update(settings)
     try:

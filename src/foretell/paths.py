@@ -14,7 +14,7 @@ from functools import lru_cache
 from foretell.errors import UsageError, check_type
 
 SUGGESTIONS = 3
-# The names that Hugging Face and TransformerLens give to modules and values, as names of foretell
+# Names of modules and values in Hugging Face and TransformerLens -> names in foretell
 FOREIGN_BLOCK = re.compile(r"(?:[a-z_]+\.)*?(?:h|layers|blocks)\.(\d+|\*+)(?:\.(.+))?")
 OUTSIDE_BLOCKS = {
     "wte": "embed.token",
@@ -90,7 +90,7 @@ def matches(glob: str, name: str) -> bool:
 def suggest(name: str, names: Iterable[str]) -> str:
     """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar.
 
-    A name of Hugging Face or TransformerLens is answered with the name that it has here.
+    For a name of Hugging Face or TransformerLens, the text gives foretell's name.
     """
     names = list(names)
     translated = translate(name)
@@ -127,7 +127,7 @@ def _forms(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _compile(glob: str) -> re.Pattern[str]:
-    """In the pattern every segment ends in a dot, also the last, so that `**` needs no special case."""
+    """The glob as a pattern in which every segment, even the last, ends in a dot, so `**` needs no special case."""
     return re.compile("".join(_segment(part) for part in glob.split(".")))
 
 

@@ -43,7 +43,7 @@ def uniform(key: int, counter: int) -> float:
 
 
 def random_words(keys: Tensor, count: int, first: int = 0) -> Tensor:
-    """`count` numbers of many streams, from `first` on: (B,) int64 keys to (B, count) int64, as `random_word`'s."""
+    """`count` numbers of `random_word` from `first` on, for many streams: (B,) int64 keys to (B, count) int64."""
     counters = torch.arange(first + 1, first + count + 1, device=keys.device).mul_(signed(GOLDEN))
     words = torch.empty(len(keys), count, dtype=torch.int64, device=keys.device)
     rows = max(1, WORDS_AT_ONCE // max(1, count))
@@ -64,7 +64,7 @@ def xor_shifted(words: Tensor, shift: int, scratch: Tensor) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The same 64 bits as a signed integer, as torch's int64 holds them."""
+    """The same 64 bits as a signed integer, for torch's int64."""
     return word - (1 << 64) if word >> 63 else word
 
 

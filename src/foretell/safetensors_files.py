@@ -1,7 +1,7 @@
 """Tensors as safetensors files: read from untrusted sources, checked for values that are not finite, and written.
 
 `read_tensor` copies weights and does not map the file: overwriting the file later cannot change a loaded model, and a
-file that is cut short meanwhile is an error, where a mapping would end the process (SIGBUS). A cast reads a small part
+file that is cut short meanwhile is an error; with a mapping it would kill the process (SIGBUS). A cast reads a few MB
 at a time, so that memory peaks slightly above the size of the result.
 """
 
@@ -23,7 +23,7 @@ from foretell.errors import CheckpointError, OutputError
 from foretell.files import open_regular
 from foretell.safetensors_header import FLOAT_NAMES, MOST_OWN_HEADER_BYTES, StoredTensor, check_header, refuse, stamp_of
 
-ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
+ROWS_CHECKED = 8  # rows checked in each matrix, when a model is loaded for inference
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # smallest size in bytes of a tensor with separate pages
 INTEGERS = {torch.int8: "I8", torch.uint8: "U8", torch.int32: "I32"}
@@ -31,9 +31,9 @@ FLOATS: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in
 
 
 def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
-    """A copy of the tensor in this dtype, cast part by part; integers have to be stored as such.
+    """A copy of the tensor in this dtype, cast part by part; an integer dtype must be the stored one.
 
-    A type that weights cannot have, and a file that changed since its header was checked, are a `CheckpointError`.
+    Raises `CheckpointError` for a type that weights cannot have, and if the file changed since its header was checked.
     """
     if dtype in INTEGERS and stored.dtype != INTEGERS[dtype]:
         raise CheckpointError(f"{stored.file}: '{stored.name}' holds {stored.dtype}, and {INTEGERS[dtype]} is expected")
@@ -67,7 +67,7 @@ def read_values(file: BufferedReader, dtype: torch.dtype, target: Tensor) -> boo
 def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialised tensor; the memory of a large one returns to the system when it is freed.
 
-    C's allocator would keep the holes that one matrix after another leaves: GPT-2 in bfloat16 took 1.6 times its size.
+    Otherwise freed matrices fragment the C heap: GPT-2 in bfloat16 took 1.6 times its size.
     """
     count = math.prod(shape)
     if count * dtype.itemsize < OWN_PAGES:
@@ -82,13 +82,13 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
         path.touch()
         mode = path.stat().st_mode
         save_file(tensors, path, metadata=metadata)
-        path.chmod(mode)  # the library lets only the owner read it
+        path.chmod(mode)  # the library makes the file readable only by its owner
     except (OSError, SafetensorError) as error:
         raise OutputError(f"could not write {path}: {error}") from error
 
 
 def in_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors in safetensors' format. The library's own function keeps a type for each new length (4 kB, measured)."""
+    """Tensors in safetensors' format. The library's function leaks a type per new length (4 kB, measured)."""
     kept = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     return serialize({name: spec_of(tensor) for name, tensor in kept.items()})
 
@@ -102,17 +102,17 @@ def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
     check_header(path, MOST_OWN_HEADER_BYTES)
     try:
-        with open_regular(path) as file:  # by its descriptor, since the library takes only names in UTF-8
+        with open_regular(path) as file:  # by its descriptor, because the library accepts only names in UTF-8
             return safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
     except (SafetensorError, OSError, RuntimeError) as error:
         refuse(path, str(error))
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
-    """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
+    """Refuse weights with NaN or infinity. Vectors are checked whole, matrices in `rows` evenly spread rows or in all.
 
-    A few rows show a model that diverged and leave the others unread on the disk. Other values that are not finite
-    reach the logits, which are checked before each use.
+    A few rows reveal a model that diverged, and the others need not be read from disk. Any other value that is not
+    finite reaches the logits, which are checked before each use.
     """
     for name, weight in weights.items():
         part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]

@@ -1,8 +1,8 @@
 """The header of a safetensors file: names, types and shapes of its tensors, without torch and NumPy.
 
 The header is checked as the `safetensors` library checks it: its JSON, types and shapes, and that the byte ranges cover
-the file without gaps or overlaps. The library imports NumPy for that, a tenth of the time of `foretell info`. Limits on
-the header and the refusal of duplicate names come on top. Every error is one line.
+the file without gaps or overlaps. The library imports NumPy for that, a tenth of the time of `foretell info`. In
+addition, the header's size is limited and duplicate names are refused. Every error is one line.
 
 Source: the format's description, https://github.com/huggingface/safetensors, version 0.8.
 """
@@ -22,8 +22,8 @@ from foretell.errors import CheckpointError
 from foretell.files import open_regular
 
 LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 2**20  # about 100 per tensor: ten times the header of the largest Llama
-MOST_OWN_HEADER_BYTES = 2**23  # of files written by foretell; optimizer state of 1,000 layers has about 5 million
+MOST_HEADER_BYTES = 2**20  # ten times the header of the largest Llama, which has about 100 bytes per tensor
+MOST_OWN_HEADER_BYTES = 2**23  # for files of foretell; optimizer state of 1,000 layers has about 5 million
 MOST_DIMENSIONS = 8
 DTYPE_BITS = {
     **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0"), 8),
@@ -48,8 +48,8 @@ class StoredTensor:
     dtype: str  # the format's name, such as F32
     shape: tuple[int, ...]
     start: int  # the offset of its first byte in the file
-    end: int  # the offset behind its last byte
-    stamp: Stamp  # of the file when its header was checked
+    end: int  # the offset after its last byte
+    stamp: Stamp  # the file's stamp when its header was checked
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class StoredTensor:
 
 
 def read_header(path: Path, limit: int = MOST_HEADER_BYTES) -> dict[str, StoredTensor]:
-    """Every tensor of a file, by name. A header that does not match the file exactly is a `CheckpointError`."""
+    """Every tensor of a file, by name. Raises `CheckpointError` if the header does not match the file exactly."""
     header, data_start, stamp = check_header(path, limit)
     metadata = header.pop(METADATA, None)
     is_map = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
@@ -127,7 +127,7 @@ def check_header(path: Path, limit: int = MOST_HEADER_BYTES) -> tuple[dict[str, 
 
 
 def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Refuse weights of which one is missing or has another shape than expected."""
+    """Refuse weights if one is missing or has another shape than expected."""
     for name, shape in expected.items():
         if name not in stored:
             raise CheckpointError(f"{where} has no weight '{name}'")

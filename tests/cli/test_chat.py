@@ -83,8 +83,8 @@ def test_with_json_standard_output_has_objects_alone(chat):
     ("line", "words"),
     [
         ("/rest", "line 2: unknown command /rest, did you mean '/reset'?"),
-        ("/look x", "a number, not 'x'"),
-        (f"/look {'9' * 5000}", f"a number, not '{'9' * 79}…'"),
+        ("/look x", "from the end, not 'x'"),
+        (f"/look {'9' * 5000}", f"from the end, not '{'9' * 79}…'"),
         ("/" + "x" * 9999, f"unknown command /{'x' * 78}…"),
         ("/save c\0.json", "has a NUL character"),
         ("/save ~nobody-of-this-name/c.json", "the home directory is not known"),

@@ -173,7 +173,7 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     rows = [{"prompt": f"what is {n}?", "completion": "a number."} for n in range(12)]
     (tmp_path / "n.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     outcome = foretell("finetune", "primer", "n.jsonl", *OPTIONS, "--epochs", "1").succeeds()
-    assert "template    plain: as asked for" in outcome.err
+    assert "template    plain: as requested" in outcome.err
     assert "on held-out answers" in outcome.out and "chat runs/n" in outcome.out
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what is 3?\n/save c.json\n")))
@@ -182,7 +182,7 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     (tmp_path / "m.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n", encoding="utf-8")
     recognised = foretell("evaluate", "n", "m.jsonl", "--base", "primer").succeeds()
     assert "Answers to m.jsonl" in recognised.out and "a b ⏎ c" in recognised.out
-    assert "losses are of different tokens" in recognised.out
+    assert "losses are over different tokens" in recognised.out
     refused = foretell("evaluate", "n", "m.jsonl", "--base", "almanac")
     assert refused.last_line.endswith("almanac has no conversations; use it with: foretell forecast almanac DATA")
     (tmp_path / "both.jsonl").write_text(json.dumps({"messages": TURNS, "text": "a text"}) + "\n", encoding="utf-8")

@@ -126,7 +126,7 @@ def test_bits_per_byte_count_the_bytes_of_the_held_out_text():
         (["cats.txt", "--verify", "missing.json"], "missing.json"),
         (["cats.txt", "--verify", "record.json", "--steps", "2"], "--verify repeats the settings of the record"),
         (["cats.txt", "--verify", "record.json", "--size", "toy"], "--verify repeats the settings of the record"),
-        (["short.txt", "--verify", "record.json"], "the record is of another text"),
+        (["short.txt", "--verify", "record.json"], "the record is for another text"),
     ],
 )
 def test_bad_input_is_one_line(foretell, corpus, record, arguments, message):

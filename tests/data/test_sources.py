@@ -375,8 +375,8 @@ def make_broken_file_in_folder(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "part"),
     [
-        (make_loop, "leads nowhere or to itself"),
-        (make_folder_of_itself, "lead back to it"),
+        (make_loop, "a broken or circular link"),
+        (make_folder_of_itself, "contains only links to itself"),
         (make_folder_without_text, "1 skipped"),
         (lambda folder: folder, "0 skipped"),
         (make_folder_of_empty_files, "holds no text"),

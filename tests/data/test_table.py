@@ -131,7 +131,7 @@ def test_every_format_is_read_for_every_purpose(suffix: str, compression: str, p
     path = tmp_path / f"rows{suffix}{compression}"
     path.write_bytes(COMPRESSIONS[compression](FORMATS[suffix](rows), f"rows{suffix}"))
     if suffix == ".parquet" and compression:
-        with pytest.raises(DataError, match="parquet is compressed by itself"):
+        with pytest.raises(DataError, match="parquet inside a compressed file"):
             read(path)
     else:
         assert read(path) == expected
@@ -242,7 +242,7 @@ def test_what_cannot_be_read_is_refused(name: str, content: bytes, message: str,
 
 def test_names_of_columns_are_for_tables_without_a_header(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text("{}")
-    with pytest.raises(DataError, match="columns names the columns of .csv and .tsv files; this is neither"):
+    with pytest.raises(DataError, match="columns is for .csv and .tsv files, and this is neither"):
         list(open_table(tmp_path / "a.jsonl", columns=("text",)))
 
 

@@ -84,7 +84,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "convert",
         3,
-        324,
+        322,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM; "
         "errors with the names of config.json; "

@@ -281,7 +281,7 @@ def test_winogrande_compares_the_rest_of_the_sentence(model, tmp_path: Path):
     expected = [logprob_by_hand(model, [256, *f"So {name}".encode()], list(b" z"))[0] for name in ("A", "Bo")]
     assert evaluate_choices(model, [short]).answers[0].logprobs == pytest.approx(expected, rel=1e-5)
     path.write_text(json.dumps(WINOGRANDE | {"sentence": "no blank"}))
-    with pytest.raises(DataError, match="line 1: a question of WinoGrande has a sentence with _"):
+    with pytest.raises(DataError, match="line 1: a WinoGrande question needs a sentence with _"):
         read_questions(path)
 
 

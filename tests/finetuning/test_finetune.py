@@ -129,7 +129,7 @@ def test_a_stop_while_the_baseline_is_fitted_tells_how_to_go_on(
         raise KeyboardInterrupt
 
     out, sections = tmp_path / "run", {"finetuning": {"ensemble": ensemble}}
-    advice = "give the same command again" if ensemble else f"resume with: .* finetune --out {out} --resume auto"
+    advice = "run the same command again" if ensemble else f"resume with: .* finetune --out {out} --resume auto"
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match=advice) as raised:
         patch.setattr("foretell.finetuning.tfidf.tune_tfidf", stop)
         finetune(tiny_request(review_file, out, start=start, overrides=sections))

@@ -19,7 +19,7 @@ from foretell.finetuning.settings import Columns, make_columns
 from foretell.loading import load
 
 SHORT: dict[str, Any] = {"training": {"steps": 2}, "device": "cpu", "progress": False}
-REFUSED = "columns names the columns of .csv"
+REFUSED = "columns is for .csv"
 
 
 def columns_of(reviews: list[tuple[str, str]]) -> dict[str, list[str]]:

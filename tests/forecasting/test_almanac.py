@@ -88,7 +88,7 @@ def test_random_weights_are_asked_for_or_follow_from_another_shape(file, tmp_pat
 
 def test_a_start_refuses_another_shape_and_another_kind_of_model(file, tmp_path):
     start = forecaster_start(INCLUDED)
-    with pytest.raises(ConfigError, match="has its own shape; leave out size toy"):
+    with pytest.raises(ConfigError, match="has a fixed shape; leave out size toy"):
         ForecastRequest(data=file, out=tmp_path, start=start, size="toy")
     with pytest.raises(ConfigError, match="leave out codec.bins"):
         ForecastRequest(data=file, out=tmp_path, start=start, overrides={"codec": {"bins": 63}})

@@ -82,7 +82,7 @@ def test_giving_back_twice_is_noticed(pool: BlockPool) -> None:
     table = taken(pool, 1, [], 2)
     copy = BlockTable(1, list(table.blocks))
     pool.give_back(table)
-    with pytest.raises(AssertionError, match="given back once"):
+    with pytest.raises(AssertionError, match="returned more often"):
         pool.give_back(copy)
 
 

@@ -85,7 +85,7 @@ def test_a_text_that_may_end_ends_with_the_end_token_alone(model: LanguageModel)
 
 def test_a_text_that_is_complete_before_min_tokens_is_an_error(model: LanguageModel) -> None:
     assert generate(model, "The", 9, regex="1{3}", min_tokens=3).text == "111"
-    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3; min_tokens is 4"):
+    with pytest.raises(UsageError, match=r"regex '1\{3\}' is complete at token 3, but min_tokens is 4"):
         generate(model, "The", 9, regex="1{3}", min_tokens=4)
 
 
@@ -116,7 +116,7 @@ def test_a_receipt_shows_what_a_constraint_removed(model: LanguageModel) -> None
 
 def test_what_a_vocabulary_lacks_inside_a_match_ends_the_generation_with_an_error() -> None:
     sampler = Sampler(SamplingConfig(regex="1(9|8)"), None, lambda: (b"1", b"2"))
-    with pytest.raises(UsageError, match="regex leaves no token to write"):
+    with pytest.raises(UsageError, match="regex leaves no token to sample"):
         sampler(torch.zeros(1, 2), [Prefix([0])], [0])
 
 
@@ -137,7 +137,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 1}}, "Unsatisfiable schema: minimum"),
         ({"json_schema": {"not": {}}}, "Unimplemented keys"),
         ({"regex": "(a?){500}a{500}"}, "too many expressions constructed"),
-        ({"regex": "a{100000}"}, "has 100,000 characters with its repetitions written out; at most 20,000"),
+        ({"regex": "a{100000}"}, "has 100,000 characters with its repetitions expanded; at most 20,000"),
         ({"regex": "(a{5000}){5000}"}, "has 25,000,000 characters"),
         ({"regex": "a" * 30_000}, "regex 'a{57}...' has 30,000 characters"),
         ({"json_schema": {"items": [{"pattern": "^a{100000}$"}]}}, "has 100,002 characters"),
@@ -193,7 +193,7 @@ def test_a_regex_and_a_schema_exclude_each_other() -> None:
 
 
 def test_tokens_that_are_not_their_bytes_are_refused() -> None:
-    with pytest.raises(TokenizerError, match="works with byte-level and character tokenizers"):
+    with pytest.raises(TokenizerError, match="needs a byte-level or character tokenizer"):
         generate(load("primer").on_ids(), "4 5", regex="1")
     with pytest.raises(UsageError, match="needs a tokenizer"):
         Sampler(SamplingConfig(regex="1"))

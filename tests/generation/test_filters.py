@@ -181,7 +181,7 @@ def test_no_ngram_occurs_twice(ids: list[int], size: int) -> None:
 
 @pytest.mark.parametrize("apply", [logit_bias({4: 1.0}), ban([[4]])], ids=["logit bias", "ban"])
 def test_a_token_outside_the_vocabulary_is_named(apply: Filter) -> None:
-    with pytest.raises(ConfigError, match="names token 4, and the ids of this model are 0 to 3"):
+    with pytest.raises(ConfigError, match="names token 4, but the ids of this model are 0 to 3"):
         filtered(apply, [0.0] * 4)
 
 

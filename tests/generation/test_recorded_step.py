@@ -157,7 +157,7 @@ def test_where_recording_fails_the_log_says_why_and_steps_are_taken_one_by_one(
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert continuations(decoder, PROMPTS) == expected
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("steps are not recorded as a CUDA graph: operation not permitted")
+    assert line.startswith("cannot capture decoding as a CUDA graph: operation not permitted")
     assert "\n" not in line
 
 

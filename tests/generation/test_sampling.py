@@ -186,7 +186,7 @@ def test_a_filter_without_a_form_for_one_row_runs_in_its_place(monkeypatch: pyte
 
 def test_filters_that_leave_no_token_are_named() -> None:
     sampler = Sampler(SamplingConfig(no_repeat_ngram=1))
-    with pytest.raises(UsageError, match="no-repeat-ngram leaves no token to write"):
+    with pytest.raises(UsageError, match="no-repeat-ngram leaves no token to sample"):
         sampler(torch.zeros(1, 3), [after(0, 1, 2)], [0])
 
 

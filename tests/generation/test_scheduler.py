@@ -431,7 +431,7 @@ def test_a_context_shift_gives_back_what_it_takes(decoder: Decoder) -> None:
 
 def test_a_text_that_needs_more_than_the_whole_cache_is_refused(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=1)
-    with pytest.raises(UsageError, match=r"a text of 64 tokens needs .* MiB of cache, and there are .*; ask for fewer"):
+    with pytest.raises(UsageError, match=r"a text of 64 tokens needs .* MiB of cache, but there are .*; ask for fewer"):
         scheduler.add(make_sequence([1] * 30))
     assert not scheduler.is_busy
 
@@ -448,7 +448,7 @@ def test_a_sequence_is_added_once(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY])
 def test_an_id_that_the_model_does_not_have_is_refused(decoder: Decoder, token: int) -> None:
-    with pytest.raises(UsageError, match=f"the prompt has the id {token}; the model's ids are 0 to 22"):
+    with pytest.raises(UsageError, match=f"the prompt has the id {token}, but the model's ids are 0 to 22"):
         Scheduler(decoder, num_blocks=3).add(make_sequence([1, token]))
 
 

@@ -289,7 +289,7 @@ def test_a_formula_without_what_it_needs_is_refused(make_model) -> None:
 
     model = make_model("a norm with a known formula")
     replace(model.decoder, "trunk.norm", lambda _: Weightless())
-    words = "trunk.norm is a Weightless, which declares the formula 'rms_norm' and lacks its 'eps'"
+    words = "trunk.norm is a Weightless, which declares the formula 'rms_norm' but has no 'eps'"
     with pytest.raises(UsageError, match=words):
         explain_value(model, TEXT, "trunk.norm[3,2]")
 
@@ -297,7 +297,7 @@ def test_a_formula_without_what_it_needs_is_refused(make_model) -> None:
 def test_the_logit_is_the_sum_of_contributions_or_the_module_is_named(model: LanguageModel) -> None:
     norm = model.decoder.trunk.norm
     if isinstance(norm, Undeclared):
-        with pytest.raises(UsageError, match="trunk.norm is a Undeclared, which does not declare how it splits"):
+        with pytest.raises(UsageError, match="trunk.norm is a Undeclared, which does not declare the terms"):
             direct_logit_attribution(model, TEXT, 3)
         return
     attribution = direct_logit_attribution(model, TEXT, 3)
@@ -347,7 +347,7 @@ def test_an_undeclared_block_is_refused_by_the_walk(make_model) -> None:
     for tool in (walk, page_html):
         with pytest.raises(UsageError, match="trunk.blocks.0 is a Passed, which"):
             tool(model, TEXT)
-    with pytest.raises(UsageError, match="trunk.blocks.0 is a Passed, which does not declare how it splits"):
+    with pytest.raises(UsageError, match="trunk.blocks.0 is a Passed, which does not declare the terms"):
         direct_logit_attribution(model, TEXT, 3)
 
 

@@ -99,7 +99,7 @@ def test_replaced_weights_are_used_and_noted(gpt2: Decoder, ids: Tensor, caplog:
         caplog.messages
         == trace.notes
         == [
-            "trunk.blocks.0.attention.core is explicit in this trace, in place of the model's own, "
+            "trunk.blocks.0.attention.core is replaced by an explicit core in this trace, "
             "since its weights are replaced"
         ]
     )

@@ -199,7 +199,7 @@ def test_attention_weights_have_gradients(gpt2: Decoder, ids: Tensor) -> None:
     core, value = trace["grad:trunk.blocks.0.attention.core"], trace["trunk.blocks.0.attention.core.value"]
     torch.testing.assert_close(trace[f"grad:{name}"], core @ value.mT)
     assert trace.notes == [
-        f"{name.removesuffix('.weights')} is explicit in this trace, in place of the model's own, "
+        f"{name.removesuffix('.weights')} is replaced by an explicit core in this trace, "
         "since its weights are to have gradients"
     ]
 

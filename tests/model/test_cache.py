@@ -143,9 +143,9 @@ def test_cache_size_is_what_cost_predicts(config: ModelConfig) -> None:
 def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:
     cache = KVCache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
     cache.make_room([3, 1])
-    with pytest.raises(UsageError, match="a row of 5 tokens does not fit the cache, which holds 4"):
+    with pytest.raises(UsageError, match="a row of 5 tokens does not fit into the cache, which holds 4"):
         cache.make_room([2, 1])
-    with pytest.raises(UsageError, match="the cache has 2 rows, and counts has 1"):
+    with pytest.raises(UsageError, match="the cache has 2 rows, but counts has 1"):
         cache.make_room([1])
     assert cache.lengths == [3, 1]
     for sizes in ({"rows": 0, "capacity": 4}, {"rows": 2, "capacity": 0}):

@@ -225,7 +225,7 @@ def test_a_layer_without_a_strict_form_is_refused() -> None:
 def test_groups_that_no_kernel_reads_are_refused() -> None:
     decoder = new_decoder("gpt2", torch.float32)
     quantize_decoder(decoder, make_quantization(decoder, "int8", group=2))
-    with pytest.raises(UsageError, match=r"has no strict form: its groups must have a multiple of 8 inputs"):
+    with pytest.raises(UsageError, match=r"has no strict form: its group size must be a multiple of 8"):
         strict_copy(decoder)
 
 

@@ -108,7 +108,7 @@ def test_code_that_cannot_be_kept_is_not_compiled(
     fast_decoder.tell_once.cache_clear()
     assert PackedLinear in kinds(with_fast_kernels(model()))
     assert not empty_cache
-    assert "no folder to keep compiled code in" in caplog.records[0].message
+    assert "no folder for compiled code" in caplog.records[0].message
 
 
 def test_the_background_process_compiles_into_the_cache() -> None:

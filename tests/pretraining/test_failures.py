@@ -249,7 +249,7 @@ def test_byte_counts_are_formatted_for_people(number: int, text: str) -> None:
 def test_divergence_says_what_is_saved(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", learning_rate=1e30))
     assert isinstance(error, DivergedError)
-    assert "no weight was changed by it; there is no checkpoint yet" in str(error)
+    assert "no weight was changed; there is no checkpoint yet" in str(error)
 
 
 def test_logits_that_overflow_are_a_divergence(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_removing_the_directory_ends_training_and_it_is_not_made_again(
     at_step(monkeypatch, 3, lambda session: shutil.rmtree(session.run.directory))
     error = failure(lambda: tiny.train(run))
     assert f"{run} is gone" in str(error)
-    assert "nothing is left to resume from" in str(error)
+    assert "there is nothing to resume from" in str(error)
     assert not run.exists()
 
 

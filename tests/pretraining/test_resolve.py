@@ -160,13 +160,13 @@ def test_the_context_of_a_new_model_fits_the_longest_row() -> None:
     assert long.config.model.context_length == 300
     assert long.reasons == ["context     300 tokens, for the longest row: rows.csv, line 7"]
     rows["overrides"]["model"] = {"context_length": 200}
-    with pytest.raises(DataError, match=r"line 7: a row of 301 tokens, and the context is 200; .*context-length 300"):
+    with pytest.raises(DataError, match=r"line 7: a row of 301 tokens, but the context is 200; .*context-length 300"):
         resolve(request(**rows), of_rows(301))
 
 
 def test_a_row_of_many_thousand_tokens_does_not_decide_the_context() -> None:
     rows = request(size="toy", overrides={"data": {"rows": True}, "training": {"steps": 5}})
-    with pytest.raises(DataError, match=r"line 7: a row of 9,000 tokens, and the context is 64; shorten it"):
+    with pytest.raises(DataError, match=r"line 7: a row of 9,000 tokens, but the context is 64; shorten it"):
         resolve(rows, of_rows(9_000))
 
 

@@ -137,10 +137,10 @@ def test_metrics_that_were_changed_are_a_warning_when_the_run_is_listed_and_resu
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     caplog.clear()
     summarize(run)
-    assert "metrics.jsonl is not as it was written" in caplog.text
+    assert "metrics.jsonl was changed or damaged" in caplog.text
     caplog.clear()
     resume(run)
-    assert "metrics.jsonl is not as it was written" in caplog.text
+    assert "metrics.jsonl was changed or damaged" in caplog.text
 
 
 @pytest.mark.parametrize("line", ['{"step": 1, "loss": "x"}', '{"step": "1"}', "[]", "7", '{"step": 1, "tokens": {}}'])

@@ -122,7 +122,7 @@ def test_the_checkpoint_of_a_signal_has_a_line_of_metrics_with_its_figures(
     state = session.run.at("last").training()
     assert [lines[-1]["validation_loss"], lines[-1]["largest_error"]] == list(state["evaluation"].values())
     sessions.resume(evaluate_every=8, checkpoint_every=8, log_every=log_every).go()
-    assert "not as it was written" not in caplog.text
+    assert "was changed or damaged" not in caplog.text
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -209,7 +209,7 @@ def test_another_fingerprint_of_the_task_is_refused(sessions: Any, monkeypatch: 
     checkpoint = session.run.at("last")
     state = checkpoint.training() | {"inputs": "7"}
     monkeypatch.setattr(Checkpoint, "training", lambda checkpoint: state)
-    with pytest.raises(CheckpointError, match="was trained with inputs 7, and this run has 6"):
+    with pytest.raises(CheckpointError, match="was trained with inputs 7, but this run has 6"):
         session.restore(checkpoint)
 
 

@@ -62,7 +62,7 @@ def test_ordinary_tokens_are_not_end_tokens_even_if_config_json_names_them(direc
         tokenizer = load(directory, config={"eos_token_id": token_id})
         assert tokenizer.end_ids == (256,)
         assert tokenizer.notes == (
-            f"config.json names {token_id} as an end token, which is not a special token here: it is left out",
+            f"config.json names {token_id} as an end token, which is not a special token here: ignored",
         )
 
 
@@ -103,7 +103,7 @@ def test_damaged_settings_file_is_named_in_one_line(directory: Path, file: str, 
 
 def test_special_token_missing_from_the_vocabulary_is_noted(directory: Path) -> None:
     tokenizer = load(directory, tokenizer_config={"bos_token": "<s>"})
-    assert tokenizer.notes == ("the special token '<s>' is declared but not in the vocabulary: it is left out",)
+    assert tokenizer.notes == ("the special token '<s>' is declared but not in the vocabulary: ignored",)
 
 
 def with_template(directory: Path, single: list[dict[str, Any]]) -> None:
@@ -176,7 +176,7 @@ def test_class_of_vocabulary_and_merges_defaults_to_the_model_type(tmp_path: Pat
 
 def test_directory_with_only_a_sentencepiece_model_gives_advice(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
-    with pytest.raises(TokenizerError, match=r"tokenizer\.model is not read: have transformers save"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.model is not supported: save the tokenizer with"):
         load_tokenizer(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_default_chat_template_is_kept_and_the_others_are_noted(directory: Path)
     templates = [{"name": name, "template": f"{{{{ {name} }}}}"} for name in ("default", "tool_use", "rag")]
     tokenizer = load(directory, tokenizer_config={"chat_template": templates})
     assert tokenizer.chat_template == "{{ default }}"
-    assert tokenizer.notes == ("of the chat templates only 'default' is kept, not tool_use, rag",)
+    assert tokenizer.notes == ("only the chat template 'default' is kept, not tool_use, rag",)
 
 
 @pytest.mark.parametrize("name", [["default"], {"a": 1}, None, 5])

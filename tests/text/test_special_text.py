@@ -192,8 +192,8 @@ def test_a_made_tokenizer_has_the_special_tokens_asked_for(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "special", "message"),
     [
-        ("bytes", ["a"], "'a' is an ordinary token"),
-        ("bpe", ["b"], "'b' is an ordinary token"),
+        ("bytes", ["a"], "'a' is also an ordinary token"),
+        ("bpe", ["b"], "'b' is also an ordinary token"),
         ("words", [" "], "name of a special token is empty"),
         ("bpe", ["<a>", "<b>", "<c>", "<d>", "<e>", "<f>", "<g>"], "258 is too small .* 264 or more"),
     ],

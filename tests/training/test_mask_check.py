@@ -207,7 +207,7 @@ LEAKS: dict[
         {},
         instead_of("trunk.blocks.0.feedforward.activation", lambda _: nn.Dropout(0.5)),
         "trunk.blocks.0.feedforward.activation",
-        "returns another output for the same batch",
+        "returns different outputs for the same batch",
     ),
 }
 

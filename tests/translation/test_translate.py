@@ -75,5 +75,5 @@ def test_a_string_is_one_sentence(translator):
 
 
 def test_a_sentence_beyond_the_context_is_refused_by_its_line(translator):
-    with pytest.raises(ContextLengthError, match="line 2 has 31 tokens and the model's context is 24.*'the the"):
+    with pytest.raises(ContextLengthError, match="line 2 has 31 tokens, but the model's context is 24.*'the the"):
         translate(translator, ["the", "the " * 30])

@@ -1,1 +1,1 @@
-"""The forecaster that ships with foretell, with the recipe that made it: `make almanac` makes it again."""
+"""The forecaster included in foretell, with its recipe: `make almanac` trains it again."""

@@ -1,4 +1,4 @@
-"""Train the included forecaster by `recipe.toml`, and write it there: `python -m foretell.almanac.make`."""
+"""Train the included forecaster by `recipe.toml` and write it here: `python -m foretell.almanac.make`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_held_out(path: Path) -> None:
 
 
 def save(directory: Path) -> None:
-    """Write a checkpoint of the training as the included forecaster, without a horizon: the series decide."""
+    """Write a checkpoint as the included forecaster, without a fixed horizon, which depends on the series."""
     trained = load_forecaster(directory, "cpu", "float32")
     codec = SeriesCodecPart(trained.codec, horizon=None, season=None, calibration=trained.calibration)
     save_parts(HOME, {PART: codec, DECODER: DecoderPart(trained.decoder)})

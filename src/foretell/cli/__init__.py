@@ -5,4 +5,4 @@ Verbs import torch inside their functions, so that `--help` is instant.
 
 import time
 
-IMPORTED = time.monotonic()  # when a command began, as nearly as it can tell
+IMPORTED = time.monotonic()  # approximately the start of the command

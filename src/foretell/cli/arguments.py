@@ -1,4 +1,4 @@
-"""Arguments and groups of options that several verbs share: texts, loading a model."""
+"""Arguments and option groups that several verbs use: texts, loading a model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Quantize = Annotated[
     Literal["int8", "int4"] | None,
     Parameter(help="Round the weights to int8 or int4 when they are loaded.", show_choices=False),
 ]
-Strict = Annotated[bool, Parameter(help="The same bits for a token alone, in any batch and cached; slower.")]
+Strict = Annotated[bool, Parameter(help="Bit-identical results for any batch, with or without a cache; slower.")]
 AllowSpecial = Annotated[bool, Parameter(help="Read names like <|endoftext|> as special tokens.")]
 StartToken = Annotated[str | None, Parameter(help="Read the text after this special token, such as '<|endoftext|>'.")]
 Special = Annotated[
@@ -77,7 +77,7 @@ Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
-    """An integer; cyclopts alone would round 1.5."""
+    """An integer; refuses 1.5, which cyclopts would round."""
     try:
         return int(tokens[0].value)
     except ValueError:
@@ -88,13 +88,13 @@ STANDARD_OUTPUT = Path("<stdout>")  # not Path("-"), which is also ./-, a file
 
 
 def text_output(kind: Any, tokens: Sequence[Token]) -> Path:
-    """The path of a text to write, or STANDARD_OUTPUT."""
+    """The path of a text file to write, or STANDARD_OUTPUT."""
     value = tokens[0].value
     return STANDARD_OUTPUT if value in (STANDARD_INPUT, "-") else Path(value)
 
 
 def output(kind: Any, tokens: Sequence[Token]) -> Path:
-    """The path of a file or folder to write, which cannot be standard output."""
+    """The path of a file or folder to write; refuses standard output."""
     if (path := text_output(kind, tokens)) == STANDARD_OUTPUT:
         raise ValueError("this cannot be written to standard output; give a name")
     return path
@@ -122,7 +122,7 @@ Limit = Annotated[
 
 
 def read_text(argument: str | None, file: Path | None = None) -> str:
-    """The text of an argument, of standard input for STANDARD_INPUT, or of the file of `--file`, whole and exact."""
+    """The exact text of an argument, of standard input (STANDARD_INPUT), or of the file given with `--file`."""
     if (argument is None) == (file is None):
         raise UsageError("give a TEXT or --file FILE" if file is None else "TEXT and --file exclude each other")
     if file is not None:
@@ -132,7 +132,7 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
         if names_file(argument):
             note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
-    from foretell.data.lines import standard_input  # not above: decompressors are not needed for a text in an argument
+    from foretell.data.lines import standard_input  # here: a text in an argument needs no decompressors
 
     content = standard_input().read(TEXT_LIMIT + 1)
     if len(content) > TEXT_LIMIT:
@@ -141,7 +141,7 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
 
 
 def read_named(file: Path, option: str = "--file", limit: int = TEXT_LIMIT) -> str:
-    """The text of a file that the user names: a regular one, or a link to one; a DataError where it cannot be read."""
+    """The text of a regular file given by the user, or of a link to one; a DataError if it cannot be read."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             advice = "; for standard input, give - as the TEXT" if option == "--file" else ""
@@ -159,7 +159,7 @@ def decode_text(content: bytes, source: str) -> str:
         raise DataError(f"{source} is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
 
 
-# A text of one word that ends as the name of a file does
+# A text of one word that ends like a file name
 LIKE_A_FILE = re.compile(r"\S+\.(csv|tsv|jsonl?|parquet|txt|xlsx?|conll|zip|gz)", re.IGNORECASE)
 
 
@@ -172,7 +172,7 @@ def is_file(path: Path) -> bool:
 
 
 def names_file(text: str) -> bool:
-    """True for the name of an existing file. A text that looks like the name of another one is noted."""
+    """True for the name of an existing file. Notes a text that looks like the name of a missing file."""
     if is_file(Path(text)):
         return True
     if LIKE_A_FILE.fullmatch(text):
@@ -181,18 +181,18 @@ def names_file(text: str) -> bool:
 
 
 def refuse_folder(text: str) -> None:
-    """Refuse the path of a folder in place of a text or a file. A single word may be a text all the same."""
+    """Refuse the path of a folder as a text or file, except a single word, which may be a text."""
     if "/" in text and os.path.isdir(text):  # noqa: PTH112 - a text may not be a path at all
         raise UsageError(f"{text} is a folder; give a file, or a text")
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines, cut at LF or CR LF as in files."""
+    """The lines, split at LF or CR LF as in files."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
-    """The path of a file; the content of standard input, which is read several times, is put into one."""
+    """The path of a file; standard input is copied to a file, because it is read several times."""
     if tokens[0].value != STANDARD_INPUT:
         return Path(tokens[0].value)
     from foretell.data.lines import standard_input
@@ -205,7 +205,7 @@ def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
 
 
 def lines_of(text: str, nothing: str) -> dict[int, str]:
-    """The lines of a text that are not blank, by number; a DataError with the message `nothing` if there are none."""
+    """The nonblank lines of a text by number; a DataError with the message `nothing` if there are none."""
     all_lines = split_lines(text)
     lines = {number: line for number, line in enumerate(all_lines, start=1) if line.strip()}
     if not lines:
@@ -216,7 +216,7 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
 
 
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
-    """The documents of DATA arguments; what the reader reports goes to stderr."""
+    """The documents of DATA arguments; the reader's notes go to stderr."""
     from foretell.pretraining.tokens import make_source
 
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
@@ -245,7 +245,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
-    """Set a value; another value for the same key is a `UsageError`."""
+    """Set a value; a different value for the same key is a `UsageError`."""
     first = section.setdefault(key, value)
     if first is not value and first != value:  # NaN is not equal to itself
         raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
@@ -260,7 +260,7 @@ def parse_value(text: str) -> Any:
 
 
 def names_of(columns: str | None) -> tuple[str, ...]:
-    """`text,label` as names."""
+    """The names in `text,label`."""
     return tuple(name.strip() for name in columns.split(",")) if columns else ()
 
 
@@ -303,7 +303,7 @@ class ModelOptions(LoadingOptions):
         texts: Sequence[str] = (),
         shown: str | None = None,
     ) -> LanguageModel:
-        """Load the model of an argument; see `open_model`. shown: a text whose tokens a terminal shows before."""
+        """Load the model of an argument; see `open_model`. shown: a text whose tokens are shown first on a terminal."""
         if shown is not None and not ids:
             show_tokens(model, shown, allow_special, start_token)
         return open_model(

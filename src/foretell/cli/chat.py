@@ -35,9 +35,9 @@ ENDINGS = {
     "length": "stopped after --max-tokens",
     "interrupted": "stopped; the answer so far is kept",
 }
-MARK = b'"messages"'  # in every saved conversation
+MARK = b'"messages"'  # occurs in every saved conversation
 PARTS_SHOWN = 5
-DIGITS = 9  # of a number of tokens; Python refuses to read thousands
+DIGITS = 9  # maximum digits of a number; Python refuses to read thousands
 
 
 def chat(
@@ -84,7 +84,7 @@ def evaluate_chat(
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
-    """Loss of a chat model on the answers of conversations, and its answers next to the answers of another model."""
+    """Loss of a chat model on the answers of conversations, and its answers compared with another model's."""
     if not files:
         raise UsageError("give one or more files of conversations")
     if questions < 0:
@@ -101,12 +101,12 @@ def evaluate_chat(
 
 
 def is_interactive() -> bool:
-    """True where a person types the messages."""
+    """True if messages are typed on a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def iter_lines() -> Iterator[tuple[str, str]]:
-    """Each line of standard input that is not blank, with its place."""
+    """Each nonblank line of standard input, with its place."""
     if sys.stdin is None:
         raise DataError("standard input is closed; pipe a message into it, one per line")
     lines = typed_lines() if is_interactive() else piped_lines()
@@ -114,7 +114,7 @@ def iter_lines() -> Iterator[tuple[str, str]]:
 
 
 def typed_lines() -> Iterator[str]:
-    """Lines that are typed, with the editing and the history of readline where Python has it."""
+    """Typed lines, with readline's editing and history if available."""
     if find_spec("readline"):
         importlib.import_module("readline")
     while True:
@@ -126,7 +126,7 @@ def typed_lines() -> Iterator[str]:
 
 
 def piped_lines() -> Iterator[str]:
-    """Lines of a pipe or a file, as they come."""
+    """Lines of a pipe or a file, as they arrive."""
     while line := sys.stdin.buffer.readline():
         yield arguments.decode_text(line, "standard input").rstrip("\r\n")
 
@@ -137,7 +137,7 @@ def take_line(conversation: Chat, line: str, json: bool) -> None:
         name, _, argument = line.partition(" ")
         if name not in COMMANDS:
             raise UsageError(f"unknown command {shortened(name)}{did_you_mean(name, COMMANDS)}; /help lists all")
-        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has JSON alone
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # only JSON goes to stdout
             COMMANDS[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
@@ -149,7 +149,7 @@ def shortened(text: str) -> str:
 
 
 def answer(conversation: Chat, text: str, json: bool) -> None:
-    """Send a message; the answer appears while it is generated, in a pipe as a line. Ctrl-C stops it."""
+    """Send a message; the answer is streamed, or written as a line in a pipe. Ctrl-C stops it."""
     is_streamed = is_interactive() and not json
     with notes_after(), closing(conversation.stream(text)) as pieces:
         try:
@@ -159,7 +159,7 @@ def answer(conversation: Chat, text: str, json: bool) -> None:
         except KeyboardInterrupt:
             pieces.close()
     result = conversation.answer
-    assert result is not None, "a stream that ended has an answer"
+    assert result is not None, "a finished stream has an answer"
     line = "" if is_streamed else result.text.replace("\n", "\\n")
     print_json({"message": text, **result.to_json()}) if json else write(line)
     if result.finish_reason in ENDINGS:
@@ -206,7 +206,7 @@ def look(conversation: Chat, argument: str) -> None:
     from foretell.typesetting.text import document_text
 
     if argument and not (argument.isdecimal() and len(argument) <= DIGITS):
-        raise UsageError(f"/look takes how many tokens from the end, a number, not '{shortened(argument)}'")
+        raise UsageError(f"/look takes a number of tokens from the end, not '{shortened(argument)}'")
     back = int(argument or 1)
     receipt = conversation.receipt(back)
     receipt.check()

@@ -1,6 +1,6 @@
-"""The command line before it is parsed: which function of a verb is meant, and options under other names.
+"""Preprocessing of the command line: the choice of a verb's function, and options of other programs.
 
-Some verbs have several functions, each with its own options: `--task` chooses one, or the kind of the MODEL does.
+Some verbs have several functions with different options; `--task` or the kind of the MODEL chooses one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 TRANSLATION = ("encoder_decoder", "marian")  # the kind of our part, and another program's model_type
-# verb: what --task names and the function for it; a task without an entry is left to the verb's own function
+# verb: tasks with their functions; other tasks use the verb's default function
 BY_TASK: dict[str, dict[str, str]] = {
     "train": {
         "text": "foretell.cli.train:train",
@@ -27,8 +27,8 @@ BY_TASK: dict[str, dict[str, str]] = {
     "finetune": {"text": "foretell.cli.finetune:finetune_text", "chat": "foretell.cli.finetune:finetune_chat"},
     "evaluate": {"chat": "foretell.cli.chat:evaluate_chat"},
 }
-STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
-# verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
+STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would treat as an option
+# verb: kinds of parts of MODEL (in its config.json) with their functions
 BY_MODEL: dict[str, dict[str, str]] = {
     "evaluate": {
         "series_codec": "foretell.cli.forecast:evaluate_forecast",
@@ -47,7 +47,7 @@ BY_MODEL: dict[str, dict[str, str]] = {
 
 
 def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
-    """The import path of the function for these arguments; `default` where they choose none."""
+    """The import path of the function for these arguments; `default` if they select none."""
     functions = BY_TASK.get(verb, {})
     task = given_task(arguments)
     if task is None and functions:
@@ -65,7 +65,7 @@ def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
 
 
 def is_chat_file(path: str) -> bool:
-    """True for a file of conversations, which its first record shows."""
+    """True for a file of conversations, according to its first record."""
     from foretell.data.questions import has_conversations
 
     return has_conversations(Path(path))
@@ -83,7 +83,7 @@ def given_task(arguments: Sequence[str]) -> str | None:
 
 
 def task_of_run(arguments: Sequence[str]) -> str | None:
-    """The task of the run in --out that --resume continues; None for the verb's own task, and without a run."""
+    """The task of the run in --out that --resume continues; None for the verb's default task, and without a run."""
     from foretell.files import read_json
 
     given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
@@ -92,18 +92,18 @@ def task_of_run(arguments: Sequence[str]) -> str | None:
         return None
     try:
         record = read_json(Path(given["--out"]) / "run.json")
-    except ForetellError:  # the verb itself reports it
+    except ForetellError:  # the verb reports it
         return None
     verb, _, task = str(record.get("verb", "")).partition(" --task ")
     return task if verb == arguments[0] and task else None
 
 
 def part_kinds(model: str) -> list[str]:
-    """The kinds of the parts of a saved model; empty where it cannot be found, which the verb itself reports."""
+    """The kinds of the parts of a saved model; empty if it is not found, which the verb reports."""
     from foretell.files import CONFIG, read_json
     from foretell.finding import find_model
 
-    if model.startswith("hub:"):  # found by the verb, which reports that it downloads
+    if model.startswith("hub:"):  # downloaded by the verb
         return []
     try:
         values = read_json(find_model(model) / CONFIG)
@@ -124,7 +124,7 @@ TRAINING_SYNONYMS = {
     "--parallel": "--training.parallel",
     "--checkpoint-activations": "--training.checkpoint-activations",
 }
-# verb: an option of other programs and ours, which means exactly the same
+# verb: options of other programs, and our options with exactly the same meaning
 SYNONYMS = {
     "train": {
         **TRAINING_SYNONYMS,
@@ -169,30 +169,30 @@ HINTS = {
 }
 
 
-# verb: options that take no value, and what sets the number that may have been meant
+# verb: options without a value, and advice for the number that may have been intended
 WITHOUT_VALUE = {"finetune": {"--lora": "--lora.rank {} sets the rank of the updates"}}
 
 
 def taken(verb: str, argument: str) -> str:
-    """An option, or OPTION=VALUE, of another program as ours where it means the same; else the argument."""
+    """Our option for an option (or OPTION=VALUE) of another program with the same meaning; else the argument."""
     option, equals, value = argument.partition("=")
     return f"{SYNONYMS.get(verb, {}).get(option, option)}{equals}{value}"
 
 
 def hint(verb: str, option: str, known: Iterable[str]) -> str:
-    """The advice for an unknown option; empty if nothing is near."""
+    """The advice for an unknown option; empty if there is none."""
     if text := {**ANY_VERB, **HINTS.get(verb, {})}.get(option):
         return f": {text}"
     field = configuration_field(option) if verb in ("train", "finetune") else None
     if field and (verb == "train" or field.startswith("training.")):
         return f": it is --{field}"
-    # without the hyphens, which would make any two options similar
+    # compare without hyphens, which would make any two options similar
     near = did_you_mean(option.lstrip("-"), [name.lstrip("-") for name in known])
     return near.replace("'", "--", 1).replace("'", "") if near else ""
 
 
 def configuration_field(option: str) -> str | None:
-    """`section.field` for the field of the configuration that an option is named after, also under another name."""
+    """`section.field` for an option with the name of a configuration field, possibly another project's name."""
     from foretell.config import own_names
 
     (name,) = own_names({option.lstrip("-"): None})
@@ -207,18 +207,18 @@ def sections() -> dict[str, type[BaseModel]]:
     return {name: cast("type[BaseModel]", info.annotation) for name, info in Config.model_fields.items()}
 
 
-# --- what cyclopts does not parse itself -----------------------------------------------------------------------------
+# --- arguments that cyclopts does not parse itself -------------------------------------------------------------------
 
 WITH_SECTIONS = ("train", "finetune", "plan", "speedrun")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
 
 def rewrite(arguments: Sequence[str]) -> list[str]:
-    """The command line as cyclopts parses it.
+    """The command line rewritten for cyclopts.
 
-    `-` becomes STANDARD_INPUT, `--model.width 256` becomes `--set model.width=256`, `--resume` alone means
-    `--resume auto`. Options of other programs become ours where they mean the same. A --task that chose the function
-    (`BY_TASK`) is dropped. A number after an option that takes none is refused: it would be read as an argument.
+    `-` becomes STANDARD_INPUT, `--model.width 256` becomes `--set model.width=256`, `--resume` without a value becomes
+    `--resume auto`, and options of other programs become ours if they mean the same. A --task that chose the function
+    (`BY_TASK`) is dropped. A number after an option without a value is refused, because it would become an argument.
     """
     words = deque(arguments)
     verb = arguments[0] if arguments else ""

@@ -1,4 +1,4 @@
-"""`foretell convert`: export a model; `push`: to the Hub; `quantize`: write it with integer weights."""
+"""`foretell convert`: export a model. `push`: upload it to the Hub. `quantize`: write it with integer weights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_export(to: str, family: str | None, dtype: str | None) -> None:
 def export_model(
     model: LanguageModel, source: str, target: Path, to: str, family: str | None, dtype: str | None
 ) -> dict[str, Any]:
-    """Write a model, a classifier with its head, in a format; the report of the comparison."""
+    """Write a model (a classifier with its head) in a format; returns the report of the comparison."""
     from foretell.convert.export import EXPORTERS
     from foretell.convert.huggingface import stored_dtype
 
@@ -99,8 +99,8 @@ def push(
     target: Annotated[str, Parameter(help="The place on the Hub, hub:owner/name.")],
     /,
     *,
-    update: Annotated[bool, Parameter(help="Add a commit to a repository that exists.")] = False,
-    private: Annotated[bool, Parameter(help="Make a new repository that others cannot see.")] = False,
+    update: Annotated[bool, Parameter(help="Add a commit to an existing repository.")] = False,
+    private: Annotated[bool, Parameter(help="Make a new repository private.")] = False,
     family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
     dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
     verify: arguments.Verify = False,
@@ -195,11 +195,11 @@ def quantize(
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
     group: Annotated[
         int | None,
-        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
+        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths."),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        Parameter(consume_multiple=False, help="A glob of module paths that stay as they are; may be repeated."),
+        Parameter(consume_multiple=False, help="A glob of module paths that are not quantised; may be repeated."),
     ] = None,
     calibrate: Annotated[
         str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.")
@@ -211,7 +211,7 @@ def quantize(
     json: arguments.Json = False,
     device: arguments.Device = "auto",
 ) -> None:
-    """Write a model with integer weights, and report what that costs.
+    """Write a model with integer weights, and report the loss of quality.
 
     The report has the error of each kind of layer, the sizes, and the perplexity of a text before and after.
     """
@@ -219,7 +219,7 @@ def quantize(
 
     check_new(out)
     if calibrate is not None and to != "int4":
-        raise UsageError(f"only int4 is calibrated; {to} loses too little, leave --calibrate out")
+        raise UsageError(f"only int4 is calibrated, because {to} loses little; leave --calibrate out")
     loaded = open_model(model, device=device, dtype="float32", verify=verify)
     from foretell.convert.huggingface import stored_dtype
     from foretell.quantization.quantize import WeightFiles

@@ -1,4 +1,4 @@
-"""`foretell demo`: train a small model in about two and a half minutes, and ask it."""
+"""`foretell demo`: train a small model in about two and a half minutes, and use it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def demo(
 
 
 def show_text(console: Console) -> None:
-    """The training text: where it is from, and its first lines."""
+    """Show the source and the first lines of the training text."""
     from foretell.cli.demo_display import title
     from foretell.data.documents import describe_embedded_corpus, embedded_corpus
 
@@ -82,7 +82,7 @@ def gzip_bits_per_byte() -> float:
 
 
 def show_result(console: Console, session: Session[TextTask], gzip_bits: float) -> None:
-    """The loss on held-out text, the likeliest next tokens, and a continuation."""
+    """Show the loss on held-out text, the most likely next tokens, and a continuation."""
     from foretell.cli.demo_display import title
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
@@ -97,15 +97,15 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
         f"On text it has never seen: {bits:.2f} bits per byte, gzip {gzip_bits:.2f}; {verdict}.", style="bold"
     )
     model = load(session.run.directory)
-    with_fast_kernels(model.decoder, wait=True)  # compiled now, once, so that the next command does not do without
-    title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
+    with_fast_kernels(model.decoder, wait=True)  # compile the kernels now, so that the next command has them
+    title(console, "4 what comes next", "the five most likely tokens, and their probabilities")
     console.print(str(next_tokens(model, PROMPT)))
     title(console, "5 in its own words", "one token at a time")
     console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50, top_p=1.0).text)
 
 
 def say_goodbye(console: Console, directory: Path) -> None:
-    """The folder of the run, and three commands to try."""
+    """Show the folder of the run, and three commands to try."""
     from foretell.cli.demo_display import title
     from foretell.session.failures import command_name
 

@@ -1,4 +1,4 @@
-"""The demo's view of a training: held-out bits per byte next to gzip's, and samples as they get better."""
+"""The demo's display of a training: held-out bits per byte compared with gzip's, and samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from foretell.session.task import Task
 from foretell.text import Tokenizer
 from foretell.typesetting.text import shorten
 
-BAR_WIDTH = 12  # a row with steps of five digits and a loss above ten just fits 80 columns
+BAR_WIDTH = 12  # so that a row with five-digit steps and a loss above ten fits in 80 columns
 TOKEN_STYLES = ("black on cyan", "black on white")
-FACTS = ("model", "machine", "steps", "untrained")  # lines of the log to show; text and tokens have been shown
+FACTS = ("model", "machine", "steps", "untrained")  # lines of the log to show; text and tokens are already shown
 
 
 def title(console: Console, head: str, text: str) -> None:
@@ -25,7 +25,7 @@ def title(console: Console, head: str, text: str) -> None:
 
 
 class DemoReporter(LiveReporter):
-    """The display of the demo; only the live bar needs a terminal. Shows a few facts of the log, and all warnings."""
+    """The display of the demo: a live bar on terminals, some lines of the log, and all warnings."""
 
     def __init__(self, console: Console, gzip_bits: float, sentence: str):
         super().__init__(console)
@@ -58,7 +58,7 @@ class DemoReporter(LiveReporter):
         )
 
     def show_tokens(self, tokenizer: Tokenizer) -> None:
-        """The sentence cut into tokens, with the id of each below."""
+        """Show the tokens of the sentence, with their ids below."""
         pieces, ids = Text("  "), Text("  ", style="dim")
         for index, token in enumerate(tokenizer.encode(self.sentence)):
             piece = tokenizer.text_of(token)
@@ -69,14 +69,14 @@ class DemoReporter(LiveReporter):
         self.console.print(ids)
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        """A row for every evaluation, the bar in between."""
+        """Show a row for every evaluation, and the bar in between."""
         left = self.clock.update(metrics["step"], steps)
         if metrics["validation_loss"] is not None:
             self.console.print(self.row(metrics, steps))
         self.show_progress(metrics, steps, left)
 
     def row(self, metrics: dict[str, Any], steps: int) -> Text:
-        """Step, loss, and held-out bits per byte as a bar on which gzip is marked."""
+        """Step, loss, and held-out bits per byte as a bar with gzip marked."""
         bits = self.bits_per_byte(metrics["validation_loss"])
         self.largest = max(self.largest, bits)
         style = "green" if bits < self.gzip_bits else "yellow"

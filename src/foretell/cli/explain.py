@@ -1,4 +1,4 @@
-"""`foretell explain MODEL TEXT`: a pass layer by layer, any number of it, and what produced the prediction."""
+"""`foretell explain MODEL TEXT`: a pass layer by layer, any number in it, and the causes of the prediction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def number(help: str, **options: Any) -> Parameter:
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions that any model answers, of which at most one is asked, and their details."""
+    """The questions that any model answers (at most one can be asked), and their details."""
 
     value: Annotated[
         str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
@@ -71,15 +71,15 @@ class Questions:
     layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, by their names on the command line."""
+        """The given options, by their names on the command line."""
         values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def chosen(self) -> tuple[Question, dict[str, Any]]:
-        """The question that is asked, or the walk, and its options as keywords of its function.
+        """The question that is asked (by default the walk), and its options as keywords of its function.
 
-        Raises `UsageError` for two questions and for an option that the question does not take, and refuses to write
-        the HTML page over another file, all before a model is loaded.
+        Before a model is loaded, refuses two questions, an option that the question does not take, and writing the HTML
+        page over another file.
         """
         given = self.given()
         asked = [name for name in QUESTIONS if name in given and not (name == "html" and "prediction" in given)]
@@ -100,7 +100,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class TextQuestions(Questions):
-    """Further questions that language models answer."""
+    """Further questions for language models."""
 
     prediction: Annotated[bool, asking("For fine-tuned models: which words and parts moved the label.")] = False
     check: Annotated[bool, asking("Compare the textbook's results with the model's.")] = False
@@ -122,10 +122,10 @@ class TextQuestions(Questions):
 
 @dataclass(frozen=True)
 class Question:
-    """One kind of answer that `explain` gives.
+    """A question that `explain` can answer.
 
-    answer: the function of a model and a text that makes it. takes: its options, and the function's keyword for each.
-    fault: the error message for an answer that must fail the command, or None.
+    answer: a function that takes a model and a text. takes: the options, with the function's keyword for each. fault:
+    returns the error message if the command must fail, else None.
     """
 
     answer: Callable[..., Any]
@@ -133,7 +133,7 @@ class Question:
     fault: Callable[[Any], str | None] = lambda answer: None
 
     def show(self, loaded: LanguageModel, text: str, details: Mapping[str, Any], json: bool) -> None:
-        """Print the answer; raise a `ForetellError` for one that must fail the command."""
+        """Print the answer; raises a `ForetellError` if the command must fail."""
         answer = self.answer(loaded, text, **details)
         print_json(answer.to_json()) if json else results().print(str(answer))
         if fault := self.fault(answer):
@@ -141,7 +141,7 @@ class Question:
 
 
 def value_fault(answer: Any) -> str | None:
-    """The message for a number that does not follow from its operands."""
+    """The error message for a number that does not agree with its operands."""
     if answer.agrees:
         return None
     return f"{answer.address} does not follow from its operands: they give {answer.recomputed:.9g}"
@@ -150,7 +150,7 @@ def value_fault(answer: Any) -> str | None:
 def attribute_prediction(
     loaded: LanguageModel, text: str, html: Path | None = None, shapley: bool = False, **details: Any
 ) -> Any:
-    """Show the contributions to the label of a tuned model; with `html`, also as a page."""
+    """The contributions to the label of a tuned model; with `html`, also written as a page."""
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
     from foretell.insight.attribution.word_effects import PASSES
@@ -168,7 +168,7 @@ def attribute_prediction(
 
 
 def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
-    """The pass as an HTML page; stderr lists what did not fit."""
+    """Write the pass as an HTML page; stderr lists the omitted parts."""
     from foretell.insight.page.write_page import write_page
 
     report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text))
@@ -184,7 +184,7 @@ def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
 
 
 def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
-    """The labels or the number of a model that reads a text as its head does."""
+    """The labels or the number of a model with its task's input format."""
     from foretell.finetuning.label_attribution import outcomes_of
     from foretell.finetuning.predict import TaskInputModel
 
@@ -192,7 +192,7 @@ def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
 
 
 def imported(path: str) -> Callable[..., Any]:
-    """A function that is imported when it is called: importing torch takes seconds."""
+    """A function that is imported when it is called, because importing torch takes seconds."""
 
     def call(*values: Any, **keywords: Any) -> Any:
         module, _, name = path.partition(":")
@@ -238,7 +238,7 @@ def explain(
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
-    """A pass over a text, layer by layer; any number of it; and what produced the prediction.
+    """A pass over a text, layer by layer; any number in it; and the causes of the prediction.
 
     Numbers are named as in `foretell trace MODEL --list`. There are also
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
@@ -270,7 +270,7 @@ def explain_translation(
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
-    """A pass over a sentence and its translation, layer by layer; and any number of it.
+    """A pass over a sentence and its translation, layer by layer; and any number in it.
 
     Numbers are named as in `foretell trace MODEL --list`: the encoder's begin with encoder, and names of
     encoder-decoder attention contain cross_attention.
@@ -327,7 +327,7 @@ def explain_forecast(
 def given_values(
     loaded: LanguageModel, context: int | None, read: Callable[[Forecaster], list[Series]], names: list[str] | None
 ) -> tuple[LanguageModel, str]:
-    """The model of a forecaster's ids, and the last values of the first series as a text of ids."""
+    """A forecaster as a model of ids, and the last values of the first series as a text of ids."""
     from foretell.forecasting.forecaster import as_forecaster
     from foretell.forecasting.span_effects import as_tokens
 

@@ -63,21 +63,19 @@ def finetune(
     from_scratch: Annotated[
         bool, Parameter(help="Make a new model of the data's words; the default without MODEL: finetune DATA.")
     ] = False,
-    lora: Annotated[
-        bool, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
-    ] = False,
+    lora: Annotated[bool, Parameter(help="Train only low-rank updates and the new layer; also --lora.rank 8.")] = False,
     options: Options = DEFAULTS,
     json: arguments.Json = False,
 ) -> None:
     """Train a model with one extra layer on labelled texts.
 
     GPT-1's recipe (Radford et al. 2018): one new linear layer reads the vector that --pool names, new tokens begin,
-    separate and end the texts where the task needs them, and language modelling is a second loss. The held-out examples
+    separate and end the texts if the task needs them, and language modelling is a second loss. The held-out examples
     decide which checkpoint is best.
 
     Parquet files need a package: pip install 'foretell[data]'.
 
-    With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
+    With --lora (Hu et al. 2021) the model's own weights do not change; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
     if data is None and model is not None and (from_scratch or Path(model).is_file()):
@@ -112,7 +110,7 @@ def finetune(
 
 
 def finish(session: Session[FinetuneTask], json: bool) -> None:
-    """The report, and a command to try."""
+    """Show the report, and a command to try."""
     from foretell.finetuning.report import FinetuneReport
     from foretell.runs.run import REPORT, REPORT_PICTURE
 
@@ -136,7 +134,7 @@ def finetune_chat(
         bool, Parameter(help="Write the template's special tokens as text; default: add them to the vocabulary.")
     ] = False,
     epochs: Epochs = None,
-    lora: Annotated[bool, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
+    lora: Annotated[bool, Parameter(help="Train only low-rank updates; also --lora.rank 8.")] = False,
     options: Options = DEFAULTS,
     show_batch: Annotated[
         bool, Parameter(help="First show the next batch: trained tokens with their loss, others dim.")
@@ -175,7 +173,7 @@ def finetune_chat(
 
 
 def show_next_batch(session: Session[ChatTask]) -> None:
-    """The batch of the next step: which tokens are learned, with their losses now, and which are masked."""
+    """Show the batch of the next step: the learned tokens with their present losses, and the masked ones."""
     from foretell.finetuning.chat_task import replay_batch
 
     console = results()
@@ -192,7 +190,7 @@ def show_next_batch(session: Session[ChatTask]) -> None:
 
 
 def finish_chat(session: Session[ChatTask]) -> None:
-    """The best loss, compared with the one before."""
+    """Show the best loss, compared with the loss before training."""
     loss, before = session.run.best().training()["validation_loss"], session.task.loss_before
     earlier = "" if before is None else f", {before:.3f} before"
     best = "" if loss is None else f"loss {loss:.3f} on held-out answers{earlier}"
@@ -213,7 +211,7 @@ def finetune_text(
 ) -> None:
     """Continue on a domain's text.
 
-    Trains as `train --start-from MODEL` does, and reports the perplexity of held-out text of the new and of the old
+    Trains like `train --start-from MODEL`, and reports the perplexity of held-out text of the new and of the old
     domain, before and after.
     """
     if (model is None or not data) and not options.is_resumed:
@@ -238,7 +236,7 @@ def finetune_text(
 
 
 def finish_text(session: Session[TextTask], json: bool) -> None:
-    """The perplexities, and a command to try."""
+    """Show the perplexities, and a command to try."""
     from foretell.pretraining.domain import DomainReport
     from foretell.runs.run import REPORT
 

@@ -34,7 +34,7 @@ Columns = Annotated[list[str] | None, Parameter(help="Where every column is a se
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """How a file writes series; what is not given is found in the file, or as the model's training found it."""
+    """The format of a file with series; by default found in the file, or as in the model's training."""
 
     id_column: Annotated[str | None, Parameter(help="The column that names the series of a row.")] = None
     time_column: Annotated[str | None, Parameter(help="The column of times.")] = None
@@ -44,7 +44,7 @@ class FormatOptions:
     date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix or number.")] = None
 
     def read(self, path: Path, columns: list[str] | None, forecaster: Forecaster) -> list[Series]:
-        """The series of a file, as the options or the forecaster's training have it."""
+        """The series of a file, read by the options and the forecaster's training format."""
         from foretell.forecasting.series_file import read_series
 
         return read_series(path, columns or (), self.make(), forecaster.format)
@@ -110,7 +110,7 @@ def train_forecast(
 
 
 def finish(session: Session[ForecastTask]) -> None:
-    """The best loss, and the loss by the length of the context."""
+    """Show the best loss, and the loss by the length of the context."""
     loss = session.run.best().training()["validation_loss"]
     best = "" if loss is None else f"validation loss {loss:.3f} nats per value"
     show_end(session, best, "forecast", shell_words(session.run.record()["data"][0]))
@@ -121,7 +121,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 
 Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
-Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as forecast does.")]
+Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as in forecast.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Horizon = Annotated[
     int | None, arguments.whole("How many values; default: the training's.", validator=arguments.at_least_one)
@@ -191,7 +191,7 @@ def forecast(
 
 
 def open_forecaster(model: str, **options: Unpack[LoadOptions]) -> Forecaster:
-    """Load a forecaster; lines on stderr as for other models."""
+    """Load a forecaster, with lines on stderr as for other models."""
     loaded = open_model(model, **options)
     from foretell.forecasting.forecaster import as_forecaster
 
@@ -199,7 +199,7 @@ def open_forecaster(model: str, **options: Unpack[LoadOptions]) -> Forecaster:
 
 
 def parse_levels(text: str) -> tuple[float, ...]:
-    """`80,95` as numbers, in ascending order."""
+    """The numbers in `80,95`, in ascending order."""
     levels = sorted(set(parse_numbers("--levels", text, float, "percentages, such as 80,95")))
     for level in levels:
         if not 0 < level < 100:
@@ -229,7 +229,7 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Number], expecte
 
 
 def choose_series(series: list[Series], names: list[str] | None) -> list[Series]:
-    """The series of these names, all without names."""
+    """The series of these names; all if no names are given."""
     known = {each.unique_id: each for each in series}
     for name in names or []:
         if name not in known:
@@ -239,7 +239,7 @@ def choose_series(series: list[Series], names: list[str] | None) -> list[Series]
 
 
 def first_series(series: list[Series], names: list[str] | None) -> Series:
-    """The first of the series of these names; a note where there are several."""
+    """The first of the series of these names, with a note if there are several."""
     chosen = choose_series(series, names)
     if len(chosen) > 1:
         note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
@@ -247,7 +247,7 @@ def first_series(series: list[Series], names: list[str] | None) -> Series:
 
 
 def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: int, seed: int) -> list[Forecast]:
-    """The forecasts, with notes on what is unusual about them."""
+    """Compute the forecasts, with notes on special cases."""
     from foretell.forecasting.forecaster import forecast as forecast_series
 
     if horizon > 0 and forecaster.rolls(horizon):
@@ -268,13 +268,13 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
 
 
 def note_combination(forecaster: Forecaster) -> None:
-    """A note on forecasts that are not the model's alone."""
+    """Note a combination with a naive forecast."""
     if forecaster.combination is not None:
         note(f"forecasts are {forecaster.combination.describe()}, as held-out values of the training chose")
 
 
 def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
-    """A note on series with values beyond the last bin, of which the forecaster sees only that they are far away."""
+    """Note series with values beyond the last bin, which are clipped."""
     from foretell.forecasting.codec import scale_of
 
     names = []
@@ -314,7 +314,7 @@ def evaluate_forecast(
     """Errors of forecasts from rolling origins, compared with naive forecasts and AutoETS, if its package is installed.
 
     MASE and sMAPE of the paths' median are defined as in the M4 competition; WQL is the weighted quantile loss of the
-    quantiles 0.1 to 0.9; MAE and RMSE are of all values together, in their unit; the last columns are the shares of
+    quantiles 0.1 to 0.9; MAE and RMSE are over all values together, in their unit; the last columns are the shares of
     values inside the intervals.
     """
     from foretell.forecasting import rolling
@@ -371,7 +371,7 @@ def evaluate_forecast(
 
 
 def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Origin]) -> None:
-    """A note on forecasts of values that the model was trained on, or that its intervals were calibrated on."""
+    """Note forecasts of values on which the model was trained, or its intervals were calibrated."""
     lengths = {each.unique_id: len(each) for each in series}
     held_out = {name: forecaster.held_out(length) for name, length in lengths.items()}
     reached = next(

@@ -19,8 +19,8 @@ from foretell.errors import ForetellError, OutputError, UsageError, counted
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
 
-Items = Iterator[tuple[int, str, bool]]  # of `Completer.advance`
-MARK = b'"prompt"'  # in every line of a file of completions
+Items = Iterator[tuple[int, str, bool]]  # from `Completer.advance`
+MARK = b'"prompt"'  # occurs in every line of a file of completions
 
 
 def generate(
@@ -105,7 +105,7 @@ def generate(
 
 
 def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> dict[int, str]:
-    """The prompts by number: arguments, the text of a file, or the lines of one that are not blank."""
+    """The prompts by number: arguments, the text of a file, or the nonblank lines of a file."""
     if sum(source is not None and source != [] for source in (prompts, file, prompt_file)) > 1:
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
     if prompt_file is None:
@@ -115,13 +115,13 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
 
 
 class Timings:
-    """The time that a generation takes: until its first token, and per token after it."""
+    """The duration of a generation: until the first token, and per token after that."""
 
     def __init__(self, completer: Completer):
         self.completer, self.started, self.first = completer, time.perf_counter(), 0.0
 
     def watch(self, items: Items) -> Items:
-        """The same items; the first is the first token."""
+        """Pass the items through, and record the time of the first one."""
         for item in items:
             self.first = self.first or time.perf_counter()
             yield item
@@ -139,7 +139,7 @@ class Timings:
 
 
 def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
-    """The index of each continuation when it has ended."""
+    """Yield the index of each continuation when it ends."""
     from foretell.generation.sequence import rules_of
 
     sequences, done, tokens = completer.sequences, 0, 0
@@ -155,7 +155,7 @@ def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
 
 
 def write_completions(completer: Completer, items: Items, n: int, out: Path | None, progress: bool) -> None:
-    """Write each completion as a line of JSON as soon as it has ended, to a file or to stdout."""
+    """Write each completion as a line of JSON when it ends, to a file or to stdout."""
     lines = (
         {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
         for index in ended(completer, items, progress)

@@ -1,4 +1,4 @@
-"""The help of all verbs: names in one column, their descriptions next to it, filled to the terminal's width."""
+"""The format of help: a column of names and a column of descriptions, up to the terminal's width."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from cyclopts.help import HelpEntry, HelpPanel
     from rich.console import Console, ConsoleOptions
 
-LEAST, MOST = 9, 24  # columns of a name; a longer one has its description below
-WIDE = 100  # columns of a line, in a terminal that has more
+LEAST, MOST = 9, 24  # limits of the width of names; a longer name has its description below
+WIDE = 100  # maximum width of a line
 
 
 class HelpInColumns:
@@ -32,7 +32,7 @@ class HelpInColumns:
         put(console, f"Usage: {text_of(console, usage).removeprefix('Usage: ')}", "")
 
     def render_description(self, console: Console, options: ConsoleOptions, text: Any) -> None:
-        """Fill the paragraphs; one that is indented is kept as it is."""
+        """Fill the paragraphs, except indented ones."""
         for paragraph in text_of(console, text).split("\n\n"):
             is_kept = paragraph.startswith(" ")
             filled = textwrap.fill(paragraph, width(console), break_on_hyphens=False, break_long_words=False)
@@ -51,7 +51,7 @@ def description(console: Console, entry: HelpEntry) -> str:
 
 
 def text_of(console: Console, renderable: Any) -> str:
-    """The text of anything that rich shows, without its styles and on as few lines as possible."""
+    """The text of any rich renderable, without styles, in as few lines as possible."""
     wide = console.options.update(width=10_000)
     segments = console.render(renderable, wide) if renderable else []
     return "\n".join(line.rstrip() for line in "".join(each.text for each in segments).strip("\n").split("\n"))

@@ -1,4 +1,4 @@
-"""`foretell info MODEL`: the shape of a model or preset, its cost, weights and trace names; `foretell warm MODEL`."""
+"""`foretell info MODEL`: shape, cost, weights and trace names of a model or preset; and `foretell warm MODEL`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def warm(
 
 
 def find_preset(argument: str) -> ModelConfig | None:
-    """The shape of a preset, if the argument names one and neither a path nor a run."""
+    """The shape of a preset, if the argument is a preset's name but not a path or run."""
     from foretell.model.presets import ASSUMED_VOCABULARY, PRESETS, SIZES, preset_config
     from foretell.runs.run import RUNS
 
@@ -107,7 +107,7 @@ def find_preset(argument: str) -> ModelConfig | None:
 
 
 def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
-    """The facts about a model from its configuration and the headers of its files, without torch.
+    """Facts about a model from its configuration and the headers of its files, without torch.
 
     None for a LoRA adapter, and for updates or an encoder inside the model.
     """
@@ -130,7 +130,7 @@ def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
 
 
 def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, Any]:
-    """The facts about a preset, whose weights would be in float32."""
+    """Facts about a preset, as if its weights were in float32."""
     from foretell.model.presets import ASSUMED_VOCABULARY, SIZES
 
     assumed = f"; its vocabulary comes from the text, {ASSUMED_VOCABULARY:,} is assumed" if name in SIZES else ""
@@ -144,7 +144,7 @@ def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, An
 
 
 def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> dict[str, Any]:
-    """The facts about a model that can be loaded, with its names and kernels if asked for."""
+    """Facts about a model, which is loaded, with its names and kernels if requested."""
     if {*TRANSLATION} & {*part_kinds(argument)}:
         from foretell.cli.translate import open_translator
 
@@ -163,7 +163,7 @@ def as_values(settings: QuantizationConfig | None) -> dict[str, Any] | None:
 
 
 def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
-    """Path, plain class, class and precision of the modules that a generation on this machine replaces."""
+    """Path, plain class, class and precision of the modules that generation replaces on this machine."""
     from foretell.model.kernels.fast_decoder import with_fast_kernels
 
     plain = dict(decoder.named_modules())
@@ -236,7 +236,7 @@ def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
 
 
 def weights_in_memory(model: LanguageModel) -> Iterator[StoredWeight]:
-    """The weights of a loaded model and its parts; a quantised one with its scales and minima."""
+    """The weights of a loaded model and its parts, including scales and minima of quantised weights."""
     from foretell.device import dtype_name
     from foretell.model.quantized_linear import quantized_layers, stored_buffers
     from foretell.saved_model.config_file import StoredWeight

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.translation import LiveTranslation
 
-SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that add to what is shown and change no check
+SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that affect only the display, not the checks
 
 
 def lesson(
@@ -79,11 +79,11 @@ def lesson(
 
 
 def save_trained(made: Lesson, out: Path, open_page: bool) -> None:
-    """Save the lesson's model, and serve it if its page is asked for."""
+    """Save the lesson's model, and serve it if its page is requested."""
     from foretell.cli.serve import serve
     from foretell.lessons.trained import TrainedLesson
 
-    assert isinstance(made, TrainedLesson), "refuse_other_lessons_options has checked the name"
+    assert isinstance(made, TrainedLesson), "checked by refuse_other_lessons_options"
     made.save(out)
     note(f"{out}: foretell serve {out} --open")
     if open_page:
@@ -91,7 +91,7 @@ def save_trained(made: Lesson, out: Path, open_page: bool) -> None:
 
 
 def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], given: list[str], check: bool) -> None:
-    """Raise a `UsageError` for an option that none of the chosen lessons has."""
+    """Raise a `UsageError` for an option that none of the chosen lessons accepts."""
     for option in given:
         owners = [entry.name for entry in ENTRIES if option in entry.options]
         if not any(option in entry.options for entry in entries) or (name is None and not check):
@@ -101,7 +101,7 @@ def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], g
 
 
 def live_translation(model: str, sentence: str | None) -> LiveTranslation:
-    """The translation of a sentence, by default the lesson's, by a model of `train --task translate`."""
+    """The translation of a sentence (by default the lesson's) by a model of `train --task translate`."""
     from foretell.cli.translate import translate_step_by_step
     from foretell.lessons.translation import SENTENCE, LiveTranslation
 
@@ -136,7 +136,7 @@ def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> Non
 
 
 def check_lessons(entries: list[LessonEntry], options: dict[str, dict[str, Any]], json: bool) -> None:
-    """Check the lessons, given the options of each, and print their reports; a wrong figure is a `LessonError`."""
+    """Check the lessons with their options, and print the reports; a wrong figure is a `LessonError`."""
     reports = []
     for entry in entries:
         reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())

@@ -1,4 +1,4 @@
-"""The entry point: parse the arguments, run one verb, turn every error into one line and an exit code."""
+"""The entry point: parse the arguments, run one verb, convert every error to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from foretell.cli.training import TrainingOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
 
-# Imports make many objects and no garbage; collecting rarely saves an eighth of the time that torch takes to import
+# Imports create many objects but no garbage; collecting rarely saves an eighth of the time of importing torch
 COLLECT_RARELY = (50_000, 20, 20)
 
 LEARN, ASK, LOOK, MAKE = (
     Group(name, sort_key=index) for index, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
 )
-# Without the word "Examples:", which cyclopts would take for a section of a docstring and not show
+# Not "Examples:", which cyclopts would treat as a section of a docstring and hide
 HELP = """A decoder (GPT) that you can see through.
 
 For example:
@@ -71,7 +71,7 @@ VERBS = {  # verb: (group, summary, function)
 
 
 def make_app(asked: Sequence[str] = ()) -> App:
-    """All verbs, imported when they are called. The verb that `asked` begins with shows its whole docstring as help."""
+    """The app with all verbs, imported when called. The first verb in `asked` has its full docstring as help."""
     app = App(
         name="foretell",
         help=HELP,
@@ -83,7 +83,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
     )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
     for verb, (group, summary, function) in VERBS.items():
-        # A summary given here replaces the docstring, which the overview cannot show without importing the verb
+        # A summary replaces the docstring, which the overview could not show without importing the verb
         chosen = choose_function(verb, function, asked) if verb in asked[:1] else function
         app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
     tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK)
@@ -106,18 +106,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     TrainingOptions.command_began = IMPORTED
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command
+        if isinstance(stream, io.TextIOWrapper):  # a character outside the encoding must not stop the command
             stream.reconfigure(errors="replace")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def open_missing_streams() -> None:
-    """Replace standard streams that the shell closed; a file opened later would take their descriptors."""
+    """Open standard streams that the shell closed, because later files would get their descriptors."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
@@ -125,7 +125,7 @@ def open_missing_streams() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+    """Run a command; returns 0 (success), 1 (failure), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP)."""
     try:
         words = rewrite(arguments)
         app = make_app(arguments)
@@ -139,7 +139,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return fail("stopped by Ctrl-C", 130)
     except BrokenPipeError:
-        # The reader of the output has closed it; with stdout redirected, Python does not complain when it exits
+        # The reader of the output has closed it; redirect stdout, so that Python does not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
         return fail("out of memory; give less text at once, or a smaller model", 1)
@@ -149,14 +149,14 @@ def run(arguments: list[str]) -> int:
 
 
 def is_told_here(error: ForetellError) -> bool:
-    """True if this process prints the error: the first process, and others only for errors that are theirs alone."""
+    """True if this process should print the error: the first process, or another one with an error of only its own."""
     if isinstance(error, PeerError) and error.is_said:
         return False
     return not is_follower() or not isinstance(error, PeerError | Interrupted | UsageError)
 
 
 def _usage(error: CycloptsError) -> str:
-    """One line on what is wrong with the arguments, and which help to read."""
+    """One line about the problem with the arguments, and the help to read."""
     verb = " ".join(error.command_chain or ())
     message = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError):

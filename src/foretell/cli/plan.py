@@ -1,4 +1,4 @@
-"""`foretell plan --size SIZE`: memory, time and money of a training before it starts, and generation."""
+"""`foretell plan --size SIZE`: memory, time and cost of a training, and of generation, in advance."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def plan(
         Literal["ddp", "fsdp"] | None,
         Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),
     ] = None,
-    checkpoint_activations: Annotated[
-        bool, Parameter(help="Compute the values of blocks again for the gradient.")
-    ] = False,
+    checkpoint_activations: Annotated[bool, Parameter(help="Recompute the values of blocks for the gradient.")] = False,
     context: Annotated[
         int | None, arguments.whole("Tokens of each user in generation; default: the model's context.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`foretell predict MODEL TEXT|FILE`: the label or number that a tuned model predicts; `evaluate` of such a model."""
+"""`foretell predict MODEL TEXT|FILE`: the label or number predicted by a tuned model; and its `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretell next`, `score` and `embed MODEL TEXT`: questions about one text; `evaluate MODEL FILE`: about many."""
+"""`foretell next`, `score` and `embed MODEL TEXT`: questions about a text. `evaluate MODEL FILE`: about many."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def embed(
 
 
 def read_texts(argument: str | None, file: Path | None = None) -> dict[int, str]:
-    """The text itself, or the non-empty lines of a file or of standard input by their numbers."""
+    """The text, or the nonblank lines of a file or of standard input, by number."""
     text = arguments.read_text(argument, file)
     if file is None and argument != arguments.STANDARD_INPUT:
         return {1: text}
@@ -139,7 +139,7 @@ def evaluate(
 
     path = "-" if file == arguments.STANDARD_INPUT else file
     named: dict[str, Any] = {**vars(fields), "separator": separator}
-    chosen = choose_task(path, task, stride, text_config(**named), limit)  # refuses before the model is loaded
+    chosen = choose_task(path, task, stride, text_config(**named), limit)  # raises errors before the model is loaded
     loaded = options.open(model, allow_special=allow_special)
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:
         result = evaluate_file(loaded, path, task=chosen, stride=stride, limit=limit, progress=progress, **named)

@@ -31,7 +31,7 @@ def runs(
     """List the runs in a folder, and compare runs.
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
-    Losses compare where the letters after them are equal; bits per byte compare for the same held-out text.
+    Losses with equal letters can be compared; bits per byte can be compared for the same held-out text.
     """
     if delete:
         if png is not None or json:
@@ -68,7 +68,7 @@ def runs(
 
 
 def delete_runs(names: tuple[str, ...]) -> None:
-    """Delete runs, each after a yes to a question on stderr; a run that is training is refused."""
+    """Delete runs, each after a confirmation on stderr; refuses a run that is training."""
     from foretell.files import format_bytes
     from foretell.runs.lock import held
     from foretell.runs.run import Run, find_run
@@ -100,7 +100,7 @@ def confirmed(question: str) -> bool:
 
 
 def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
-    """The folder to list and the runs in it, or no folder and the named runs."""
+    """(folder, its runs) to list a folder, or (None, the named runs)."""
     from foretell.runs.run import RUNS, find_run, find_runs, is_run
     from foretell.session.plots import MARKS
 
@@ -119,7 +119,7 @@ def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
 
 
 def readable(chosen: list[Run]) -> list[tuple[Summary, Run]]:
-    """The runs that can be read, with their summaries; damaged ones are named and left out."""
+    """The readable runs with their summaries; damaged ones are noted and left out."""
     from foretell.runs.summary import summarize
 
     summarized = []
@@ -142,7 +142,7 @@ def coloured(text: str) -> Text:
 
 
 def draw(runs: Sequence[Run], shown: Sequence[bool]) -> str:
-    """The curves of the runs that are shown in one plot; the others keep their marks."""
+    """The curves of the shown runs in one plot; marks do not depend on which runs are shown."""
     from foretell.session.plots import METRICS, losses_of, plot, points_of, shared_axis, shared_metric
 
     curves = [run.metrics.records() * is_shown for run, is_shown in zip(runs, shown, strict=True)]

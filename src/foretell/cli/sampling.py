@@ -1,4 +1,4 @@
-"""The sampling options of `foretell generate` and `chat`, made from the fields of `SamplingConfig`."""
+"""The sampling options of `foretell generate` and `chat`, generated from the fields of `SamplingConfig`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from foretell.errors import DataError, UsageError
 from foretell.files import JSON_LIMIT
 from foretell.sampling_options import SamplingFields
 
-TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema": Path}  # other types than the fields'
+TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema": Path}  # types that differ
 
 
 @dataclass(frozen=True)
 class GivenSampling:
-    """The sampling options on the command line, None where left out; fields as in `SamplingFields`."""
+    """The sampling options on the command line, None if left out; fields as in `SamplingFields`."""
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, as the keywords of `foretell.generate`."""
+        """The given options as keywords of `foretell.generate`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: value for name, value in values.items() if value is not None}
         if "logit_bias" in given:
@@ -32,7 +32,7 @@ class GivenSampling:
         return given
 
     def check(self) -> None:
-        """Refuse values that no model takes, before one is loaded."""
+        """Refuse invalid values before a model is loaded."""
         from foretell.config import SamplingConfig
 
         needs_tokenizer = ("logit_bias", "ban")
@@ -58,9 +58,9 @@ else:
     HINTS = get_type_hints(SamplingFields, include_extras=True)
     SamplingArguments = make_dataclass(
         "SamplingArguments",
-        [(name, sampling_option(name, hint), None) for name, hint in reversed(HINTS.items())],  # as people need them
+        [(name, sampling_option(name, hint), None) for name, hint in reversed(HINTS.items())],  # most used first
         bases=(GivenSampling,),
-        namespace={"__module__": __name__},  # else it is `types`, and cyclopts takes it for a built-in type
+        namespace={"__module__": __name__},  # by default `types`, which cyclopts treats as a built-in type
         frozen=True,
     )
 
@@ -74,7 +74,7 @@ def read_schema(file: Path) -> dict[str, Any]:
         schema = json.loads(arguments.read_named(file, "--json-schema", JSON_LIMIT))
     except json.JSONDecodeError as error:
         raise DataError(f"--json-schema {file} is not JSON: {error}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or such deep nesting
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
         raise DataError(f"--json-schema {file} is not readable JSON: {reason}") from None
     if not isinstance(schema, dict):
@@ -83,7 +83,7 @@ def read_schema(file: Path) -> dict[str, Any]:
 
 
 def parse_bias(text: str) -> tuple[str, float]:
-    """`TOKEN=NUMBER` as both; the token may contain `=`."""
+    """Split `TOKEN=NUMBER`; the token may contain `=`."""
     token, _, number = text.rpartition("=")
     try:
         if not token:

@@ -31,7 +31,7 @@ def serve(
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, arguments.whole("The port; 0 takes a free one.")] = 8000,
     key_file: Annotated[Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.")] = None,
-    no_key: Annotated[bool, Parameter(help="Let everyone in who reaches the address.")] = False,
+    no_key: Annotated[bool, Parameter(help="Accept requests from other machines without a key.")] = False,
     memory: Annotated[float | None, Parameter(help="GiB for all caches; default: a quarter of the machine's.")] = None,
     look_budget: Annotated[float, Parameter(help="MiB of recorded values per request.")] = 64.0,
     max_requests: Annotated[int, arguments.whole("How many requests may wait and run at once.")] = 256,
@@ -60,7 +60,7 @@ def serve(
     from foretell.serving.server import Server
 
     if host not in LOOPBACK and not keys and not no_key:
-        raise UsageError(f"{host} can be reached from other machines; give --key-file FILE, set {KEY}, or say --no-key")
+        raise UsageError(f"{host} can be reached from other machines; set {KEY}, or give --key-file FILE or --no-key")
     with listen(host, port) as listener:
         logging.getLogger("foretell.serving").setLevel(logging.INFO)
         cache = None if memory is None else int(memory * 2**30)
@@ -81,7 +81,7 @@ def serve(
 
 
 def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None:
-    """Raises UsageError for a number that would let no request be answered."""
+    """Raises UsageError for a number with which no request could be answered."""
     for option, value in values.items():
         least = "0 or more" if option == "--grace" else "more than 0"
         if value is not None and not (0 <= value < 2**40 and (value or option == "--grace")):
@@ -91,7 +91,7 @@ def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None
 
 
 def name_and_model(argument: str) -> tuple[str, str]:
-    """The name of an argument, MODEL or NAME=MODEL, and the model."""
+    """(name, model) of an argument MODEL or NAME=MODEL."""
     name, is_named, model = argument.partition("=")
     if is_named and not Path(argument).exists():
         if not model:
@@ -110,7 +110,7 @@ def check_names(names: list[str]) -> None:
 def open_served(
     name: str, model: str, options: arguments.Options, settings: ModelSettings
 ) -> tuple[ServedModel | None, list[ServedTask]]:
-    """A model under a name, and its tasks; a translation model has no other use."""
+    """A named model and its tasks; a translation model has only a task."""
     from foretell.cli.translate import open_translator
     from foretell.convert.hub import PREFIX
     from foretell.finding import find_model
@@ -121,13 +121,13 @@ def open_served(
         return None, [translation_task(name, open_translator(model, **options.keywords()), settings.look_bytes)]
     loaded = options.open(model)
     served = serve_model(name, loaded, settings)
-    if not model.startswith(PREFIX):  # a model of the Hub would be looked up there again
+    if not model.startswith(PREFIX):  # a model on the Hub would be looked up there again
         served.examples = read_examples(find_model(model))
     return served, tasks_of(name, loaded, settings.look_bytes)
 
 
 def read_keys(file: Path | None) -> list[bytes]:
-    """The keys of a file and of FORETELL_API_KEY. Raises UsageError for one that cannot be used, with its line."""
+    """The keys of a file and of FORETELL_API_KEY. Raises UsageError, with the line, for an invalid key."""
     lines = [] if file is None else arguments.read_named(file, "--key-file").split("\n")
     sources = [(f"--key-file {file}, line {number}", line) for number, line in enumerate(lines, start=1)]
     keys = [(source, key) for source, line in [*sources, (KEY, os.environ.get(KEY, ""))] if (key := line.strip())]

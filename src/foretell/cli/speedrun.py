@@ -1,4 +1,4 @@
-"""`foretell speedrun TEXT`: how soon a decoder reaches a loss, as a record; or a record repeated."""
+"""`foretell speedrun TEXT`: record the time to reach a loss, or repeat a record."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def speedrun(
 
 
 def show_point(run: SeedRun) -> None:
-    """A line for the last point of a curve."""
+    """Print a line for the last point of a curve."""
     point = run.curve[-1]
     rate = f"  {point.tokens / point.seconds:,.0f} tokens/s" if point.step else ""
     note(f"seed {run.seed}  step {point.step:>5,}  {point.seconds / 60:5.1f} min  loss {point.loss:.4f}{rate}")
 
 
 def repeat_record(text: Characters, path: Path, json: bool) -> None:
-    """Train as a record did, and compare; a `ForetellError` if a bit differs."""
+    """Repeat a record's training and compare; a `ForetellError` if a bit differs."""
     from foretell.evaluation.perplexity import json_number
     from foretell.pretraining.speedrun import repeat
     from foretell.pretraining.speedrun_record import SpeedrunRecord, other_machine

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 WIDTH = 78
-BEGINNING = re.compile(r"^\S+ {2,}")  # of a line of the log: `size        small, ...`
-# All but line feed and tab; then those that reorder or hide text (Unicode Standard Annex 9)
+BEGINNING = re.compile(r"^\S+ {2,}")  # the beginning of a line of the log: `size        small, ...`
+# Control characters except line feed and tab, and characters that reorder or hide text (Unicode Standard Annex 9)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class OutputConsole(Console):
     """A console that shows control characters visibly on a terminal. Rich honours NO_COLOR and FORCE_COLOR.
 
-    It neither wraps nor highlights. Rich takes COLUMNS=0, which means an unknown width, for a width of 0.
-    is_exact_in_files: what is redirected is written as it is.
+    It neither wraps nor highlights. COLUMNS=0 means an unknown width, but Rich would use a width of 0.
+    is_exact_in_files: redirected output is written without changes.
     """
 
     is_exact_in_files: ClassVar[bool] = True
@@ -65,17 +65,17 @@ class Results(OutputConsole):
     """Standard output."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # as print does; rich would leave with exit code 1
+        raise BrokenPipeError  # like print; rich would exit with code 1
 
 
 class Messages(OutputConsole):
-    """Standard error. Control characters are visible in a log too, which people read on a terminal later."""
+    """Standard error. Control characters are shown visibly in logs too, which are read on terminals later."""
 
     is_exact_in_files: ClassVar[bool] = False
 
 
 class QuietStream:
-    """Standard error, or nothing once a write to it has failed: a command must not depend on its messages."""
+    """Standard error, which ignores writes after one has failed: messages must not stop a command."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -97,7 +97,7 @@ class QuietStream:
             action()
         except (OSError, ValueError):  # ValueError: the stream was closed
             self.failed = True
-            # Discard what is still buffered; Python would fail on it when it exits
+            # Discard buffered output, on which Python would fail at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
@@ -109,14 +109,14 @@ def results() -> Results:
 
 @cache
 def messages() -> Messages:
-    """The console for standard error: everything that is not a result."""
+    """The console for standard error, for everything except results."""
     return Messages(file=cast("IO[str]", QuietStream()), stderr=True)
 
 
 def visible(text: str) -> str:
-    """Text in which control characters, except line feed and tab, are visible and have no effect on a terminal.
+    """The text with control characters, except line feed and tab, made visible and harmless for a terminal.
 
-    Includes the controls of U+0080 to U+009F and those that reorder text. ESC becomes its picture, U+241B.
+    Includes the controls U+0080 to U+009F and characters that reorder text. ESC becomes its picture, U+241B.
     """
     return CONTROLS.sub(_picture, text)
 
@@ -129,12 +129,12 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def write(text: str, end: str = "\n") -> None:
-    """Write text to stdout: exactly as it is, or with visible control characters on a terminal."""
+    """Write text to stdout without changes, or with visible control characters on a terminal."""
     print(visible(text) if results().is_terminal else text, end=end, flush=True)
 
 
 class Reportable(Protocol):
-    """A result that shows itself: `str` is its document as text."""
+    """A result whose `str` is its document as text."""
 
     def to_json(self) -> Any: ...
 
@@ -145,7 +145,7 @@ def report(result: Reportable, json: bool) -> None:
 
 
 def write_page(path: Path, title: str, result: Shown) -> None:
-    """Write a result as one self-contained HTML file; `path` was checked, and a link is followed."""
+    """Write a result as a self-contained HTML file; `path` must be checked before, and links are followed."""
     from foretell.typesetting.html import page
 
     write_text(path.resolve(), page(title, result.document()))
@@ -153,14 +153,14 @@ def write_page(path: Path, title: str, result: Shown) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr; of many processes only the first one does."""
+    """Print a line on stderr, only in the first process."""
     if not is_follower():
         console = messages()
         console.print(folded(text, console.width) if console.is_terminal else text, style="dim")
 
 
 def folded(text: str, width: int) -> str:
-    """Lines that are too long for a terminal go on below their text, right of the word that begins them."""
+    """Fold lines that are too long for a terminal, with their continuations indented behind the label."""
     lines = []
     for line in text.split("\n"):
         below = " " * (len(line) - len(BEGINNING.sub("", line)))
@@ -171,7 +171,7 @@ def folded(text: str, width: int) -> str:
 
 
 class NoteHandler(logging.Handler):
-    """Prints what the library logs as lines on stderr."""
+    """Prints the library's log as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage())
@@ -179,7 +179,7 @@ class NoteHandler(logging.Handler):
 
 @contextmanager
 def library_notes_on_stderr() -> Iterator[None]:
-    """Show the library's notes (its log from level INFO) while the block runs."""
+    """Show the library's log, from level INFO, inside the block."""
     logger, handler = logging.getLogger("foretell"), NoteHandler()
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -195,7 +195,7 @@ def library_notes_on_stderr() -> Iterator[None]:
 
 @contextmanager
 def notes_after() -> Iterator[None]:
-    """Show the library's notes when the block ends, which writes a line piece by piece."""
+    """Show the library's log after the block, which writes a line in pieces."""
     logger, held = logging.getLogger("foretell"), MemoryHandler(capacity=1000, flushLevel=logging.CRITICAL + 1)
     shown = list(logger.handlers)
     logger.handlers[:] = [held]
@@ -209,7 +209,7 @@ def notes_after() -> Iterator[None]:
 
 def fail(message: str, exit_code: int) -> int:
     """Print an error as one line on stderr and return the exit code."""
-    one_line = re.sub(r"\s*[\r\n]\s*", " ", message.strip())  # other spaces may belong to the name of a file
+    one_line = re.sub(r"\s*[\r\n]\s*", " ", message.strip())  # other spaces may be part of a file name
     rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ else ""
     messages().print(f"foretell: {rank}{one_line}", style=None)
     return exit_code
@@ -222,11 +222,11 @@ def print_json(value: Any) -> None:
 
 
 class ProgressLine:
-    """Progress of a long computation and the time it still takes: one line on a terminal, overwritten; in a log, a line
-    now and then, and one after the first part of a computation that takes longer than that.
+    """Progress and remaining time of a long computation: a line that is overwritten on a terminal, or occasional lines
+    in a log.
 
-    Call it with (done, total), and the share of the work where texts end together. The time before the first call is
-    not repeated, so the estimate leaves it out. The line is erased when the block ends.
+    Call it with (done, total) and, if texts end together, the share of the work. The estimate leaves out the time
+    before the first call. The line is erased when the block ends.
     """
 
     def __init__(self, what: str):
@@ -260,7 +260,7 @@ class ProgressLine:
 
 
 class CountLine(ProgressLine):
-    """Progress of a computation whose length is not known: how much is done. Call it with the count."""
+    """Progress of a computation of unknown length. Call it with the count."""
 
     def __call__(self, done: int, total: int = 0, share: float | None = None) -> None:
         if time.monotonic() - self._last < self._seconds:
@@ -270,7 +270,7 @@ class CountLine(ProgressLine):
 
 
 class LoadOptions(TypedDict, total=False):
-    """Keywords of all functions that load a model."""
+    """Common keywords of functions that load a model."""
 
     device: DeviceName
     dtype: DtypeName
@@ -286,15 +286,15 @@ class AdapterOptions(LoadOptions, total=False):
 
 
 def show_loading(argument: str) -> None:
-    """The line before a model is loaded, which the next one replaces on a terminal."""
+    """Print a line before a model is loaded; on a terminal, the next line replaces it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
 
 
 def show_tokens(argument: str, text: str, allow_special: bool = False, start_token: str | None = None) -> None:
-    """A line with the tokens that a model reads, the last ones if not all fit; it needs no torch.
+    """Print a line with the tokens that a model reads, or the last ones that fit; needs no torch.
 
-    Nothing is shown for a model of the Hub or without a tokenizer, or where results do not go to a terminal.
+    Prints nothing for a model on the Hub or without a tokenizer, or if results do not go to a terminal.
     """
     if not results().is_terminal or argument.startswith("hub:"):
         return
@@ -318,7 +318,7 @@ def show_tokens(argument: str, text: str, allow_special: bool = False, start_tok
 
 
 def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable[str]) -> None:
-    """The notes from loading a model, and a line with its size, place and precision."""
+    """Print the notes from loading a model, and a line with its size, device and precision."""
     from foretell.model.quantized_linear import count_weights
 
     for line in notes:
@@ -336,10 +336,10 @@ def open_model(
     texts: Sequence[str] = (),
     **options: Unpack[AdapterOptions],
 ) -> LanguageModel:
-    """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids.
+    """Load a model, with a line on stderr before, and one about its properties after. ids: texts are token ids.
 
-    allow_special: names of special tokens in a text are those tokens; start_token: one to read every text after.
-    strict: see `LanguageModel.strict`. texts: those to read, for `note_spelled_special`.
+    allow_special: encode names of special tokens in a text as the tokens. start_token: a token before every text.
+    strict: see `LanguageModel.strict`. texts: the texts to read, for `note_spelled_special`.
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
@@ -362,7 +362,7 @@ def open_model(
 
 
 def note_spelled_special(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """One line on stderr if a text has the name of a special token that is read as ordinary text."""
+    """Note a text with the name of a special token that is read as ordinary text."""
     if names := sorted({name for text in texts for name in tokenizer.spelled_special(text)}):
         listed = ", ".join(map(repr, names[:8]))
         note(f"{listed} in the text is read as ordinary text; --allow-special reads it as the special token")

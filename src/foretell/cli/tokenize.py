@@ -1,4 +1,4 @@
-"""`foretell tokenize MODEL TEXT`: the tokens of a text; `foretell tokenizer train`: a tokenizer from text."""
+"""`foretell tokenize MODEL TEXT`: the tokens of a text. `foretell tokenizer train`: a tokenizer from text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tokenize(
         f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}"
         for position, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True))
     )
-    results().print("\n".join([*rows, total]))  # at once: a call of rich takes longer than a row
+    results().print("\n".join([*rows, total]))  # in one call, because each call of rich takes long
 
 
 def train_tokenizer(

@@ -1,4 +1,4 @@
-"""`foretell trace MODEL TEXT --select GLOB --out FILE`: any value of a pass over a text, by name."""
+"""`foretell trace MODEL TEXT --select GLOB --out FILE`: any value in a pass over a text, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
 
 NAME_WIDTH = 50
-OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".csv", ".json", ".txt")  # which other programs would read as such
+OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".csv", ".json", ".txt")  # misleading suffixes for safetensors
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TracedNames:
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
-        """Raise `UsageError` if a file is to be written and the text or its name is missing, or has another ending."""
+        """Raise `UsageError` if text or file name is missing, or the file name has a misleading suffix."""
         if self.list_ != (self.out is None) or self.list_ != (text is None):
             raise UsageError(f"give {argument} and --out FILE for values, or --list alone for their names")
         if self.out is not None and self.out.suffix.lower() in OTHER_FORMATS:
@@ -43,7 +43,7 @@ class TracedNames:
             )
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
-        """Trace one pass and write its values, or list the names, derived ones marked."""
+        """Trace a pass and write its values, or list the names with derived ones marked."""
         from foretell.model.structure import model_structure
         from foretell.paths import select as select_names
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")
-PROMPT_TOKENS = 48  # of the text, in which a prompt is looked for
-LONGEST_PROMPT = 80  # characters; one token of a text without spaces can have hundreds
+PROMPT_TOKENS = 48  # first tokens of the text, in which a prompt is searched
+LONGEST_PROMPT = 80  # characters; a token of a text without spaces can have hundreds
 STORE_FILES = ("index.json", "tokenizer.json")
 INDENT, COLUMNS = 6, 80
 
@@ -52,7 +52,7 @@ def train(
     special: arguments.Special = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     loss_on: Annotated[
-        Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
+        Literal["all", "answer"] | None, Parameter(help="The tokens to learn; default: the answer if there is one.")
     ] = None,
     workers: Annotated[
         int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
@@ -129,12 +129,12 @@ def train(
 def token_store(data: tuple[str, ...]) -> Path | None:
     """The folder of token shards, if the data is one."""
     path = Path(data[0]) if len(data) == 1 and data[0] != arguments.STANDARD_INPUT else None
-    # the tokenizer tells a token store from a folder of texts with an index.json
+    # the entry `tokenizer` distinguishes a token store from a folder of texts with an index.json
     return path if path is not None and all((path / name).exists() for name in STORE_FILES) else None
 
 
 def finish(session: Session[TextTask]) -> None:
-    """The best loss, and a prompt to try."""
+    """Show the best loss, and a prompt to try."""
     task = session.task
     loss = session.run.best().training()["validation_loss"]
     special = " --allow-special" if task.config.data.special else ""
@@ -144,9 +144,9 @@ def finish(session: Session[TextTask]) -> None:
 
 
 def run_prompt(task: TextTask) -> str:
-    """Up to three words of the text's beginning, as they are in the text: without anything between them but a space.
+    """Up to three words from the text's beginning that are separated only by single spaces.
 
-    Of rows, the prompt of the first.
+    For rows, the prompt of the first row.
     """
     if task.config.data.rows:
         row = task.text.tokenizer.decode(task.data.beginning()[len(task.text.tokenizer.start_ids) :])
@@ -158,7 +158,7 @@ def run_prompt(task: TextTask) -> str:
 
 
 CHOSEN = "chosen"
-# Defaults that the size, the text and the machine decide
+# Defaults that depend on the size, the text and the machine
 CHOSEN_FIELDS = frozenset(
     f"{section}.{field}"
     for section, fields in {
@@ -186,7 +186,7 @@ def show_config() -> None:
 
 
 def type_in_words(annotation: Any) -> str:
-    """A type in short: its choices, or int, float, bool, text, list, table."""
+    """A short name of a type: its choices, or int, float, bool, text, list, table."""
     from foretell.config import Section
 
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -202,7 +202,7 @@ def type_in_words(annotation: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A default as it is written in TOML."""
+    """A default in TOML's notation."""
     from foretell.config import Section
 
     if isinstance(value, Section):
@@ -217,7 +217,7 @@ SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"),
 
 
 def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
-    """The batch of a step, with the losses of the run's best checkpoint or of the one named."""
+    """Show the batch of a step, with the losses of the run's best checkpoint or a given one."""
     from foretell.pretraining.training_data import replay
     from foretell.runs.run import find_run, is_run
 
@@ -231,7 +231,7 @@ def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName,
 
 
 def show_batch(replayed: Replay) -> None:
-    """All rows; losses in nats, coloured by surprise."""
+    """Show all rows, with losses in nats, coloured by surprise."""
     console = results()
     for index, row in enumerate(replayed.rows):
         last = row.start + len(row.tokens) - 1
@@ -244,7 +244,7 @@ def show_batch(replayed: Replay) -> None:
 
 
 def show_row(console: Console, row: ReplayedRow) -> None:
-    """The tokens in pairs of lines: their texts, and their losses."""
+    """Show the tokens in pairs of lines with their texts and losses."""
     document = row.tokens[0].document
     for line in lines_of(row.tokens):
         if line[0].document != document:
@@ -263,7 +263,7 @@ def show_row(console: Console, row: ReplayedRow) -> None:
 
 
 def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
-    """Lines of tokens, as long as the width allows; a document begins a new line."""
+    """Lines of tokens up to the available width; a document begins a new line."""
     line: list[ReplayedToken] = []
     for token in tokens:
         is_full = sum(map(cell_width, line)) + cell_width(token) > COLUMNS
@@ -294,5 +294,5 @@ def surprise_style(nats: float | None) -> str:
 
 
 def cell_width(token: ReplayedToken) -> int:
-    """Columns for a token and its loss, with one between neighbours."""
+    """Columns for a token and its loss, with one column between neighbours."""
     return max(cell_len(one_line(token.text)), len(format_loss(token))) + 1

@@ -1,4 +1,4 @@
-"""The command line of all trainings: their options, running one, and the lines at its end."""
+"""The command line of all trainings: options, running, and final lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 class TrainingOptions:
     """Options of every training."""
 
-    command_began: ClassVar[float | None] = None  # of a process that runs one command
+    command_began: ClassVar[float | None] = None  # set in a process that runs a single command
 
     minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
     steps: Annotated[int | None, arguments.whole("How many optimizer steps instead.")] = None
@@ -47,11 +47,11 @@ class TrainingOptions:
     dtype: arguments.Dtype = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_began", time.monotonic())  # not a field, which would be an option
+        object.__setattr__(self, "_began", time.monotonic())  # not a field, because fields become options
 
     @property
     def began(self) -> float:
-        """The time when the command began, or when the options were read: the minutes are counted from here."""
+        """The time when the command began, or when the options were read; minutes are counted from here."""
         return self.command_began or vars(self)["_began"]
 
     @property
@@ -59,13 +59,13 @@ class TrainingOptions:
         return self.resume == "auto"
 
     def directory(self, data: Sequence[str | Path]) -> Path:
-        """The folder of the run; one that exists if it is to be resumed. Logs what is opened or read."""
+        """The folder of the run, an existing one for resuming. Logs the data that will be read."""
         from foretell.config.training import check_minutes
 
         check_minutes(self.minutes)
         if not data and self.out is None and self.is_resumed:
             raise UsageError("--resume auto needs the run: give --out runs/NAME, or the data that the run has")
-        if Path(arguments.STANDARD_INPUT) in data:  # texts are given as strings, and may come from there
+        if Path(arguments.STANDARD_INPUT) in data:  # only texts (given as strings) may come from standard input
             raise UsageError(
                 "this training reads its data from files, also when it resumes; save standard input in one"
             )
@@ -78,11 +78,11 @@ class TrainingOptions:
         return out
 
     def shared(self, out: Path) -> dict[str, Any]:
-        """The fields that every request of a training has."""
+        """The fields of all training requests."""
         return {"out": out, "minutes": self.minutes, "device": self.device, "dtype": self.dtype}
 
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """A TOML file's sections, changed by --set, changed by `options` such as {"tokenizer.kind": "bytes"}."""
+        """A TOML file's sections, overridden by --set and then by `options` such as {"tokenizer.kind": "bytes"}."""
         from foretell.config import own_names, read_toml
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
@@ -94,7 +94,7 @@ class TrainingOptions:
             section, _, key = path.partition(".")
             if value is not None:
                 arguments.set_once(chosen.setdefault(section, {}), key, value, path)
-        for name, values in chosen.items():  # a field may have another name in the file
+        for name, values in chosen.items():  # a field may have another project's name in the file
             taken, earlier = own_names(values), sections.get(name, {})
             kept = {key: value for key, value in earlier.items() if not own_names({key: value}).keys() & taken}
             sections[name] = {**kept, **values}
@@ -106,7 +106,7 @@ DEFAULTS = TrainingOptions()
 
 
 def check_tables(sections: dict[str, Any], where: str) -> None:
-    """Refuse a value in the place of a section."""
+    """Refuse a value where a section is expected."""
     for name, values in sections.items():
         if not isinstance(values, dict):
             field = configuration_field(name) or f"{name}.KEY"
@@ -144,7 +144,7 @@ def train_and_report(
 
 
 def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None:
-    """The loss curve, the figures of the best checkpoint, the run's files, and a command to try: a verb on the run."""
+    """Show the loss curve, the best checkpoint's figures, the run's files, and a command to try on the run."""
     from foretell.runs.run import CURVE
     from foretell.session.plots import plot, points_of
 
@@ -159,7 +159,7 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
 
 
 def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
-    """The run's files, its picture or the package that it needs, and a command to try: a verb on the run."""
+    """Show the run's files, its picture or the package needed for it, and a command to try on the run."""
     from foretell.session.failures import command_name
     from foretell.session.plots import has_matplotlib
 
@@ -172,7 +172,7 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
 
 
 def decided(make: Callable[[], Value]) -> Value:
-    """The JSON value that `make` returns in the first process; in another it might see a disk that has changed."""
+    """The JSON value of `make` in the first process, because others might see a changed disk."""
     if read_launch().world_size == 1:
         return make()
     from foretell.distributed.world import current_world

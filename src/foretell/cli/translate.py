@@ -1,4 +1,4 @@
-"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line; `train` and `evaluate` of translation."""
+"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line; and `train` and `evaluate` for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foretell.translation.translate import Decoding
     from foretell.translation.translator import Translator
 
-LINES_AT_ONCE = 512  # translated together and then printed
+LINES_AT_ONCE = 512  # lines translated together and then printed
 
 Beam = Annotated[int | None, arguments.whole("Beams; 1 is greedy; default: 5.")]
 LengthPenalty = Annotated[
@@ -110,7 +110,7 @@ def evaluate_translation(
 
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
-    """The decoding settings from options; those that contradict each other are a `UsageError`."""
+    """The decoding settings from options; contradictory options are a `UsageError`."""
     from foretell.config import SamplingConfig
     from foretell.translation.translate import BEAM_SIZE, Decoding
 
@@ -137,7 +137,7 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
 
 
 def open_translator(argument: str, **options: Unpack[LoadOptions]) -> Translator:
-    """Load a translation model; one line on stderr before it, one with what was chosen after it."""
+    """Load a translation model, with a line on stderr before, and one about its properties after."""
     show_loading(argument)
     from foretell.translation.translator import load_translator
 
@@ -147,7 +147,7 @@ def open_translator(argument: str, **options: Unpack[LoadOptions]) -> Translator
 
 
 def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str, str]], str]:
-    """For the lesson: the words so far and the token that the model adds to them, greedily, and the translation."""
+    """For the lesson: (the words so far, the next token) for each greedy step, and the translation."""
     if not sentence.strip():
         raise UsageError("the text is empty; give at least one sentence")
     translator = open_translator(argument, verify=None)
@@ -206,7 +206,7 @@ def train_translate(
 
 
 def finish(session: Session[TranslationTask]) -> None:
-    """The best loss and BLEU, and a sentence to translate."""
+    """Show the best loss and BLEU, and a sentence to translate."""
     data, best = session.task.data, session.run.best().training()
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {min(200, len(data.validation))} pairs, greedy"

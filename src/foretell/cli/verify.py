@@ -1,4 +1,4 @@
-"""`foretell verify RECEIPT --model M`: is an answer what the model writes?"""
+"""`foretell verify RECEIPT --model M`: check that the model wrote an answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verify(
 
 
 def parsed(text: str, name: str) -> Any:
-    """JSON, or a list of the lines of JSON Lines."""
+    """The value of JSON, or the list of values of JSON Lines."""
     try:
         return json_module.loads(text)
     except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ def parsed(text: str, name: str) -> Any:
 
 
 def receipts_in(value: Any) -> Iterator[dict[str, Any]]:
-    """The receipts in an answer, wherever they are."""
+    """The receipts at any place in an answer."""
     if isinstance(value, dict) and ("request" in value or str(value.get("format")).startswith("foretell.receipt/")):
         yield value
     elif isinstance(value, dict | list):

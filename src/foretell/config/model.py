@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first, with_own_names
 
-# Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
+# Larger than in any model; without a limit, a mistyped or hostile size would exhaust memory before it is refused
 Depth = Annotated[int, Field(gt=0, le=2**14)]
 LARGEST = 2**24
 Size = Annotated[int, Field(gt=0, le=LARGEST)]
@@ -28,7 +28,7 @@ class Bias(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_bool(cls, value: Any) -> Any:
-        """`bias = false` (nanoGPT) sets all but the head's, which GPT-2 never has."""
+        """`bias = false` (nanoGPT) sets all except the head's bias, which GPT-2 never has."""
         if isinstance(value, bool):
             return dict.fromkeys(("attention", "attention_output", "feedforward", "norm"), value)
         return value
@@ -38,7 +38,7 @@ class DropoutRates(Section):
     """Probabilities of dropping an element during training (Srivastava et al. 2014)."""
 
     embedding: float = Field(0.0, ge=0, lt=1)
-    attention: float = Field(0.0, ge=0, lt=1)  # the attention weights; costs the fused kernel
+    attention: float = Field(0.0, ge=0, lt=1)  # attention weights; the fused kernel cannot be used then
     residual: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="before")
@@ -98,7 +98,7 @@ class ModelConfig(Section):
     qk_norm: bool = Field(False, description="normalise queries and keys")  # None in input: wherever there is a norm
     feedforward: Literal["mlp", "gated", "none"] = Field("mlp", description="kind of feed-forward layer")
     activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = Field(
-        "gelu_tanh", description="of the feed-forward layer"
+        "gelu_tanh", description="activation of the feed-forward layer"
     )
     attention_output: bool = Field(True, description="a projection of the heads' outputs")
     attention_residual: bool = Field(True, description="add the attention's output to the stream")
@@ -114,12 +114,12 @@ class ModelConfig(Section):
     )
     tie_embeddings: bool = Field(True, description="the head uses the weights of the token embedding")
     dropout: DropoutRates = Field(DropoutRates(), description="a rate, or embedding, attention, residual")
-    init: Literal["gpt2", "torch"] = Field("gpt2", description="whose initial weights")
+    init: Literal["gpt2", "torch"] = Field("gpt2", description="initial weights as in GPT-2 or in torch")
 
     @model_validator(mode="before")
     @classmethod
     def _fill_sizes(cls, values: Any) -> Any:
-        """Sizes that follow from others; anything not yet known to be a number is left for the field checks."""
+        """Compute the sizes that follow from others; values that are not numbers are left for the field checks."""
         values = with_own_names(cls, values)  # here too, since pydantic runs this before the base's validator
         if not isinstance(values, Mapping):
             return values
@@ -206,7 +206,7 @@ class QuantizationConfig(Section):
 
     to: Scheme
     group: int = Field(gt=1)  # inputs of one row that share a scale
-    keep: tuple[str, ...] = ()  # globs of module paths whose weights stay as they are
+    keep: tuple[str, ...] = ()  # globs of module paths whose weights are not rounded
     calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
 
 

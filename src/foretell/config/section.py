@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from foretell.errors import ConfigError, did_you_mean
 
-# another project's name for a field -> ours
+# the name of a field in another project -> foretell's name
 ALIASES = {
     "n_layer": "num_layers",
     "n_layers": "num_layers",
@@ -50,11 +50,11 @@ ALIASES = {
 NANOGPT_TRAINING = {name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")}
 NANOGPT_TRAINING["min_lr"] = "final_learning_rate_share"
 MOST_SHOWN = 80  # characters of a wrong value
-LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a learning rate
+LEAST_SHARE = 0.01  # a smaller final share is probably a learning rate given by mistake
 
 
 def with_own_names(section: type[BaseModel], values: Any) -> Any:
-    """The same mapping under our names for its keys. TOML cannot write None, so `none` means it there."""
+    """The same values under foretell's names. The text `none` becomes None, which TOML cannot write."""
     if not isinstance(values, Mapping):
         return values
     nullable = {key for key, info in section.model_fields.items() if type(None) in get_args(info.annotation)}
@@ -62,7 +62,7 @@ def with_own_names(section: type[BaseModel], values: Any) -> Any:
 
 
 def own_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under our names for their keys; a field with two values under two names is a `ConfigError`."""
+    """The same values under foretell's names; a field with two different values is a `ConfigError`."""
     given: dict[str, tuple[str, Any]] = {}
     for key, value in values.items():
         plain = str(key).replace("-", "_")
@@ -73,7 +73,7 @@ def own_names(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's `training` section under our names for its keys.
+    """A user's `training` section under foretell's names.
 
     nanoGPT's `min_lr` becomes a share of `learning_rate`. A share that looks like a learning rate, and a nanoGPT recipe
     whose batch_size counts the rows of one micro-batch, are a `ConfigError` of one line.
@@ -155,7 +155,7 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
 
 
 def check_given(section: type[Section], values: Mapping[str, Any], where: str) -> None:
-    """Refuse values, under our names, that are wrong by themselves; other fields may be missing."""
+    """Refuse invalid values of some fields, under foretell's names; other fields may be missing."""
     try:
         section.model_validate(dict(values))
     except ValidationError as error:
@@ -164,7 +164,7 @@ def check_given(section: type[Section], values: Mapping[str, Any], where: str) -
 
 
 def check_known(key: str, known: tuple[str, ...], what: str) -> None:
-    """Refuse a key that is not known, with the nearest that is."""
+    """Refuse an unknown key; the message suggests the nearest known one."""
     if key not in known:
         raise ConfigError(f"unknown {what} '{key}'{did_you_mean(key, known) or ' (known: ' + ', '.join(known) + ')'}")
 
@@ -197,7 +197,7 @@ def _one_line(section: type[BaseModel], findings: Sequence[ErrorDetails], where:
 
 
 def _section_at(section: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The nested section at the path of an error, as far as there is one."""
+    """The innermost section on the path of an error."""
     for part in location:
         annotation = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -1,4 +1,4 @@
-"""The settings of a training run: its tokenizer, data and optimizer, and `Config`, all of them with the model."""
+"""The settings of a training run: tokenizer, data, optimizer, and `Config`, which combines them with the model."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ class TokenizerConfig(Section):
 class DataConfig(Section):
     """Settings for making rows of tokens from text."""
 
-    text_field: str | None = Field(
-        None, description="the field or column that holds the text, where a file has several"
-    )
+    text_field: str | None = Field(None, description="the field or column that holds the text, if a file has several")
     validation_fraction: float = Field(0.1, ge=0, lt=1, description="share of the documents held out")
     document_mask: bool = Field(False, description="hide other documents that were packed into the same row")
     shuffle_documents: bool = Field(False, description="join the documents in another random order in every epoch")
@@ -53,7 +51,7 @@ class DataConfig(Section):
     answer_field: str | None = Field(None, description="the field or column with the answer")
     separator: str = Field("", description="between prompt and answer, part of the prompt")
     loss_on: Literal["all", "answer"] = Field(
-        FOLLOWS, description="all tokens or the answer's; left out: the answer where there is one"
+        FOLLOWS, description="all tokens or the answer's; left out: the answer if there is one"
     )
 
     @model_validator(mode="before")
@@ -94,16 +92,14 @@ class TrainingConfig(Section):
     steps: int = Field(gt=0, le=10**12, description="optimizer steps")
     batch_size: int = Field(32, gt=0, description="rows per step, over all processes and micro-batches")
     gradient_accumulation_steps: int = Field(1, gt=0, description="micro-batches per step")
-    learning_rate: float = Field(1e-3, gt=0, le=1e30, description="the largest, after the warm-up")
-    final_learning_rate_share: float = Field(
-        0.1, ge=0, le=1, description="where the schedule ends, as a share of learning_rate"
-    )
+    learning_rate: float = Field(1e-3, gt=0, le=1e30, description="the highest rate, after the warm-up")
+    final_learning_rate_share: float = Field(0.1, ge=0, le=1, description="the final rate, as a share of learning_rate")
     warmup_steps: int = Field(50, ge=0, description="steps in which the rate rises")
     schedule: Literal["cosine", "linear", "stable_decay", "constant"] = Field(
         "cosine", description="how the rate falls"
     )
     decay_fraction: float = Field(
-        0.2, gt=0, le=1, description="stable_decay: the last share of the steps, falling linearly"
+        0.2, gt=0, le=1, description="stable_decay: share of the steps, at the end, in which the rate falls"
     )
     optimizer: Literal["adamw", "muon", "sgd"] = Field("adamw", description="the optimizer of the matrices")
     frozen: tuple[str, ...] = Field((), description="globs over weight paths that are not trained")
@@ -112,12 +108,12 @@ class TrainingConfig(Section):
         {}, description="glob = decay; the last match counts"
     )
     momentum: float = Field(0.95, ge=0, lt=1, description="muon and sgd")
-    beta1: float = Field(0.9, ge=0, lt=1, description="adamw, also for what muon leaves to it")
-    beta2: float = Field(0.95, ge=0, lt=1, description="adamw, also for what muon leaves to it")
-    epsilon: float = Field(1e-8, gt=0, description="adamw, also for what muon leaves to it")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adamw, also for weights that muon does not train")
+    beta2: float = Field(0.95, ge=0, lt=1, description="adamw, also for weights that muon does not train")
+    epsilon: float = Field(1e-8, gt=0, description="adamw, also for weights that muon does not train")
     clip_norm: float | None = Field(1.0, gt=0, description="largest norm of the gradient; none: not clipped")
     compile: bool | None = Field(None, description="blocks and loss by torch's compiler; none: long runs on a GPU")
-    # Szegedy et al. 2016, section 7; validation losses stay plain
+    # Szegedy et al. 2016, section 7; validation losses are not smoothed
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target's probability given to all tokens")
     patience: int | None = Field(
         None, gt=0, description="evaluations without a better validation loss before training stops"
@@ -136,9 +132,9 @@ class TrainingConfig(Section):
     checkpoint_activations: Globs = Field(
         (), description="globs of modules whose values are computed again for the gradient"
     )
-    keep_checkpoints: int = Field(2, gt=0, description="the last few; the best is always kept")
+    keep_checkpoints: int = Field(2, gt=0, description="number of latest ones to keep, besides the best")
     similar_vectors: bool = Field(
-        False, description="token vectors begin similar where tokens have similar neighbors, not random"
+        False, description="initialise tokens with similar neighbors by similar vectors, not random"
     )
     seed: int = Field(1, ge=0, lt=2**63, description="the seed of everything random")
 

@@ -1,4 +1,4 @@
-"""Models of other programs: Hugging Face directories in and out, GGUF files out, downloads from the Hub.
+"""Conversion to and from other programs: Hugging Face directories, export to GGUF, downloads from the Hub.
 
 docs/convert.md lists the files.
 """

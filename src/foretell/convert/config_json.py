@@ -1,6 +1,6 @@
-"""The fields of a config.json as a `ModelConfig`, and back, by the declaration of a family.
+"""Conversion of a config.json to a `ModelConfig` and back, by the declaration of a family.
 
-Rotary positions are spelled in two ways: rope_theta and rope_scaling, or the newer rope_parameters.
+There are two notations of rotary positions: rope_theta and rope_scaling, or the newer rope_parameters.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from foretell.errors import ConfigError
 from foretell.norms import NORMS
 
 NESTED = ("bias", "dropout")
-NAME = re.compile(r"'[^']*'|\w+(?:\.\w+)*")  # or a value in quotes, which stays
-# Fields that any config.json may hold and that do not affect the logits
+NAME = re.compile(r"'[^']*'|\w+(?:\.\w+)*")  # a name, or a value in quotes, which is not translated
+# Fields of any config.json that do not affect the logits
 HARMLESS = names(
     """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range
     bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id tokenizer_class prefix
@@ -58,9 +58,9 @@ TYPE_KEYS = ("rope_type", "type")
 
 
 def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfig, list[str]]:
-    """The configuration that a config.json describes, and notes on fields that were not used.
+    """The configuration described by a config.json, and notes on unused fields.
 
-    A field that would change the logits and cannot be expressed is a `ConfigError` that names it.
+    Raises ConfigError, with the name, for a field that changes the logits and cannot be expressed.
     """
     check_fixed(family, values)
     fields: dict[str, Any] = dict(flat(family.shared))
@@ -70,7 +70,7 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
         fields |= read_rope(family.rope, values)
     try:
         config = make_section(ModelConfig, nested(fields))
-    except ConfigError as error:  # which has our names
+    except ConfigError as error:  # its message has our names
         theirs_of = {ours: name for name, theirs in family.fields.items() for ours in theirs.ours}
         if family.rope is not None:
             theirs_of |= {"rope_theta": family.rope.theta, "rotary_share": family.rope.share or SHARE}
@@ -108,7 +108,7 @@ def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
 
 
 def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
-    """A line for each field that is set and was not used."""
+    """A line for each unused field that is set."""
     noted = {**NOTED, **family.noted}
     known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
     if family.rope is not None:
@@ -119,7 +119,7 @@ def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
 
 
 def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Our rotary fields from theirs; an unsupported scaling is a `ConfigError` that names it."""
+    """Our rotary fields from theirs; a `ConfigError` names an unsupported scaling."""
     sections = {name: values[name] for name in ROPE_SECTIONS if values.get(name)}
     scalings = [read_scaling(name, section, values, rope) for name, section in sections.items()]
     if len(scalings) == 2 and scalings[0] != scalings[1]:
@@ -136,7 +136,7 @@ def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
 def agreed(
     older: str, newer: str, values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], default: Any
 ) -> Any:
-    """The value of a rotary field under its older or newer name, or in a section; a `ConfigError` if two differ."""
+    """The value of a rotary field by its older or newer name, or in a section; a `ConfigError` if values differ."""
     places = {
         older: values.get(older),
         newer: values.get(newer),
@@ -176,7 +176,7 @@ def read_scaling(name: str, section: Any, values: Mapping[str, Any], rope: Rope)
 
 
 def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:
-    """The fields of a config.json, as close as the family comes to the configuration (see `differences`)."""
+    """The fields of a config.json that describes the configuration as closely as the family can (see `differences`)."""
     ours = meaningful(config)
     written = {name: write_field(field, ours, config) for name, field in family.fields.items()}
     fixed = {name: allowed[0] for name, allowed in family.fixed.items() if allowed[0] is not None}
@@ -184,7 +184,7 @@ def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:
 
 
 def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> Any:
-    """Their value for one of our fields; their default if they have no word for ours."""
+    """Their value for one of our fields; their default if ours cannot be expressed."""
     value = ours.get(field.ours[0], flat(config.model_dump())[field.ours[0]])
     if isinstance(value, tuple):  # a window per layer, and their field holds one number
         return value[0]
@@ -194,7 +194,7 @@ def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> A
 
 
 def write_rope(rope: Rope, config: ModelConfig) -> dict[str, Any]:
-    """Their rotary fields from ours, in the older spelling, which every reader understands."""
+    """Their rotary fields from ours, in the older notation, which every reader supports."""
     scaling = config.rope_scaling
     section = None
     if scaling is not None and scaling.type in rope.scalings:

@@ -1,4 +1,4 @@
-"""Write a model as a Hugging Face directory and check its parity; also the table of export formats."""
+"""Export of a model as a Hugging Face directory, with a parity check; and the table of export formats."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def export_huggingface(
 ) -> dict[str, Any]:
     """Write a float32 model on the CPU as a new Hugging Face directory; returns the content of its report.
 
-    Without a name, the first family that can express the model is chosen. A configuration or a weight that the family
-    cannot express is a `ConfigError`, a missed bound an `OutputError`; both leave nothing behind.
+    By default, the first family that can express the model is chosen. Raises ConfigError for a configuration or weight
+    that the family cannot express, and OutputError for a missed bound; nothing is written in these cases.
     """
     model.check_convertible()
     check_new(target)
@@ -73,7 +73,7 @@ def export_huggingface(
 
 
 def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-    """The model with its weights rounded as they will be on disk, in float32; overflow is an `OutputError`."""
+    """The model, in float32, with its weights rounded as they will be on disk; overflow is an `OutputError`."""
     weights = {path: weight.detach().to(dtype) for path, weight in model.decoder.named_parameters()}
     for path, weight in weights.items():
         if not weight.isfinite().all():
@@ -103,12 +103,12 @@ def write_huggingface(
     write_weights(directory, iter_theirs(family, config, weights), shard_bytes)
     write_json(directory / CONFIG, config_json(family, config, model.tokenizer, dtype))
     write_tokenizer(directory, model.tokenizer, config)
-    for path in directory.glob("*.safetensors"):  # the library makes them readable by their owner only
+    for path in directory.glob("*.safetensors"):  # the library creates them readable only by their owner
         path.chmod((directory / CONFIG).stat().st_mode)
 
 
 def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> dict[str, Any]:
-    """The content of config.json. Special tokens are explicit, since the families' defaults are ids of other models."""
+    """The content of config.json. Special tokens are explicit, because the families' defaults differ."""
     ends = list(tokenizer.end_ids)
     return {
         "architectures": [family.architecture],
@@ -138,7 +138,7 @@ def write_weights(directory: Path, tensors: Iterator[tuple[str, Tensor]], shard_
 
 
 def split_into_shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
-    """The tensors in order, in groups of at most `shard_bytes`; a larger tensor is alone in its group."""
+    """Group the tensors in order, with at most `shard_bytes` per group; a larger tensor has its own group."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -160,7 +160,7 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, config: ModelConfig) 
 
 
 def read_back(directory: Path) -> ReadBack:
-    """Configuration, weights and tokenizer from disk, by libraries that did not write them."""
+    """Configuration, weights and tokenizer from disk, read by other libraries than those that wrote them."""
     family, config, _ = read_config(directory)
     arrays: dict[str, Matrix] = {}
     for file in sorted(directory.glob("*.safetensors")):
@@ -202,7 +202,7 @@ def export(
     """Write a model for other programs, read it back, compare the two, and return the report (export-report.json).
 
     target: the new directory, or the new file for gguf. dtype: float32, float16 or bfloat16; for gguf f32, f16 or q8_0;
-    by default the model's. family: by default one that fits. Raises UsageError, and OutputError if the target exists.
+    by default the model's. family: by default a suitable one. Raises UsageError, and OutputError if the target exists.
     """
     check_model(model)
     check_known(to, tuple(EXPORTERS), "format")

@@ -1,4 +1,4 @@
-"""The model families that can be read and written, and the choice of one that can express a model.
+"""The model families that can be read and written, and the choice of a family for a model.
 
 A new family is one declaration here, and its entry in `FAMILIES`. GPT-1 and GPT-2 have Conv1D matrices (inputs,
 outputs), a fused query, key and value, and a tied head. GPT-1 differs in the norm after each sublayer, the missing
@@ -21,7 +21,7 @@ from foretell.errors import ConfigError, did_you_mean
 
 BLOCK = "trunk.blocks.*"
 QKV = tuple(f"{BLOCK}.attention.{name}" for name in ("query", "key", "value"))  # fused in some families
-# transformers' name of an activation -> ours; of several for one of ours, the first is written
+# transformers' name of an activation -> ours; if several map to one of ours, the first is written
 ACTIVATION_WORDS = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"), "gelu_tanh"),
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
@@ -309,7 +309,7 @@ def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any
         back = meaningful(read_settings(family, write_settings(family, config))[0])
     except ConfigError:  # the written fields contradict each other, such as heads that do not divide the width
         return {"head_width": (config.head_width, "width / num_heads")}
-    # a field that is missing from `back` is meaningless there because of another one, which differs
+    # a field that is missing from `back` has no meaning there, because another field differs
     return {name: (value, back[name]) for name, value in ours.items() if name in back and back[name] != value}
 
 

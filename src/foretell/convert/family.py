@@ -1,8 +1,8 @@
-"""The declaration of a model family: its config.json fields and weights, and how the weights map to ours.
+"""The declaration of a model family: its config.json fields, its weights, and their mapping to ours.
 
-A weight can differ in declared ways, each a `Transform` that works in both directions. A transform maps tensors in our
+Weights can differ in declared ways, each a `Transform` that works in both directions. A transform maps tensors in our
 format (one, or several that are fused in theirs) to tensors in theirs. The last dimension of our matrices is the input
-dimension; biases are vectors and pass through the same transforms.
+dimension; biases are vectors and use the same transforms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REQUIRED = ...  # the default of a field that must be present
 
 
-@dataclass(frozen=True)  # so that two of a class are equal
+@dataclass(frozen=True)  # so that instances of a class are equal
 class Transform:
     """Base class of declared differences between two weight formats."""
 
@@ -52,7 +52,7 @@ class Split(Transform):
 
 
 class SplitHeads(Split):
-    """One matrix has query, key and value of the first head, then of the next: GPT-NeoX (Black et al. 2022)."""
+    """One matrix has query, key and value of the first head, then of the second, ...: GPT-NeoX (Black et al. 2022)."""
 
     def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
         import torch
@@ -95,8 +95,8 @@ class Permute(Transform):
 class PermuteRotated(Transform):
     """They rotate pairs (i, i + R/2) of the first R elements of each head, we rotate (i, i + E/2) for i below R/2.
 
-    The order of a head's elements does not matter as long as query and key have the same. A third tensor, of the value,
-    is unchanged.
+    The order of a head's elements does not matter if query and key have the same order. A third tensor (the value) does
+    not change.
     """
 
     def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
@@ -109,7 +109,7 @@ class PermuteRotated(Transform):
 
     @staticmethod
     def _regrouped(tensors: list[Tensor], head_width: int, sizes: Shape) -> list[Tensor]:
-        """The four parts of each head of query and key, with the middle ones exchanged."""
+        """The four parts of each query and key head, with the two middle parts exchanged."""
         import torch
 
         parts = [tensor.unflatten(0, (-1, head_width)).split(sizes, dim=1) for tensor in tensors[:2]]
@@ -123,7 +123,7 @@ class PermuteRotated(Transform):
 class Rope:
     """The names of a family's rotary fields, apart from rope_scaling and rope_parameters.
 
-    theta and share: the older names of the base, and of the share of each head that is rotated; None: all of it is.
+    theta, share: the older names of the base and of the rotated share of each head; share None: everything is rotated.
     scalings: the types of scaling that transformers accepts.
     """
 
@@ -148,7 +148,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Row:
-    """A module path in their format and ours (one or several), `*` for the layer. Transforms apply in reading order."""
+    """A module path in their format and our paths, with `*` for the layer. Transforms apply in order when reading."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -161,7 +161,7 @@ class Family:
 
     name: str  # the model_type
     architecture: str
-    prefix: str  # of every weight except the head; missing in files that hold only the trunk
+    prefix: str  # prefix of every weight except the head; missing in files with only the trunk
     rows: tuple[Row, ...]
     fields: Mapping[str, Field]
     shared: Mapping[str, Any]  # fields of ModelConfig that have the same value in the whole family
@@ -210,7 +210,7 @@ def pairings(family: Family, config: ModelConfig) -> Iterator[Pairing]:
 
 
 def check_weights(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Raise `ConfigError` unless the family covers exactly these weights: a replaced module may hold others."""
+    """Raise `ConfigError` unless the family covers exactly these weights; a replaced module may have others."""
     shapes = {
         path: shape for pair in pairings(family, config) for path, shape in zip(pair.ours, pair.shapes, strict=True)
     }
@@ -236,7 +236,7 @@ def iter_theirs(family: Family, config: ModelConfig, weights: Mapping[str, Tenso
 
 
 def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """(module path, tensor) in our format; `read` returns a tensor by their name and is called once for each."""
+    """(module path, tensor) in our format; `read` returns a tensor by their name and is called once per tensor."""
     for pairing in pairings(family, config):
         tensors = [read(pairing.theirs)]
         for transform in pairing.row.transforms:
@@ -246,7 +246,7 @@ def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]
 
 
 def outputs_in_our_order(pairing: Pairing, config: ModelConfig, theirs: Tensor) -> list[Tensor]:
-    """A matrix with their outputs as rows, such as B of a LoRA update, as one for each of ours."""
+    """Split a matrix with their outputs as rows, such as B of a LoRA update, into one for each of our layers."""
     tensors = [theirs]
     for transform in pairing.row.transforms:
         if transform != Transpose():
@@ -255,7 +255,7 @@ def outputs_in_our_order(pairing: Pairing, config: ModelConfig, theirs: Tensor) 
 
 
 def outputs_in_their_order(pairing: Pairing, config: ModelConfig, ours: Sequence[Tensor]) -> Tensor:
-    """Matrices with our outputs as rows and the same number of columns, as one with their outputs."""
+    """Join matrices with our outputs as rows, and equal numbers of columns, into one with their outputs."""
     tensors = list(ours)
     for transform in reversed(pairing.row.transforms):
         if transform != Transpose():

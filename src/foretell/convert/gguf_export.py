@@ -1,4 +1,4 @@
-"""Write a model as a GGUF file, read it back with the `gguf` package, and check parity.
+"""Export of a model as a GGUF file, which is read back with the `gguf` package to check parity.
 
 The `gguf` package packs the tensors. q8_0 stores blocks of 32 values of a row as 8-bit integers with one scale in
 float16.
@@ -35,7 +35,7 @@ from foretell.textbook.attention import Matrix
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}
 BLOCK = 32
 ALWAYS_FULL = ("position_embd.weight",)  # llama.cpp adds its rows without conversion
-QUANTIZATION_VERSION = 2  # of ggml's blocks
+QUANTIZATION_VERSION = 2  # version of ggml's block formats
 
 
 def export_gguf(
@@ -43,9 +43,9 @@ def export_gguf(
 ) -> dict[str, Any]:
     """Write a float32 model on the CPU as a new GGUF file, with a report in the same folder; returns the report.
 
-    precision: 'f32', 'f16' or 'q8_0'. Without a name, the first architecture that can express the model is chosen.
-    A configuration or weight that it cannot express is a `ConfigError`, a tokenizer that llama.cpp does not have a
-    `TokenizerError`, a missed bound an `OutputError`; all leave nothing behind.
+    precision: 'f32', 'f16' or 'q8_0'. By default, the first architecture that can express the model is chosen. Raises
+    ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that llama.cpp does
+    not support, and OutputError for a missed bound; nothing is written in these cases.
     """
     if precision not in PRECISIONS:
         near = did_you_mean(precision, PRECISIONS) or f"; known: {', '.join(PRECISIONS)}"
@@ -93,9 +93,7 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
     if gguf_metadata.is_composed(model.tokenizer.to_json()):
-        lines.append(
-            "the tokenizer normalizes text to NFC and llama.cpp does not: normalize texts before it reads them"
-        )
+        lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     if len(model.tokenizer.end_ids) > 2:
         lines.append(f"{len(model.tokenizer.end_ids)} tokens end a text; GGUF stores the first two")
     return lines
@@ -188,7 +186,7 @@ def write_gguf(
 
 
 def read_gguf(gguf: ModuleType, path: Path) -> ReadBack:
-    """Configuration, weights in float32 and tokenizer from the file alone, by the `gguf` package."""
+    """Configuration, float32 weights and tokenizer from the file, read by the `gguf` package."""
     reader = gguf.GGUFReader(path)
     pairs = {name: field.contents() for name, field in reader.fields.items()}
     arrays: dict[str, Matrix] = {
@@ -206,7 +204,7 @@ def read_gguf(gguf: ModuleType, path: Path) -> ReadBack:
 
 
 def check_frequencies(config: ModelConfig, arrays: dict[str, Matrix]) -> None:
-    """Refuse divisors of the rotary frequencies that do not follow from the scaling."""
+    """Refuse divisors of the rotary frequencies that do not agree with the scaling."""
     expected, stored = gguf_metadata.frequency_divisors(config), arrays.get(gguf_metadata.FREQUENCIES)
     if expected is None and stored is None:
         return

@@ -3,10 +3,10 @@
 Fields are listed without the prefix of the architecture's name. A new architecture is one declaration here, and its
 entry in `ARCHITECTURES`.
 
-Only byte-level BPE (and bytes alone) can be exported. llama.cpp's token types: 1 normal, 3 control (our special tokens,
-which text never becomes), 4 user-defined (added tokens that text can become), 5 unused. llama.cpp selects the
-pre-tokenizer, which splits text before the merges, by name. It would read a file with the wrong name without complaint
-and give other tokens, so the tokenizer's split is compared with the known ones.
+Only byte-level BPE (and plain bytes) can be exported. llama.cpp's token types: 1 normal, 3 control (our special tokens,
+which are never encoded from text), 4 user-defined (added tokens that can be encoded from text), 5 unused. llama.cpp
+selects the pre-tokenizer, which splits text before the merges, by name. With a wrong name it would silently give other
+tokens, so the tokenizer's split is compared with the known ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from foretell.text.tokenizer_json import TokenizerJson
 from foretell.textbook.attention import Vector
 from foretell.textbook.family import frequency
 
-# Fields that are not written, since llama.cpp infers them: (the tensor that implies it, the value if it is present)
+# Fields that are not written, because llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {
     "tie_embeddings": ("output.weight", False),
     "attention_bias": ("blk.0.attn_q.bias", True),
@@ -114,8 +114,8 @@ LLAMA_FILE = replace(
     shared={**LLAMA.shared, "activation": "silu"},
 )
 ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE)}
-STRETCHED = ("llama",)  # llama.cpp reads a factor for each rotary frequency
-SQUARE = ("qwen2",)  # llama.cpp reads query and output matrices of (width, width)
+STRETCHED = ("llama",)  # for these, llama.cpp reads a factor for each rotary frequency
+SQUARE = ("qwen2",)  # for these, llama.cpp requires query and output matrices of (width, width)
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
 # Llama 3.1's rope scaling has no keys in GGUF: llama.cpp reads a tensor with a factor for each frequency.
 FREQUENCIES = "rope_freqs.weight"
@@ -176,7 +176,7 @@ def read_metadata(pairs: Mapping[str, Any], tensors: Collection[str]) -> tuple[F
 
 
 def rope_values(values: Mapping[str, Any], pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary fields of the file, spelled as in a config.json."""
+    """The rotary fields of the file, as in a config.json."""
     scaling = None
     if values.get(TYPE, "none") != "none":
         scaling = {"rope_type": values[TYPE], "factor": values[FACTOR]}
@@ -198,19 +198,19 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 START = "tokenizer.ggml"
 TOKENS, KINDS, MERGES, PRE = f"{START}.tokens", f"{START}.token_type", f"{START}.merges", f"{START}.pre"
 TEMPLATE = "tokenizer.chat_template"
-NO_MERGE = "Ā Ā"  # llama.cpp requires merges, and the format has no empty list; this pair is never in such a vocabulary
+NO_MERGE = "Ā Ā"  # llama.cpp requires merges, and the format has no empty list; this pair never occurs
 PLACEMENT = ("single_word", "lstrip", "rstrip")
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """A pre-tokenizer as in a tokenizer.json, and whether a word in the vocabulary is taken whole."""
+    """A pre-tokenizer as in a tokenizer.json. takes_words: words in the vocabulary become tokens directly."""
 
     document: TokenizerJson
     takes_words: bool = False  # `ignore_merges`
 
 
-# llama.cpp's name -> its split; Llama 3 and DBRX split alike
+# llama.cpp's name -> its split; Llama 3 and DBRX have the same split
 PRE_TOKENIZERS = {
     "gpt-2": PreTokenizer(tokenizer_json.byte_level_split(use_regex=True)),
     "qwen2": PreTokenizer(tokenizer_json.pattern_split(tokenizer_json.QWEN2_PATTERN)),
@@ -218,11 +218,11 @@ PRE_TOKENIZERS = {
     "dbrx": PreTokenizer(tokenizer_json.pattern_split(tokenizer_json.LLAMA3_PATTERN)),
     "smollm": PreTokenizer(tokenizer_json.digit_split()),
 }
-WITHOUT_MERGES = "gpt-2"  # bytes stay bytes with any split
+WITHOUT_MERGES = "gpt-2"  # for plain bytes, the split does not matter
 
 
 def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-    """The pairs of a tokenizer for a model with `vocab_size` rows; `TokenizerError` if llama.cpp cannot do the same."""
+    """The pairs of a tokenizer for a model with `vocab_size` rows; `TokenizerError` if llama.cpp cannot have it."""
     document = tokenizer.to_json()
     check_kind(tokenizer, document)
     check_marks(tokenizer, document)
@@ -251,8 +251,8 @@ def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
     if tokenizer.kind not in ("bpe", "bytes") or document["decoder"]["type"] != "ByteLevel":
         actual = "bpe of characters" if tokenizer.kind == "bpe" else tokenizer.kind
         raise TokenizerError(
-            f"GGUF: the tokenizer is of kind {actual}, and llama.cpp is given byte-level ones only: bpe and bytes of "
-            "the kinds trained here"
+            f"GGUF: the tokenizer is of kind {actual}, but only byte-level tokenizers can be exported: bpe and bytes "
+            "of the kinds trained here"
         )
     model = document["model"]
     for field in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token", "byte_fallback"):
@@ -307,7 +307,7 @@ def token_list(document: TokenizerJson, vocab_size: int) -> tuple[list[str], lis
 
 
 def find_split(document: TokenizerJson) -> str:
-    """llama.cpp's name of the pre-tokenizer that splits text as this tokenizer does; `TokenizerError` if unknown."""
+    """llama.cpp's name of this tokenizer's pre-tokenizer; `TokenizerError` if there is none."""
     model = document["model"]
     if not model["merges"]:
         return WITHOUT_MERGES
@@ -316,14 +316,14 @@ def find_split(document: TokenizerJson) -> str:
         if ours == (tokenizer_json.split_steps(known.document), known.takes_words):
             return name
     raise TokenizerError(
-        f"GGUF: the tokenizer splits text as none of the known pre-tokenizers of llama.cpp does "
+        "GGUF: the tokenizer splits text differently from all known pre-tokenizers of llama.cpp "
         f"({', '.join(PRE_TOKENIZERS)}), so llama.cpp would read other tokens; "
         "train one with --tokenizer.split qwen2 or gpt2"
     )
 
 
 def read_vocabulary(pairs: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """A tokenizer built from the pairs alone; text never becomes a control token."""
+    """A tokenizer built only from the pairs; text is never encoded as a control token."""
     pre_tokenizer = PRE_TOKENIZERS[pairs[PRE]]
     names, kinds = pairs[TOKENS], pairs[KINDS]
     vocabulary = {name: token_id for token_id, name in enumerate(names)}

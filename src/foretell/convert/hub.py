@@ -1,8 +1,8 @@
 """Models on the Hugging Face Hub: download `hub:owner/name[@revision]` and return its local directory.
 
 The extra `hub` (huggingface_hub) downloads into its own cache, so HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE
-have their usual meaning. Only the files of a model that are read are requested. config.json comes last, so that a
-cached directory with a config.json has the small files too.
+have their usual meaning. Only the needed files of a model are downloaded. config.json is the last one, so that a cached
+directory with a config.json also has the other small files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PROGRESS_SECONDS = 2.0
 
 
 def fetch_model(name: str, *, with_weights: bool = True) -> Path:
-    """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded unless it is cached.
+    """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded if it is not cached.
 
-    Downloads and their progress are logged. Offline (HF_HUB_OFFLINE, or the Hub cannot be reached) a complete earlier
-    download is used. Raises UsageError for an invalid name, CheckpointError if the model cannot be fetched: an unknown
-    repository or revision, no access, no safetensors, a broken download.
+    Downloads and their progress are logged. Offline (HF_HUB_OFFLINE, or if the Hub cannot be reached), a complete
+    earlier download is used. Raises UsageError for an invalid name, and CheckpointError if the model cannot be fetched
+    (unknown repository or revision, no access, no safetensors, or a failed download).
     """
     repository, revision = parse_name(name.removeprefix(PREFIX))
     hub = import_hub()
@@ -62,7 +62,7 @@ def fetch_model(name: str, *, with_weights: bool = True) -> Path:
         download(hub, listing, file)
     directory = download(hub, listing, CONFIG).parent
     with one_line_errors(hub, repository, revision):
-        # By the revision's name, so that the cache records its commit
+        # Use the revision's name, so that the cache records its commit
         if Path(hub.hf_hub_download(repository, CONFIG, revision=revision)).parent != directory:
             raise CheckpointError(f"{PREFIX}{repository} changed during the download; try again")
     return directory
@@ -107,7 +107,7 @@ class UnreachableError(CheckpointError):
 
 
 def weight_files(hub: ModuleType, listing: HubListing) -> list[str]:
-    """The file of weights, or the files in the index; a repository without safetensors is refused."""
+    """The weight file, or the files in the index; refuses a repository without safetensors."""
     name = f"{PREFIX}{listing.repository}"
     if WEIGHTS in listing.sizes:
         return [WEIGHTS]
@@ -131,7 +131,7 @@ def indexed_files(index: Path) -> list[str]:
 
 
 def find_cached(hub: ModuleType, repository: str, revision: str, reason: str, *, with_weights: bool) -> Path:
-    """The directory of a complete earlier download; `reason` is why nothing can be downloaded now."""
+    """The directory of a complete earlier download. reason: the reason why nothing can be downloaded."""
     config = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
     directory = Path(config).parent if isinstance(config, str) else None
     if directory is None or (with_weights and not has_weights(directory)):
@@ -143,7 +143,7 @@ def find_cached(hub: ModuleType, repository: str, revision: str, reason: str, *,
 
 
 def has_weights(directory: Path) -> bool:
-    """True if all files of weights are present; other programs may have downloaded only some."""
+    """True if all weight files are present; other programs may have downloaded only some."""
     if (directory / WEIGHTS).exists():
         return True
     files = indexed_files(directory / WEIGHTS_INDEX) if (directory / WEIGHTS_INDEX).exists() else []
@@ -153,9 +153,9 @@ def has_weights(directory: Path) -> bool:
 def download(hub: ModuleType, listing: HubListing, name: str) -> Path:
     """The path of one file in the cache, downloaded if it is not there.
 
-    Files are downloaded one by one and not by `snapshot_download`, whose threads finish their files before Ctrl-C takes
-    effect, even with max_workers=1. Measured with files that take 20 s each, Ctrl-C after 6 s (huggingface_hub 2.4.0):
-    hf_hub_download ends after 0.4 s, snapshot_download after 18 s.
+    Files are downloaded one by one instead of by `snapshot_download`, whose threads finish their files before Ctrl-C
+    takes effect, even with max_workers=1. With files that take 20 s each and Ctrl-C after 6 s, hf_hub_download ends
+    after 0.4 s and snapshot_download after 18 s (huggingface_hub 2.4.0).
     """
     cached = hub.try_to_load_from_cache(listing.repository, name, revision=listing.commit)
     if isinstance(cached, str):
@@ -171,7 +171,7 @@ def download(hub: ModuleType, listing: HubListing, name: str) -> Path:
 
 def progress_class(name: str) -> type:
     """A progress bar for huggingface_hub that draws nothing and logs a line about the file every PROGRESS_SECONDS."""
-    from tqdm import tqdm  # which huggingface_hub requires
+    from tqdm import tqdm  # a dependency of huggingface_hub
 
     class LoggedProgress(tqdm):
         def __init__(self, *, total: float | None = None, initial: int = 0, **_: Any):
@@ -190,7 +190,7 @@ def progress_class(name: str) -> type:
 
 @contextmanager
 def warnings_in_our_log() -> Generator[None]:
-    """Write huggingface_hub's warnings, such as that a transfer is resumed, to our log instead, each as one line."""
+    """Redirect huggingface_hub's warnings, such as about a resumed transfer, to our log, in one line each."""
 
     def forward(record: logging.LogRecord) -> bool:
         logger.warning(" ".join(record.getMessage().split()))
@@ -208,7 +208,7 @@ def warnings_in_our_log() -> Generator[None]:
 
 @contextmanager
 def one_line_errors(hub: ModuleType, repository: str, revision: str, failure: str | None = None) -> Generator[None]:
-    """Turn every error of the Hub into one line; `failure` describes a transfer that breaks off."""
+    """Convert every error of the Hub to one line. failure: the message for a broken transfer."""
     errors, name = hub.errors, PREFIX + repository
     try:
         yield

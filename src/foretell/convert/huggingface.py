@@ -1,4 +1,4 @@
-"""Load a Hugging Face directory: its weights by the family's table."""
+"""Loading of a Hugging Face directory, with weights by the family's table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stored_dtype(directory: Path) -> torch.dtype:
 
 
 def check_tied_head(family: Family, stored: Mapping[str, StoredTensor]) -> None:
-    """Refuse a head that is not the copy of the tied embedding, which some files hold."""
+    """Some files contain a copy of the tied embedding as the head; refuse one that differs."""
     head = stored.get(f"{family.head}.weight")
     if head is None:
         return

@@ -31,7 +31,7 @@ OTHER_HEADS = ("score", "classifier", "qa_outputs", "multiple_choice_head", "v_h
 
 @dataclass(frozen=True)
 class HuggingFaceFiles:
-    """A directory whose files have been checked. tensors: by their full names; notes: on content that is ignored."""
+    """A directory with checked files. tensors: by full names. notes: on ignored content."""
 
     family: Family
     config: ModelConfig
@@ -66,14 +66,14 @@ def read_directory(directory: Path) -> HuggingFaceFiles:
 
 
 def check_files(directory: Path) -> None:
-    """Refuse links that lead out of the directory and entries that are not regular files, before any is read."""
+    """Refuse links that lead out of the directory and entries that are not regular files, before reading any."""
     for path in sorted(directory.iterdir()):
         if path.suffix in READ:
             check_regular(path)
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the directory's safetensors: one file, or several that an index lists."""
+    """Every tensor of the directory's safetensors: one file, or several listed in an index."""
     if (directory / WEIGHTS).exists():
         return read_header(directory / WEIGHTS)
     if (directory / WEIGHTS_INDEX).exists():
@@ -88,7 +88,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 
 def read_shards(directory: Path) -> dict[str, StoredTensor]:
-    """The tensors that the index lists; index and files must agree exactly."""
+    """The tensors listed in the index; index and files must agree exactly."""
     path = directory / WEIGHTS_INDEX
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
@@ -111,7 +111,7 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
     values = read_json(path)
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        # No "did you mean": mamba is not llama, though the words are near
+        # No "did you mean": mamba is not llama, although the names are similar
         raise CheckpointError(
             f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read; known: {', '.join(FAMILIES)}"
         )
@@ -123,10 +123,10 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
 
 
 def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[str, StoredTensor]:
-    """The tensors that the configuration asks for, with names and shapes checked; no data is read yet."""
+    """The tensors that the configuration requires, with checked names and shapes; no data is read."""
     stored = {full_name(family, name): tensor for name, tensor in _without_buffers(directory, family).items()}
     check_task(directory, stored)
-    check_depth(config, len(stored), directory)  # before listing the names of an absurd number of layers
+    check_depth(config, len(stored), directory)  # before listing names for an absurd number of layers
     try:
         expected = {pairing.theirs: pairing.shape for pairing in pairings(family, config)}
     except ConfigError as error:
@@ -167,7 +167,7 @@ def _without_buffers(directory: Path, family: Family) -> dict[str, StoredTensor]
 
 
 def full_name(family: Family, name: str) -> str:
-    """The name with the prefix that files of the bare trunk leave out; transformers 5 has one name for all heads."""
+    """The name with the prefix, which trunk-only files leave out; transformers 5 has one name for all heads."""
     if name.startswith(f"{HEAD}."):
         return name.replace(HEAD, family.head, 1)
     return name if name.startswith((family.prefix, f"{family.head}.")) else f"{family.prefix}{name}"

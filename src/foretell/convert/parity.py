@@ -1,7 +1,7 @@
-"""Parity of an export: read the file back by independent code, compare it with the model, and report the differences.
+"""Parity of an export: read the file back with independent code, compare with the model, and report differences.
 
-The reader shares no code with the model or with its files' reader: it uses the format's own library, the textbook's
-forward pass in NumPy, and the `tokenizers` library. export-report.json holds the figures.
+The reader shares no code with the model or its file formats: it uses the format's own library, the textbook's forward
+pass in NumPy, and the `tokenizers` library. export-report.json has the figures.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TEXTS = (
     "Ελληνικά, 漢字, 🙂 and e\u0301.",
 )
 PROMPT, CONTINUATION, SPREAD = 16, 8, 24  # tokens
-ABSOLUTE, RELATIVE = 1e-4, 1e-5  # bound of a logit in float32; relative to the largest logit if that allows more
+ABSOLUTE, RELATIVE = 1e-4, 1e-5  # bounds of a float32 logit difference, absolute and relative to the largest logit
 DIVERGENCE = 1e-6  # nats
 
 
 @dataclass(frozen=True)
 class ReadBack:
-    """An export as read back by independent code: weights by module path, in float32."""
+    """An export read back by independent code, with weights by module path in float32."""
 
     config: ModelConfig
     weights: Mapping[str, Matrix]
@@ -68,16 +68,16 @@ class Comparison:
 
     text: str | None
     tokens: int
-    logit_difference: float  # the largest
+    logit_difference: float  # largest difference
     logit_bound: float
-    divergence: float  # the largest between next-token distributions, in nats
+    divergence: float  # largest divergence between next-token distributions, in nats
     greedy_tokens: int
-    greedy_same: int  # also the reader's most likely token, or tied with it within the bound
+    greedy_same: int  # tokens that are also the reader's most likely, or tied with it within the bound
 
     def problem(self) -> str | None:
         """The first bound that is missed, or None."""
         name = f"on {self.text!r}" if self.text else "on tokens spread over the vocabulary"
-        if not self.logit_difference <= self.logit_bound:  # `not <=`, so that NaN is a problem too
+        if not self.logit_difference <= self.logit_bound:  # `not <=`, so that NaN is also a problem
             return f"logits differ by {self.logit_difference:.2g} {name}; allowed: {self.logit_bound:.2g}"
         if not self.divergence <= DIVERGENCE:
             return f"next tokens diverge by {self.divergence:.2g} nats {name}; allowed: {DIVERGENCE:.2g}"
@@ -128,7 +128,7 @@ def make_probes(model: LanguageModel) -> list[Probe]:
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """The texts of TEXTS that the vocabulary can encode, and one text made of its tokens."""
+    """The TEXTS that the vocabulary can encode, and a text made of its tokens."""
     ids = sorted({index * (tokenizer.vocab_size - 1) // (SPREAD - 1) for index in range(SPREAD)})
     plain = [token for token in ids if tokenizer.has(token) and token not in tokenizer.special_tokens.values()]
     return [text for text in (*TEXTS, tokenizer.decode(plain)) if encoded(tokenizer, text)]
@@ -143,7 +143,7 @@ def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def make_probe(model: LanguageModel, text: str | None, ids: list[int]) -> Probe:
-    """As much of the text as fits, and its greedy continuation."""
+    """The beginning of the text that fits, and its greedy continuation."""
     context_length = model.decoder.config.context_length
     prompt = ids[: max(1, min(PROMPT, 2 * context_length // 3))]
     count = min(CONTINUATION, context_length - len(prompt))
@@ -188,7 +188,7 @@ def log_softmax(logits: Matrix) -> Matrix:
 
 
 def compare_tokenizers(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Callable[[str], str]) -> dict[str, Any]:
-    """Encode and decode the probe texts with both; how many agree, and which do not."""
+    """Encode and decode the probe texts with both tokenizers; returns the number that agree, and those that do not."""
     texts = probe_texts(ours)
     different = [
         text
@@ -200,7 +200,7 @@ def compare_tokenizers(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: C
 
 
 def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
-    """The change caused by rounding to a smaller precision alone, on the same probes."""
+    """The differences caused only by rounding to a smaller precision, on the same probes."""
     pairs = [
         (logits_of(model.decoder, probe.ids), logits_of(written.decoder, probe.ids)) for probe in make_probes(model)
     ]

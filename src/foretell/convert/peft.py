@@ -1,8 +1,8 @@
 """LoRA updates in peft's layout: adapter_config.json and adapter_model.safetensors.
 
-peft names layers as the family does. If a family fuses several of our layers (GPT-2's query, key and value), one of
-their updates is several of ours: reading gives each its rows of B and a copy of A; writing stacks the A's and puts the
-B's on a diagonal, so that the rank grows and the product stays the same.
+peft uses the family's names of layers. If a family fuses several of our layers (GPT-2's query, key and value), one of
+their updates is several of ours: when reading, each gets its rows of B and a copy of A; when writing, the A's are
+stacked and the B's form a block diagonal, so the rank grows and the product is the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PeftUpdate:
 
 
 def fused_layers(family: Family, config: ModelConfig) -> dict[str, Pairing]:
-    """Each of their linear layers by name, with ours that it holds."""
+    """Their linear layers by name, each with our layers that it contains."""
     suffix = ".weight"
     return {
         pairing.theirs.removesuffix(suffix): pairing
@@ -80,9 +80,9 @@ def base_of(directory: Path) -> str:
 
 
 def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
-    """The model with the adapter's updates in its decoder, kept apart as the part `lora`.
+    """The model with the adapter's updates in its decoder, kept separately as the part `lora`.
 
-    Raises CheckpointError for an adapter that is damaged, of another kind than LoRA, or of another model.
+    Raises CheckpointError for an adapter that is damaged, not LoRA, or for another model.
     """
     settings = read_json(directory / ADAPTER_CONFIG)
     for name, values in EXPRESSIBLE.items():
@@ -96,7 +96,7 @@ def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
     updates: Updates = {}
     for name, update in theirs.items():
         updates |= split_update(layers[name], model.config, padded(update, rank), directory)
-    lora = LoRAConfig(rank=rank, alpha=float(rank), targets=tuple(updates))  # the factor is in B already
+    lora = LoRAConfig(rank=rank, alpha=float(rank), targets=tuple(updates))  # B includes the factor
     part = add_adapters(model.decoder, lora)
     set_updates(model.decoder, updates)
     model.decoder.train(model.decoder.training)
@@ -123,7 +123,7 @@ def read_updates(directory: Path, settings: Mapping[str, Any]) -> dict[str, Peft
 
 
 def scale_of(module: str, rank: int, settings: Mapping[str, Any], directory: Path) -> float:
-    """alpha / rank, or alpha / sqrt(rank) with use_rslora; `alpha_pattern` has the exceptions by name."""
+    """alpha / rank, or alpha / sqrt(rank) with use_rslora; `alpha_pattern` has exceptions by name."""
     patterns = settings.get("alpha_pattern") or {}
     alpha = next(
         (value for name, value in patterns.items() if module == name or module.endswith(f".{name}")),
@@ -135,7 +135,7 @@ def scale_of(module: str, rank: int, settings: Mapping[str, Any], directory: Pat
 
 
 def layers_named(config: ModelConfig, names: Mapping[str, Any], directory: Path) -> dict[str, Pairing]:
-    """Our layers for each of their names, by the first family that can express the model and has them all."""
+    """Our layers for each of their names, from the first family that can express the model and has all names."""
     for family in FAMILIES.values():
         if not differences(config, family):
             layers = fused_layers(family, config)
@@ -145,7 +145,7 @@ def layers_named(config: ModelConfig, names: Mapping[str, Any], directory: Path)
 
 
 def padded(update: PeftUpdate, rank: int) -> PeftUpdate:
-    """The same update with a larger rank, and the factor in B."""
+    """The same update with a larger rank, and with the factor included in B."""
     more = rank - len(update.a)
     a = torch.cat([update.a, update.a.new_zeros(more, update.a.shape[1])])  # (rank, inputs)
     b = torch.cat([update.b * update.scale, update.b.new_zeros(len(update.b), more)], dim=1)  # (outputs, rank)
@@ -170,8 +170,8 @@ def export_peft(
 ) -> dict[str, Any]:
     """Write the LoRA updates of a model as a new directory in peft's layout, read them back and compare.
 
-    The model is loaded with its updates kept apart. Returns the family, the layers and the largest difference of an
-    update. Raises UsageError for a model without updates, ConfigError if no family can express the model.
+    The model must be loaded without merging its updates. Returns the family, the layers and the largest difference of
+    an update. Raises UsageError for a model without updates, ConfigError if no family can express the model.
     """
     model.check_convertible()
     check_new(target)
@@ -180,7 +180,7 @@ def export_peft(
         raise UsageError(f"{model.name} has no LoRA updates; convert the whole model to huggingface")
     if part.settings.also_trained:
         raise UsageError(
-            f"{model.name} trained {', '.join(part.settings.also_trained)} too, which an adapter does not hold; "
+            f"{model.name} also trained {', '.join(part.settings.also_trained)}, which an adapter does not contain; "
             "convert the whole model to huggingface"
         )
     family = choose_family(model.config, family_name)
@@ -214,7 +214,7 @@ def fuse_updates(part: LoRAPart, family: Family, config: ModelConfig) -> Iterato
 
 
 def adapter_config(settings: LoRAConfig, updates: Mapping[str, PeftUpdate], family: Family) -> dict[str, Any]:
-    """The content of adapter_config.json; layers whose rank is not the common one are in the patterns."""
+    """The content of adapter_config.json; layers with other ranks than the common one are in the patterns."""
     others = {name: len(update.a) for name, update in updates.items() if len(update.a) != settings.rank}
     return {
         "peft_type": "LORA",
@@ -238,7 +238,7 @@ def adapter_config(settings: LoRAConfig, updates: Mapping[str, PeftUpdate], fami
 
 @torch.no_grad()
 def largest_difference(directory: Path, part: LoRAPart, family: Family, config: ModelConfig) -> float:
-    """The largest difference between an element of B A as written, read by safetensors' NumPy reader, and ours."""
+    """The largest difference between elements of our B A and of the written one, read by safetensors' NumPy reader."""
     arrays = load_file(directory / ADAPTER_WEIGHTS)
     layers = lora_layers(part.decoder)
     differences = [0.0]

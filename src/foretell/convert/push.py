@@ -1,4 +1,4 @@
-"""Upload an exported model to the Hugging Face Hub, with a model card that its run describes.
+"""Upload of an exported model to the Hugging Face Hub, with a model card generated from its run.
 
 The extra `hub` uploads, so HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE have their usual meaning.
 """
@@ -21,14 +21,14 @@ from foretell.runs.summary import bits_per_byte, read_held_out, summarize, train
 
 logger = logging.getLogger(__name__)
 
-CARD = "README.md"  # the name that the Hub shows as a model card
+CARD = "README.md"  # the Hub's file name of model cards
 CLASSIFIER = ("predict", "text-classification", "AutoModelForSequenceClassification")
 LANGUAGE_MODEL = ("generate", "text-generation", "AutoModelForCausalLM")
 
 
 @dataclass(frozen=True)
 class HubTarget:
-    """A repository to write to, checked before the model is exported."""
+    """The target repository, checked before the model is exported."""
 
     hub: ModuleType
     repository: str
@@ -36,12 +36,12 @@ class HubTarget:
     is_private: bool
 
     def upload(self, directory: Path, card: str) -> str:
-        """Write the card, and commit all files of the directory; the address of the commit."""
+        """Write the card and commit all files of the directory; returns the URL of the commit."""
         write_text(directory / CARD, card)
         files = sorted(path for path in directory.iterdir() if path.is_file())
         size = format_bytes(sum(path.stat().st_size for path in files))
         logger.info(f"uploading {len(files)} files, {size}, to {PREFIX}{self.repository}")
-        self.hub.utils.disable_progress_bars()  # our log has a line instead
+        self.hub.utils.disable_progress_bars()  # the log has a line instead
         api = self.hub.HfApi()
         with one_line_errors(self.hub, self.repository, "main", "the upload failed"):
             if self.is_new:
@@ -69,7 +69,7 @@ def find_target(name: str, *, private: bool = False, update: bool = False) -> Hu
 
 
 def model_card(repository: str, exported: dict[str, Any], checkpoint: Checkpoint | None) -> str:
-    """Markdown with the Hub's metadata: how to load the model, and from the run of a checkpoint how it was trained."""
+    """Markdown with the Hub's metadata: instructions to load the model, and a description of its training."""
     verb, pipeline, model_class = CLASSIFIER if "labels" in exported else LANGUAGE_MODEL
     metadata = ["---", "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:", "- foretell", "---"]
     loading = [
@@ -111,7 +111,7 @@ def describe_training(checkpoint: Checkpoint) -> list[tuple[str, str]]:
 
 
 def shown(value: object) -> str:
-    """A figure with four decimals, anything else as it is."""
+    """A float with four decimals, or any other value as text."""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

@@ -11,5 +11,5 @@
     loader         the batch of a step, as a function of (seed, step): windows of a text, or rows
     batch          Batch: ids, targets, loss weights, positions, document ids
 
-Nothing is imported here, so that reading a file does not cost the import of torch.
+Nothing is imported here, so that reading a file does not import torch.
 """

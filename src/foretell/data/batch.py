@@ -1,4 +1,4 @@
-"""Batch, the form in which all data reaches a model; the only place where targets are shifted."""
+"""Batch: the form of all data for models. Targets are shifted only here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from foretell.device import to_device
 from foretell.errors import UsageError
 from foretell.text import Tokenizer
 
-IGNORED = 0  # the target of a position without one; its loss weight is 0
+IGNORED = 0  # stands for a missing target; its loss weight is 0
 PADDING = -1  # the document id of padding
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The tensors of B rows, such as their token ids."""
+    """Tensors of B rows, such as token ids."""
 
     ids: Tensor
 
@@ -29,7 +29,7 @@ class Rows:
         return len(self.ids)
 
     def rows(self, first: int, last: int, stride: int = 1) -> Self:
-        """Rows `first` to `last`, every `stride`-th of them."""
+        """Every `stride`-th row from `first` to `last`."""
         return self._map(lambda tensor: tensor[first:last:stride])
 
     def to(self, device: torch.device | str) -> Self:
@@ -45,8 +45,8 @@ class Batch(Rows):
     """Token ids and the target of each; all tensors are (B, T).
 
     loss_weights: 1 if the target counts in the loss, else 0. positions and document_ids are None if every row is one
-    document that starts at position 0: the fused kernel then needs no mask. lengths: (B,) the tokens of each row before
-    its padding; None if no row is padded.
+    document that starts at position 0; then the fused kernel needs no mask. lengths: (B,) the tokens of each row before
+    the padding; None if no row is padded.
     """
 
     targets: Tensor
@@ -57,7 +57,7 @@ class Batch(Rows):
 
     @property
     def count(self) -> float:
-        """The number of targets that count in the loss."""
+        """The number of targets in the loss."""
         return float(self.loss_weights.sum())
 
     @property
@@ -67,10 +67,10 @@ class Batch(Rows):
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: np.ndarray | None = None) -> Batch:
-    """A batch of tokens (B, T+1), each predicting the next. Row b has lengths[b] tokens, the rest is padding.
+    """A batch of tokens (B, T+1), each with the next as its target. Row b has lengths[b] tokens before its padding.
 
-    loss_mask (B, T+1): 1 for tokens that count in the loss as targets, 0 for others; None: all do. Raises UsageError
-    for tokens that are not rows of ids.
+    loss_mask (B, T+1): 1 for tokens that count in the loss as targets, else 0; None: all count. Raises UsageError for
+    tokens that are not rows of ids.
     """
     try:
         given = np.asarray(tokens)
@@ -96,7 +96,7 @@ def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: 
 def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
     """Like `make_batch`, with the id of each token's document, (B, T+1); padding has PADDING.
 
-    Attention does not cross documents, positions restart in each, and the last token of one has no target.
+    Attention does not cross documents, positions restart in each, and the last token of a document has no target.
     """
     plain = make_batch(tokens)
     all_ids = torch.from_numpy(document_of)
@@ -111,9 +111,9 @@ def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
 
 
 def make_row(tokenizer: Tokenizer, texts: Iterable[list[int]]) -> tuple[list[int], int]:
-    """A row of a text, or of a prompt and its answer, given the ids of each; and the length of its first part.
+    """Join the ids of a text, or of a prompt and its answer, to a row; returns it and the length of the first part.
 
-    A row begins with the tokenizer's start token and ends with its end token, unless the text ends with it.
+    The row begins with the tokenizer's start token and ends with its end token, unless the text already does.
     """
     first, *answers = texts
     prompt = [*tokenizer.start_ids, *first]
@@ -122,7 +122,7 @@ def make_row(tokenizer: Tokenizer, texts: Iterable[list[int]]) -> tuple[list[int
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:
-    """Sequences of any length as rows of one array (B, length), padded on the right, and their lengths."""
+    """Pad sequences on the right to one array (B, length); returns it and their lengths."""
     lengths = [len(sequence) for sequence in sequences]
     rows = np.full((len(sequences), length or max(lengths)), IGNORED, dtype=np.int64)
     for row, sequence in zip(rows, sequences, strict=True):
@@ -131,7 +131,7 @@ def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarr
 
 
 def padded_groups(lengths: list[int], limit: int) -> Iterator[list[int]]:
-    """The indices of rows in groups, the shortest first; several rows are padded to at most `limit` tokens."""
+    """Group the indices of rows, shortest first; a group of several rows has at most `limit` tokens with padding."""
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         if group and (len(group) + 1) * lengths[index] > limit:

@@ -1,6 +1,6 @@
-"""Documents: texts with their source, in memory or in a file too large to hold; and the embedded corpus.
+"""Documents: texts with their source, in memory or in a large file; and the embedded corpus.
 
-A FileDocument is read in pieces, as often as it is needed, and cut without being read.
+A FileDocument is read in pieces each time it is used, and cut without reading it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 from foretell.data.lines import Note, TextFile
 from foretell.errors import DataError
 
-NO_TEXT = "holds no text (empty, or nothing but whitespace); give a file with text"
+NO_TEXT = "holds no text (empty, or only whitespace); give a file with text"
 CRLF = "CRLF line ends read as LF"
 BLOCK = 2**20  # bytes read at a time
-CUT_SLACK = 0.02  # of a document's length: how far a cut may move to fall on a line break
-LONGEST_SEARCH = 2**20  # bytes on either side of a cut of a file that are searched for a line break
+CUT_SLACK = 0.02  # share of a document's length by which a cut may move to a line break
+LONGEST_SEARCH = 2**20  # bytes on either side of a cut in a file that are searched for a line break
 
 
 @dataclass(frozen=True)
 class Document(ABC):
-    """One text, and where it came from (`source`: `notes.txt`, or `reviews.csv, line 3`)."""
+    """A text and its source (`notes.txt`, or `reviews.csv, line 3`)."""
 
     source: str
 
     @abstractmethod
     def pieces(self) -> Iterator[str]:
-        """The text in one or several pieces, whose join it is."""
+        """The text in one or several pieces."""
 
     @property
     def text(self) -> str:
@@ -45,10 +45,9 @@ class Document(ABC):
 
     @abstractmethod
     def cut(self, fraction: float) -> tuple[Document, Document]:
-        """Two documents, the second with the last `fraction` of the text.
+        """Cut into two documents; the second has the last `fraction` of the text.
 
-        The cut follows the line break nearest to that point within CUT_SLACK of the length, else it falls between
-        characters.
+        The cut is after the nearest line break within CUT_SLACK of the length, else between characters.
         """
 
 
@@ -60,7 +59,7 @@ class TextDocument(Document):
         yield self.content
 
     def cut(self, fraction: float) -> tuple[TextDocument, TextDocument]:
-        """See `Document.cut`; lengths in characters. A text of two or more leaves neither part empty."""
+        """See `Document.cut`; lengths in characters. A text of two or more has no empty part."""
         position = self._cut_position(fraction)
         return TextDocument(self.source, self.content[:position]), TextDocument(self.source, self.content[position:])
 
@@ -71,7 +70,7 @@ class TextDocument(Document):
         target = min(max(round(len(text) * (1 - fraction)), 1), len(text) - 1)
         slack = int(len(text) * CUT_SLACK)
         low, high = max(target - slack, 1), min(target + slack, len(text) - 1)
-        # A cut at p follows a line break if text[p - 1] is one.
+        # A cut at p is after a line break if text[p - 1] is one.
         before = text.rfind("\n", low - 1, target) + 1
         after = text.find("\n", target, high) + 1
         near = [position for position in (before, after) if position]
@@ -80,7 +79,7 @@ class TextDocument(Document):
 
 @dataclass(frozen=True)
 class AnsweredDocument(Document):
-    """A prompt and its answer in memory; its text is one after the other, and it is never cut."""
+    """A prompt and its answer in memory. The text is the prompt followed by the answer; it is never cut."""
 
     prompt: str
     answer: str
@@ -95,9 +94,9 @@ class AnsweredDocument(Document):
 
 @dataclass(frozen=True)
 class FileDocument(Document):
-    """The bytes `start` to `end` of a UTF-8 file as one text, CRLF read as LF, without the text in memory.
+    """The bytes `start` to `end` of a UTF-8 file as one text, with CRLF read as LF, not held in memory.
 
-    Reading raises DataError if the file was modified after `changed` (its time of modification in nanoseconds).
+    Reading raises DataError if the file was modified after `changed` (its modification time in nanoseconds).
     """
 
     path: Path
@@ -108,7 +107,7 @@ class FileDocument(Document):
     def pieces(self) -> Iterator[str]:
         """The text in pieces of about a million characters. Raises DataError if the file has changed."""
         decoder = codecs.getincrementaldecoder("utf-8")("strict")
-        held = ""  # a carriage return whose line feed may come in the next block
+        held = ""  # a carriage return whose line feed may be in the next block
         try:
             for block in self._blocks():
                 text = held + decoder.decode(block)
@@ -120,7 +119,7 @@ class FileDocument(Document):
             raise self._changed() from None
 
     def cut(self, fraction: float) -> tuple[FileDocument, FileDocument]:
-        """See `Document.cut`; lengths in bytes, and only the bytes around the cut are read."""
+        """See `Document.cut`; lengths in bytes. Reads only the bytes around the cut."""
         size = self.end - self.start
         reach = min(int(size * CUT_SLACK), LONGEST_SEARCH)
         target = self.start + round(size * (1 - fraction))
@@ -146,11 +145,11 @@ class FileDocument(Document):
                 yield block
 
     def _changed(self) -> DataError:
-        return DataError(f"{self.source}: the file changed while it was read; start again once it is complete")
+        return DataError(f"{self.source}: the file changed while it was read; start again when it is complete")
 
 
 def cut_position_in_bytes(window: bytes, target: int) -> int:
-    """The position after the line break nearest to `target`, else of the first character that begins at it or later."""
+    """The position after the line break nearest to `target`, or else of the first character at or after it."""
     before, after = window.rfind(b"\n", 0, target) + 1, window.find(b"\n", target) + 1
     near = [position for position in (before, after) if position]
     if near:
@@ -161,7 +160,7 @@ def cut_position_in_bytes(window: bytes, target: int) -> int:
 
 
 def open_large(path: Path, note: Note) -> FileDocument:
-    """A file as one document, checked once in pieces, so that errors and notes come before any of its text is used."""
+    """A file as one document. It is checked once, in pieces, so errors and notes come before its text is used."""
     file = TextFile(path)
     with file.opened() as content:
         status = path.stat()
@@ -171,7 +170,7 @@ def open_large(path: Path, note: Note) -> FileDocument:
         note("byte order mark dropped", str(file))
     is_clean, has_crlf = scan(path)
     if not is_clean:
-        for _ in file.lines(lambda what, where: None):  # raises the error that names the line
+        for _ in file.lines(lambda what, where: None):  # raises an error that names the line
             pass
     if not any(piece.strip() for piece in document.pieces()):
         raise DataError(f"{file}: {NO_TEXT}")
@@ -181,7 +180,7 @@ def open_large(path: Path, note: Note) -> FileDocument:
 
 
 def scan(path: Path) -> tuple[bool, bool]:
-    """True for a file of UTF-8 without NUL; and true for a file with Windows line ends."""
+    """(True if a file is UTF-8 without NUL, True if it has Windows line ends)."""
     decoder, has_crlf, last = codecs.getincrementaldecoder("utf-8")("strict"), False, b""
     try:
         with path.open("rb") as file:
@@ -198,18 +197,18 @@ def scan(path: Path) -> tuple[bool, bool]:
 
 # --- the embedded corpus: the language reference that every Python has for `help()` ----------------------------------
 EMBEDDED_CORPUS = "the language reference inside Python"
-# Shorter leftovers are a headline and a "see also" whose body was another topic's.
+# Shorter remainders are a headline and a "see also"; their body was in another topic.
 SHORTEST_TOPIC = 200  # characters
 
 
 def embedded_corpus() -> Iterator[TextDocument]:
     """The reference topics, sorted by name, without paragraphs that occurred in an earlier topic.
 
-    Topics quote each other: "compound" contains all of "if", "while" and "for", and of 464,970 characters (79 topics,
-    Python 3.11.7) 90,760 are in repeated paragraphs. Split as they are, the validation text would be in the training
-    text. Paragraphs are separated by blank lines and compared with whitespace normalised. 68 topics with 372,303
-    characters remain; other versions of Python differ in size, so compare results on this corpus only within one
-    version. Licensed with Python (PSF).
+    Topics quote each other: "compound" contains all of "if", "while" and "for", and 90,760 of the 464,970 characters
+    (79 topics, Python 3.11.7) are in repeated paragraphs. Without deduplication, validation text would be in the
+    training text. Paragraphs are separated by blank lines and compared with normalised whitespace. 68 topics with
+    372,303 characters remain. Other versions of Python differ in size, so compare results only within one version.
+    Licensed with Python (PSF).
 
     Raises DataError if Python was packaged without the module `pydoc_data`.
     """
@@ -222,7 +221,7 @@ def embedded_corpus() -> Iterator[TextDocument]:
 
 
 def describe_embedded_corpus() -> str:
-    """The corpus's version and sizes in one line."""
+    """The version and size of the corpus in one line."""
     texts = [document.text for document in embedded_corpus()]
     size = sum(len(text.encode("utf-8")) for text in texts)
     version = ".".join(map(str, sys.version_info[:3]))
@@ -230,7 +229,7 @@ def describe_embedded_corpus() -> str:
 
 
 def _reference_topics() -> dict[str, str]:
-    """Imported only when needed: half a megabyte, which some Linux distributions leave out."""
+    """Import the topics only when needed: half a megabyte, which some Linux distributions omit."""
     try:
         return importlib.import_module("pydoc_data.topics").topics
     except ModuleNotFoundError:
@@ -240,7 +239,7 @@ def _reference_topics() -> dict[str, str]:
 
 
 def _unseen_paragraphs(text: str, seen: set[str]) -> str:
-    """The paragraphs that are not in `seen`, which are then added to it; an empty string if there are none."""
+    """The paragraphs that are not in `seen`, and add them to it; an empty string if there are none."""
     kept = []
     for paragraph in re.split(r"\n\s*\n", text):
         key = " ".join(paragraph.split())

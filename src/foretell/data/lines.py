@@ -1,4 +1,4 @@
-"""The lines of text files, compressed or not: decoded strictly, and within bounds, since a small file can expand
+"""The lines of text files, plain or compressed: decoded strictly, with limits, because a small file can expand
 ten-thousandfold."""
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from foretell.errors import DataError, did_you_mean
 STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
-FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line is read, so that a disk image is refused at once
+FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
-# A file that expands more often is refused once these bytes are read; 33 MB of short rows were 2.6 GB of objects
+# A file that expands by more is refused after these bytes; 33 MB of short rows took 2.6 GB as objects
 MOST_RATIO, ALWAYS_READ = 100, 2**23
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
-MOST_MEMBERS = 10_000  # files in a zip, whose list is read again for each of them
+MOST_MEMBERS = 10_000  # files in a zip; its list is read again for each of them
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
-NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
+NOTES = ("readme", "license", "about")  # such files in a zip, optionally after an underscore, have no data
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-CP1252 = re.compile(rb"[\x80-\x9f]")  # quotes and dashes of Windows, control characters in Latin 1
+CP1252 = re.compile(rb"[\x80-\x9f]")  # quotes and dashes in Windows-1252, control characters in Latin 1
 NOT_CP1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 CONVERT = "convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT"
 
-Note = Callable[[str, str], None]  # takes what was done to the input, and where
+Note = Callable[[str, str], None]  # takes a change to the input, and its place
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def log_note(what: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of text: plain, compressed, a `member` of a zip, or standard input (path None)."""
+    """A text file: plain, compressed, a `member` of a zip, or standard input (path None)."""
 
     path: Path | None
     member: str = ""
@@ -90,9 +90,9 @@ class TextFile:
     def lines(
         self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT, most_bytes: float = math.inf
     ) -> Iterator[str]:
-        """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds.
+        """The decoded lines with their ends, split only at LF; str.splitlines also splits at U+2028 and form feeds.
 
-        advice: the end of the message for a file in another encoding. most_bytes: of a compressed file.
+        advice: the end of the message for a file in another encoding. most_bytes: the limit for a compressed file.
         Raises DataError, with the line.
         """
         offset = 0
@@ -139,17 +139,17 @@ class TextFile:
 
 
 def standard_input() -> Any:
-    """The bytes of standard input, as a buffered file; a DataError where it is closed."""
+    """The bytes of standard input as a buffered file; a DataError if it is closed."""
     if sys.stdin is None:
         raise DataError("standard input is closed; pipe something into it, or name a file")
     return sys.stdin.buffer
 
 
 def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -> DataError:
-    """The error for bytes that are not UTF-8 text, the first of them `content[index]`; content[0] is at `offset`.
+    """The error for bytes that are not UTF-8 text. content[0] is at `offset`; content[index] is the first wrong byte.
 
-    `content` extends beyond the line, since an image or archive seldom has its first NUL in its first line, and iconv
-    is the wrong advice for such a file.
+    `content` extends beyond the line, because an image or archive seldom has a NUL in its first line, and advice to use
+    iconv would be wrong for such a file.
     """
     if b"\0" not in content:
         if CP1252.search(content, index) and not NOT_CP1252.search(content, index):
@@ -210,7 +210,7 @@ def find_files(path: Path) -> list[TextFile]:
 
 
 def zip_members(path: Path) -> list[TextFile]:
-    """The files in a zip but its notes."""
+    """The files in a zip, without notes."""
     with zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if not member.is_dir() and not is_note(member.filename)]
     for member in members:
@@ -218,14 +218,14 @@ def zip_members(path: Path) -> list[TextFile]:
             raise DataError(f"{path}: {member.filename} has {member.file_size:,} bytes; unpack the zip first")
     if len(members) > MOST_MEMBERS:
         raise DataError(f"{path}: holds {len(members):,} files, more than {MOST_MEMBERS:,}; unpack the zip first")
-    # A member ends at its stated size, so the sum of these bounds what is read
+    # Members end at their stated sizes, so the sum of the sizes bounds the bytes read
     if sum(member.file_size for member in members) > max(ALWAYS_READ, MOST_RATIO * path.stat().st_size):
         raise DataError(f"{path}: its files expand to more than {MOST_RATIO} times its size; unpack the zip first")
     return [TextFile(path, name) for name in sorted(member.filename for member in members)]
 
 
 def is_note(name: str) -> bool:
-    """True for a file that describes the others, and for a hidden one."""
+    """True for a file that describes the others, and for a hidden file."""
     return Path(name).stem.lower().lstrip("_").startswith(NOTES) or Path(name).name.startswith(".")
 
 
@@ -237,7 +237,7 @@ def nearest_name(path: Path) -> str:
 
 
 def open_member(path: Path, member: str) -> Any:
-    """The content of a file in a zip. The archive can be closed: it stays open inside while a member is."""
+    """The content of a file in a zip. The archive object can be closed: its file stays open while a member is."""
     with zipfile.ZipFile(path) as archive:
         try:
             return archive.open(member)
@@ -257,9 +257,9 @@ def open_zstd(path: Path) -> Any:
 
 
 class ZstdReader(io.RawIOBase):
-    """A zstd file by the package zstandard, whose reader has no `readline` and reads a truncated file without an error.
+    """A zstd file by the package zstandard, whose own reader has no `readline` and does not detect truncation.
 
-    Truncation is detected by the size in the header of the first frame, which the program zstd writes.
+    Here truncation is detected by the size in the header of the first frame, which the zstd program writes.
     """
 
     def __init__(self, path: Path, zstandard: Any):

@@ -1,4 +1,4 @@
-"""The batch of a training step, a pure function of (seed, step), and the batches of an evaluation."""
+"""The batch of a training step as a pure function of (seed, step), and the batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foretell.randomness import permutation, random_word, stream_key
 
 
 class EpochOrder:
-    """`count` items in a new random order in every epoch, each once. name: of the stream of random numbers."""
+    """A new random order of `count` items in every epoch. name: the name of the random stream."""
 
     def __init__(self, name: str, seed: int, count: int):
         self.name, self.seed, self.count = name, seed, count
-        self._order = lru_cache(maxsize=2)(self._permutation)  # a batch can straddle two epochs
+        self._order = lru_cache(maxsize=2)(self._permutation)  # a batch can span two epochs
 
     def item(self, index: int) -> int:
-        """The `index`-th item of the training, counted over all epochs."""
+        """The `index`-th item, counted over all epochs."""
         epoch, position = divmod(index, self.count)
         return int(self._order(epoch)[position])
 
@@ -36,7 +36,7 @@ class EpochOrder:
 
 
 class ShuffledStream:
-    """The documents of a stream one after the other in a given order, read like the stream itself.
+    """The documents of a stream in another order, read like the stream itself.
 
     order: (documents,) int64, a permutation. Memory: 16 bytes per document, for any length of the text.
     """
@@ -44,14 +44,14 @@ class ShuffledStream:
     def __init__(self, stream: TokenStream, order: np.ndarray):
         self.stream = stream
         lengths = np.diff(stream.document_starts, append=len(stream))[order]  # (documents,)
-        self.document_starts = np.cumsum(lengths) - lengths  # here, increasing from 0
-        self.source_starts = stream.document_starts[order]  # in the stream
+        self.document_starts = np.cumsum(lengths) - lengths  # positions in this order, increasing from 0
+        self.source_starts = stream.document_starts[order]  # positions in the stream
 
     def __len__(self) -> int:
         return len(self.stream)
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Ids `start` to `start + count` (count,) int64, across documents. Raises what `TokenStream.read` raises."""
+        """Ids `start` to `start + count` (count,) int64, across documents. Raises the errors of `TokenStream.read`."""
         assert start >= 0 and count >= 0 and start + count <= len(self)
         pieces = [np.empty(0, np.int64)]
         document = int(np.searchsorted(self.document_starts, start, side="right")) - 1
@@ -72,10 +72,10 @@ class ShuffledStream:
 class Loader:
     """Windows of T+1 tokens in a new random order in every epoch.
 
-    An epoch goes once through the text in consecutive windows without overlap. Each epoch shifts all windows by a
-    random offset, so that no token is always the first of its window and none is left out of every epoch.
-    shuffle_documents: each epoch has the documents in another random order, so that windows across two documents join
-    other documents each time.
+    An epoch reads the text once in consecutive windows without overlap. Each epoch shifts all windows by a random
+    offset, so that no token is always the first of its window, and none is left out of every epoch.
+    shuffle_documents: each epoch has a new random order of documents, so that windows across documents join different
+    ones.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Loader:
         self.windows_per_epoch = max(1, whole - 1)
         self.shifts = len(stream) - self.windows_per_epoch * context_length  # the number of possible shifts, 1 to 2T
         self.order = EpochOrder("order", seed, self.windows_per_epoch)
-        self.text = lru_cache(maxsize=2)(self._text)  # a batch can straddle two epochs
+        self.text = lru_cache(maxsize=2)(self._text)  # a batch can span two epochs
 
     def batch(self, step: int) -> Batch:
         indices = range(step * self.batch_size, (step + 1) * self.batch_size)
@@ -107,7 +107,7 @@ class Loader:
         return make_document_batch(tokens, np.concatenate(document_ids))
 
     def window_start(self, index: int) -> int:
-        """The position in the text of its epoch where the `index`-th window of the training starts."""
+        """The position, in its epoch's text, where the `index`-th window of the training starts."""
         shift = random_word(stream_key("shift", self.seed, index // self.windows_per_epoch), 0) % self.shifts
         return shift + self.order.item(index) * self.context_length
 
@@ -119,15 +119,15 @@ class Loader:
 
 
 def check_enough_tokens(tokens: int, context_length: int, as_bytes: int = 0) -> None:
-    """Raise DataError for a text that does not fill one window.
+    """Raise DataError for a text that is shorter than one window.
 
-    as_bytes: its size, where its bytes could be the tokens: repetitive text has few tokens in another vocabulary.
+    as_bytes: the text's size if bytes could be its tokens: repetitive text has few tokens in other vocabularies.
     """
     if tokens < context_length + 1:
         other = f", or --kind bytes, which makes {as_bytes:,} tokens of it" if as_bytes > context_length else ""
         raise DataError(
             f"the training text has {tokens} tokens, less than one context of {context_length} and the token after it; "
-            f"give more text{other}, or take a model with a smaller context (of a new one: --model.context-length)"
+            f"give more text{other}, or use a model with a smaller context (for a new one: --model.context-length)"
         )
 
 
@@ -138,9 +138,9 @@ def iter_evaluation_batches(
     max_tokens: int | None = None,
     document_mask: bool = False,
 ) -> Iterator[Batch]:
-    """The stream in consecutive windows without overlap, so that every token but the first is a target once.
+    """The stream in consecutive windows without overlap, so that every token except the first is a target once.
 
-    With max_tokens, whole windows are left out, evenly spread, until about that many tokens remain.
+    With max_tokens, evenly spread windows are left out until about max_tokens tokens remain.
     """
     count = max(1, math.ceil((len(stream) - 1) / context_length))
     kept = count if max_tokens is None else max(1, min(count, max_tokens // context_length))
@@ -149,7 +149,7 @@ def iter_evaluation_batches(
 
 
 def iter_spread(count: int, kept: int, batch_size: int) -> Iterator[list[int]]:
-    """The indices of `kept` of `count` items, evenly spread over them, `batch_size` at a time."""
+    """The indices of `kept` items, evenly spread over `count`, `batch_size` at a time."""
     chosen = [index * count // kept for index in range(kept)]
     for first in range(0, kept, batch_size):
         yield chosen[first : first + batch_size]
@@ -172,15 +172,15 @@ def find_document_ids(stream: TokenStream | ShuffledStream, starts: list[int], l
 
 
 def loss_split(name: str) -> str:
-    """The name of the split with the loss mask of a split."""
+    """The name of the split that has the loss mask of a split."""
     return f"{name}_loss"
 
 
 class RowStream:
     """The rows of a split: each document is one row. `lengths` (rows,) counts the tokens of each.
 
-    A store of rows has the ids in a split such as `train`, and, where not all tokens count in the loss, the loss mask
-    in a split `train_loss`: 1 for a token that counts as a target, else 0. `loss` is that split, or None.
+    A store of rows has the ids in a split such as `train`. If not all tokens count in the loss, a split `train_loss`
+    has the loss mask: 1 for a token that counts as a target, else 0. `loss` is that split, or None.
     """
 
     def __init__(self, tokens: TokenStream, loss: TokenStream | None = None):
@@ -198,14 +198,14 @@ class RowStream:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row; 0 without rows."""
+        """The number of tokens in the longest row; 0 without rows."""
         return int(self.lengths.max(initial=0))
 
     def ids(self, row: int) -> list[int]:
         return self.tokens.read(int(self.starts[row]), int(self.lengths[row])).tolist()
 
     def prompt(self, row: int) -> list[int]:
-        """The ids before the first that counts in the loss; without a loss mask the first half, at least one."""
+        """The ids before the first one that counts in the loss; without a loss mask, the first half (at least one)."""
         ids = self.ids(row)
         if self.loss is None:
             return ids[: max(1, len(ids) // 2)]
@@ -213,9 +213,9 @@ class RowStream:
         return ids[: int(np.argmax(mask)) if mask.any() else len(ids)]
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """These rows, padded on the right to the longest of them: (B, T) with T one less than its tokens.
+        """These rows as a batch (B, T), padded on the right; T is one less than the tokens of the longest row.
 
-        Causal attention hides the padding from every token before it, and it does not count in the loss.
+        Causal attention hides the padding from all tokens before it, and it does not count in the loss.
         """
         length = int(self.lengths[list(rows)].max())
         tokens, lengths = pad([self.ids(row) for row in rows], length)
@@ -230,7 +230,7 @@ class RowStream:
 
 
 def iter_row_batches(rows: RowStream, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
-    """The rows in their order; with max_tokens, rows evenly spread over them until about that many tokens remain."""
+    """The rows in order; with max_tokens, evenly spread rows are left out until about max_tokens tokens remain."""
     count, kept = len(rows), len(rows)
     if max_tokens is not None:
         kept = min(count, max(1, max_tokens * count // max(1, len(rows.tokens))))

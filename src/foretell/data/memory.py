@@ -1,4 +1,4 @@
-"""Tables in memory: a DataFrame of pandas or polars, or a list of dicts, read as tables in files are."""
+"""Tables in memory: a pandas or polars DataFrame, or a list of dicts, read like tables in files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME, ROWS = "the frame", "the rows"
 
 @runtime_checkable
 class Frame(Protocol):
-    """A DataFrame of pandas or polars, neither of which is imported."""
+    """A pandas or polars DataFrame; neither library is imported."""
 
     @property
     def columns(self) -> Any: ...
@@ -39,7 +39,7 @@ class Memory(Format):
 
 
 def frame_cells(frame: Frame) -> Iterator[Cells]:
-    """The names of the columns and the cells of each row. The index of pandas is a column unless it only counts."""
+    """The column names, then the cells of each row. A pandas index is a column unless it is a plain counter."""
     index = getattr(frame, "index", None)
     if index is not None and len(index) and (any(index.names) or not isinstance(index[0], Integral)):
         frame = cast("Any", frame).reset_index()
@@ -53,13 +53,13 @@ def frame_cells(frame: Frame) -> Iterator[Cells]:
 
 
 def check_some(data: object, what: str) -> None:
-    """Refuse an empty list, which a pattern without a match gives."""
+    """Refuse an empty list, as from a pattern without a match."""
     if isinstance(data, list | tuple) and not data:
         raise DataError(f"no {what} were given: the list is empty")
 
 
 def as_source(data: Any) -> Path | Table:
-    """The path of a file, or the table of rows in memory."""
+    """The path of a file, or a table of rows in memory."""
     check_some(data, "rows")
     if isinstance(data, str | Path | Table):
         return Path(data) if isinstance(data, str) else data
@@ -76,10 +76,10 @@ def as_source(data: Any) -> Path | Table:
 
 
 def known_value(cell: Any) -> Any:
-    """A cell; None for one that pandas marks as missing."""
+    """The value of a cell; None if pandas marks it as missing."""
     return None if not isinstance(cell, str) and str(cell) in ("nan", "<NA>", "NaT") else cell
 
 
 def write_rows(table: Table, path: Path) -> None:
-    """Write a table as JSON Lines, in which it is read as the same rows."""
+    """Write a table as JSON Lines, which gives the same rows when read."""
     write_text(path, "".join(json.dumps(row.cells, default=str) + "\n" for row in table))

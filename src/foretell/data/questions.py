@@ -1,8 +1,8 @@
-"""Questions: records with `query`, `choices`, `gold` (choice) or `context`, `continuation` (ending).
+"""Questions: records with `query`, `choices`, `gold` (task choice) or `context`, `continuation` (task ending).
 
-Three benchmarks are read as they are published: HellaSwag (ctx, endings, label), WinoGrande (sentence, option1,
-option2, answer) and MMLU (CSV without a header: question, four choices, the letter). WinoGrande and other schemas are
-also read as llm-foundry has them: several beginnings of one ending (context_options, continuation, gold).
+Three benchmarks are read in their published form: HellaSwag (ctx, endings, label), WinoGrande (sentence, option1,
+option2, answer) and MMLU (CSV without a header: question, four choices, the letter). llm-foundry's form of WinoGrande
+and similar tasks is also read: several beginnings with one ending (context_options, continuation, gold).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMATS = (
 class Question:
     """A question, its possible answers, the index of the right one, and its file and line.
 
-    `ending`: what follows a choice. If it is given, the likelihood of the ending after query and choice decides, not
+    ending: the text after a choice. If it is given, the likelihood of the ending after query and choice decides, not
     the likelihood of the choice (WinoGrande's "partial evaluation", Trinh and Le 2018).
     """
 
@@ -68,11 +68,11 @@ def task_of(path: Path, fields: set[str]) -> EvaluationTask:
 
 
 def first_fields(path: Path) -> set[str]:
-    """The fields of the first record; empty without fields, for a table of one column, or unreadable."""
+    """The fields of the first record; empty if there are no fields, one column, or an error."""
     try:
         table = replace(open_table(path), note=lambda *_: None)  # it is read again
         row = next(iter(table), None)
-    except DataError:  # read_documents reports what is wrong, and where
+    except DataError:  # read_documents reports the error
         return set()
     if row is None or not row.has_columns or (table.format.has_header and len(row.cells) == 1):
         return set()
@@ -80,7 +80,7 @@ def first_fields(path: Path) -> set[str]:
 
 
 def has_conversations(path: Path) -> bool:
-    """True for a file whose first record is a conversation in a list of turns."""
+    """True for a file whose first record has a conversation as a list of turns."""
     fields = first_fields(path)
     return "text" not in fields and not fields.isdisjoint(CHAT_FIELDS)
 
@@ -139,7 +139,7 @@ def _any_question(value: dict[str, Any], where: str) -> Question:
 
 
 def _hellaswag(value: dict[str, Any], where: str) -> Question:
-    """Zellers et al. 2019, prepared as the usual harnesses do: the activity before the context, no [header] marks."""
+    """Zellers et al. 2019, prepared as in the usual harnesses: activity before context, without [header] marks."""
     label = str(value["label"])
     if not label.isdigit():
         raise DataError(f"{where}: 'label' is {label[:40]!r}, not the index of the right ending; the test set has none")
@@ -155,7 +155,7 @@ def _hellaswag(value: dict[str, Any], where: str) -> Question:
 
 
 def _without_marks(text: str) -> str:
-    """WikiHow's texts have marks such as [title] and [step]."""
+    """Remove marks such as [title] and [step], which WikiHow's texts have."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
@@ -163,7 +163,7 @@ def _winogrande(value: dict[str, Any], where: str) -> Question:
     """Sakaguchi et al. 2020: one of two options fills the blank of a sentence."""
     before, blank, after = _string(value, "sentence", where).partition("_")
     if not blank or not after.strip() or str(value["answer"]) not in ("1", "2"):
-        raise DataError(f"{where}: a question of WinoGrande has a sentence with _ and a right answer, 1 or 2")
+        raise DataError(f"{where}: a WinoGrande question needs a sentence with _ and the right answer, 1 or 2")
     options = tuple(_string(value, name, where) for name in ("option1", "option2"))
     return Question(before, options, int(value["answer"]) - 1, where, ending=after.strip())
 
@@ -198,7 +198,7 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
 def text_config(
     text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str
 ) -> DataConfig:
-    """How texts are read. Raises ConfigError for fields that contradict each other."""
+    """The configuration for reading texts. Raises ConfigError for contradictory fields."""
     fields = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
     return make_section(DataConfig, {**fields, "separator": separator, **({"rows": True} if rows else {})}, "evaluate")
 
@@ -206,7 +206,7 @@ def text_config(
 def choose_task(
     data: str | Path, task: EvaluationTask | None, stride: int | None, config: DataConfig, limit: int | None
 ) -> EvaluationTask:
-    """The task of a file; options that contradict it are a UsageError. No model is needed."""
+    """The task for a file; contradictory options are a UsageError. Needs no model."""
     if task is not None:
         check_known(task, get_args(EvaluationTask), "task")
     path = as_path("data", data)

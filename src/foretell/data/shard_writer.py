@@ -1,4 +1,4 @@
-"""Write token stores, whose format `shards` describes. No file gets its name before it is whole; the index is last."""
+"""Writing of token stores (format in `shards`). Files get their names only when complete; the index is last."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from foretell.files import sha256, sync, write_json
 
 
 class TokenWriter:
-    """Writes one split; its files get their names when the `with` block succeeds, and are removed when it fails.
+    """Writes one split; its files get their names if the `with` block succeeds, and are removed if it fails.
 
         with TokenWriter(folder, "train", vocab_size) as writer:
             writer.add_document(ids, text_bytes)
         write_index(folder, fingerprint, vocab_size, {"train": writer.record})
 
-    Memory: 8 bytes per document, and one piece of a document. Raises UsageError for an invalid name or size, and
-    OutputError if the folder already holds a store or cannot be written (disk full, no permission).
+    Needs 8 bytes of memory per document, and one piece of a document. Raises UsageError for an invalid name or size,
+    and OutputError if the folder already has a store or cannot be written (disk full, no permission).
     """
 
     def __init__(self, directory: str | Path, split_name: str, vocab_size: int, shard_tokens: int = 2**26):
@@ -64,25 +64,25 @@ class TokenWriter:
 
     @property
     def record(self) -> shards.SplitRecord:
-        """The record for `write_index`; it exists once the `with` block has ended."""
+        """The record for `write_index`, available after the `with` block."""
         if self._record is None:
             raise UsageError(f"split {self.split_name!r} is not written yet: its record exists after the with block")
         return self._record
 
     def add_document(self, ids: np.ndarray, text_bytes: int) -> None:
-        """Append one document: `ids` (tokens,) of any integer type, `text_bytes` the length of its text in UTF-8.
+        """Append a document. ids: (tokens,) of any integer type; text_bytes: the length of its text in UTF-8.
 
-        A document without ids adds only its bytes to the count, so that starts always increase.
+        A document without ids only adds its bytes to the count, so that starts always increase.
         Raises DataError for an id outside the vocabulary.
         """
         self.add_pieces([ids], text_bytes)
 
     def add_bytes(self, text_bytes: int) -> None:
-        """Count bytes of text whose ids were added with a count of 0, where only the sum of all is known."""
+        """Count bytes of text whose ids were added with 0 bytes, if only the total is known."""
         self._text_bytes += text_bytes
 
     def add_pieces(self, pieces: Iterable[np.ndarray], text_bytes: int) -> None:
-        """Append one document whose ids come in pieces, each written immediately; otherwise like `add_document`."""
+        """Like `add_document`, for ids that arrive in pieces; each is written immediately."""
         assert self._record is None, "the split is finished"
         self._text_bytes += text_bytes
         start = self._tokens
@@ -97,7 +97,7 @@ class TokenWriter:
     def discard(self) -> None:
         """Remove everything written under temporary names."""
         if self._file is not None:
-            # Closing flushes the buffer, which fails again on a full disk; these bytes are not needed.
+            # Closing flushes the buffer, which fails again on a full disk; the bytes are not needed.
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
@@ -109,7 +109,7 @@ class TokenWriter:
         ids = np.asarray(ids)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise UsageError(f"ids of shape {ids.shape} and type {ids.dtype}: give a row of integers")
-        # Before the cast, which would silently turn 65,536 into 0
+        # Checked before the cast, which would silently turn 65,536 into 0
         if ids.size and not 0 <= (worst := ids.min() if ids.min() < 0 else ids.max()) < self.vocab_size:
             raise DataError(
                 f"{self.directory}: token id {worst} in document {len(self._starts)} of {self.split_name!r} is outside "
@@ -169,9 +169,9 @@ def write_index(
     splits: Mapping[str, shards.SplitRecord],
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Turn the written splits into a store by writing its index, in one step.
+    """Complete a store of written splits by writing its index atomically.
 
-    `extra` is any JSON for readers of the store. Raises OutputError.
+    extra: any JSON for readers of the store. Raises OutputError.
     """
     path = Path(directory) / shards.INDEX
     index = {

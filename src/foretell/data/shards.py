@@ -1,16 +1,16 @@
-"""Token stores: ids on disk, written once (`shard_writer`), checked before they are used and read as needed.
+"""Token stores: ids on disk, written once (`shard_writer`), checked before use and read as needed.
 
 A store is a folder with, for every split NAME (`train`, `validation`),
 
-    NAME-00000.npy ...     the token ids of its documents one after the other, uint16 or uint32, cut into shards
-    NAME-documents.npy     int64, where each document starts in that sequence
-    index.json             what there should be, with the tokenizer's fingerprint; written last
+    NAME-00000.npy ...     the concatenated token ids of its documents, uint16 or uint32, cut into shards
+    NAME-documents.npy     int64, the start of each document in that sequence
+    index.json             the expected files, and the tokenizer's fingerprint; written last
 
-The `.npy` files are what `numpy.save` writes, with a header of 128 bytes. A store without an index is unfinished, so a
-writer that is killed at any time leaves nothing that opens.
+The `.npy` files are as `numpy.save` writes them, with a header of 128 bytes. A store without an index is unfinished, so
+a writer that is killed leaves nothing that can be opened by mistake.
 
-Shards are read, not memory-mapped: one that is overwritten or cut short during training is an error, where a mapping
-would give other tokens or end the process (SIGBUS).
+Shards are read, not memory-mapped: if one is overwritten or truncated during training, that is an error, whereas a
+mapping would give wrong tokens or end the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from foretell.files import read_bytes, sha256
 FORMAT = 1
 INDEX = "index.json"
 HEADER_BYTES = 128
-LARGEST_INDEX = 2**24  # bytes; a shard takes about 120, so this is 130,000 shards
-LARGEST_COUNT = 2**53  # tokens, documents, bytes: whole numbers that every JSON reader keeps exactly
+LARGEST_INDEX = 2**24  # bytes; enough for 130,000 shards of about 120 bytes each
+LARGEST_COUNT = 2**53  # limit of tokens, documents and bytes: all JSON readers represent integers up to it exactly
 DOCUMENT_DTYPE = np.dtype("<i8")
 VERIFIED_AT_A_TIME = 2**22  # values
 SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -60,12 +60,12 @@ class SplitRecord:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The little-endian type that holds every id below `vocab_size`: uint16 up to 65,536, then uint32."""
+    """The little-endian type for ids below `vocab_size`: uint16 up to 65,536, then uint32."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def npy_header(dtype: np.dtype, count: int) -> bytes:
-    """128 bytes for any count, so that it can be rewritten at the end (format version 1.0 of `.npy`)."""
+    """A header of 128 bytes for any count, so that it can be rewritten at the end (`.npy` format version 1.0)."""
     text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
     start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
     return start + text.ljust(HEADER_BYTES - len(start) - 1).encode("ascii") + b"\n"
@@ -116,9 +116,9 @@ class TokenStream:
 
 
 class ValueFile:
-    """The values of an `.npy` file whose header is known; its header and length are checked when it is opened.
+    """The values of an `.npy` file with a known header; header and length are checked when it is opened.
 
-    The file is opened for each reading (about 10 microseconds), since a store may have more shards than a process may
+    The file is opened for each read (about 10 microseconds), because a store can have more shards than a process can
     have open files.
     """
 
@@ -129,7 +129,7 @@ class ValueFile:
             self._stamp = _stamp(path.stat())
 
     def read(self, start: int = 0, count: int | None = None) -> np.ndarray:
-        """Values from `start` on, at most `count` of them. Raises DataError if the file is not as it was."""
+        """At most `count` values from `start` on. Raises DataError if the file has changed."""
         count = self.count - start if count is None else min(count, self.count - start)
         with _readable(self.path), self.path.open("rb") as file:
             values = np.empty(count, dtype=self.dtype)
@@ -211,7 +211,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _read_index(directory: Path) -> dict[str, Any]:
-    """The index with its own fields checked, but not yet its splits."""
+    """The index; its own fields are checked, but not its splits."""
     path = directory / INDEX
     with _readable(path):
         if not path.is_file():
@@ -234,7 +234,7 @@ def _read_index(directory: Path) -> dict[str, Any]:
 
 
 def _to_split_record(value: Any, name: str, path: Path) -> SplitRecord:
-    """A split of the index, checked: its file names are those that a writer gives, so none leads out of the folder."""
+    """A checked split of the index. Its file names must be a writer's, so none leads out of the folder."""
     if not SPLIT_NAME.fullmatch(name):
         raise _damaged(path, f"a split called {name[:40]!r}")
     kinds = {"tokens": int, "documents": int, "bytes": int, "documents_sha256": str, "shards": list}
@@ -258,7 +258,7 @@ def _checked_record(value: Any, kinds: Mapping[str, type], path: Path, what: str
         raise _damaged(path, f"{what} does not have the fields {', '.join(kinds)}")
     for key, kind in kinds.items():
         if type(value[key]) is not kind or (kind is int and not 0 <= value[key] <= LARGEST_COUNT):
-            raise _damaged(path, f"{what} has a {key!r} that makes no sense")
+            raise _damaged(path, f"{what} has an invalid {key!r}")
     return value
 
 
@@ -267,7 +267,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _check_header(path: Path, dtype: np.dtype, count: int) -> None:
-    """Compare the header with its expected bytes, which are known in advance; it is never parsed."""
+    """Compare the header with the expected bytes; it is never parsed."""
     with _readable(path):
         size = path.stat().st_size
         expected = HEADER_BYTES + count * dtype.itemsize

@@ -1,7 +1,7 @@
-"""Documents from files, folders and standard input: texts as a whole, and the texts of records (`table`).
+"""Documents from files, folders and standard input: whole texts, and the texts of records (`table`).
 
-Text is UTF-8, read strictly: bytes that do not decode are an error, never a replacement character. Every change on
-the way (byte order marks, CRLF, empty documents, files left out) is logged as a warning, one line for each kind.
+Text must be valid UTF-8: bytes that do not decode are an error, never a replacement character. Every change (byte order
+marks, CRLF, empty documents, skipped files) is logged as a warning, with one line for each kind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foretell.errors import DataError, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
-# The files that are read in a folder; a file named by itself is read with any suffix.
+# Suffixes of files that are read in a folder; a file given by name can have any suffix.
 PROSE_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
 CODE_SUFFIXES = (
     *(".c", ".cc", ".cpp", ".cs", ".go", ".h", ".hpp", ".java", ".jl", ".js", ".kt", ".lua", ".php", ".pl"),
@@ -29,15 +29,15 @@ CODE_SUFFIXES = (
 )
 FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *FORMATS, *CODE_SUFFIXES))
 
-MOST_NAMED = 8  # files that are left out, each with its error
+MOST_NAMED = 8  # skipped files that are logged with their errors
 LARGE = 2**24  # bytes; larger text files are read in pieces
 REACHED_BEFORE = "reached before, skipped"
 Identity = tuple[int, int]  # device and inode
-Texts = tuple[str, ...]  # of one record, a text for each field asked for
+Texts = tuple[str, ...]  # the texts of the requested fields of a record
 
 
 class RecordField(NamedTuple):
-    """A field, and the option that names it. None: `text`, or the only column."""
+    """A field, and the option that sets it. None: `text`, or the only column."""
 
     name: str | None
     option: str
@@ -54,9 +54,9 @@ def read_documents(
     A `.jsonl` file holds one document per line, a `.json` file a list of them (strings, or objects with the field
     `text`), `.csv`, `.tsv` and `.parquet` one per row (column `text`, or the only one); `text_field` names another.
     Every other file is one document; from LARGE bytes on it is read in pieces and never held in memory. Line ends
-    become LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are skipped:
-    each is logged, one line for each kind. Files that end in .gz, .bz2, .xz or .zst are decompressed. A file found in
-    a folder that cannot be read is left out and named; with `strict`, and if no other file has text, it is an error.
+    become LF, a byte order mark is dropped, documents of only whitespace and files reached twice are skipped; each kind
+    is logged in one line. Files that end in .gz, .bz2, .xz or .zst are decompressed. An unreadable file in a folder is
+    skipped and logged; it is an error with `strict`, or if no other file has text.
 
     Raises UsageError for no or an empty path, and DataError for input that is missing, empty, unreadable, binary, not
     UTF-8 or malformed, with the line. Missing paths and folders without text files are reported by the call itself,
@@ -66,10 +66,10 @@ def read_documents(
 
 
 class DocumentReader:
-    """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again.
+    """`read_documents` for texts that are read several times, without repeated log messages.
 
-    The configuration names the fields of a record. With an answer, every record becomes an `AnsweredDocument`, the
-    separator at the end of its prompt; of rows, each line of a file without fields is a record.
+    The configuration has the names of the fields. With an answer field, every record becomes an `AnsweredDocument`,
+    with the separator at the end of its prompt. With `rows`, each line of a file without fields is a record.
     Standard input can be read only once.
     """
 
@@ -83,7 +83,7 @@ class DocumentReader:
         self._logged: set[str] = set()
 
     def read(self) -> Iterator[Document]:
-        """One reading of all documents; raises the errors of `read_documents`."""
+        """Read all documents; raises the errors of `read_documents`."""
         notes = _ReadingNotes()
         try:
             inputs = _find_inputs(self.paths, notes)
@@ -127,7 +127,7 @@ class DocumentReader:
             raise DataError(f"{source}: {NO_TEXT}")
 
     def _iter_texts(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[tuple[str, Texts]]:
-        """(where, texts) of every record, empty ones included; a file without fields is one record, or one per line."""
+        """(where, texts) of every record, also empty ones; a file without fields is one record, or one per line."""
         prompt, answer = self.config.prompt_field, self.config.answer_field
         if source.is_one_text and answer is not None:
             raise DataError(
@@ -144,7 +144,7 @@ class DocumentReader:
             yield row.where, columns.texts(row)
 
     def _can_be_read(self, source: _InputFile, notes: _ReadingNotes) -> bool:
-        """Read a file once, so that one that cannot be read is left out as a whole; the error is noted."""
+        """Read a file once, so that an unreadable file is skipped as a whole; notes the error."""
         try:
             for _ in self._iter_documents_of(source, _ReadingNotes()):
                 pass
@@ -162,7 +162,7 @@ class DocumentReader:
 
 @dataclass
 class _ReadingNotes:
-    """Changes to the input, counted by kind with the first example: a folder gives one line, not 10,000."""
+    """Counts of changes to the input by kind, with the first example: one line for a folder, not 10,000."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class _ReadingNotes:
 
 @dataclass(frozen=True)
 class _InputFile:
-    """One file to read; it may be empty only if it was found in a folder."""
+    """A file to read; it may be empty only if it was found in a folder."""
 
     file: TextFile
     in_folder: bool = False
@@ -211,14 +211,14 @@ class _InputFile:
 
 
 class _TextColumns:
-    """The texts of the fields asked for."""
+    """Extracts the texts of the requested fields."""
 
     def __init__(self, fields: Sequence[RecordField], note: Note):
         self.fields, self.note = fields, note
         self.names = [str(field) for field in fields]
 
     def choose(self, columns: list[str], where: str) -> list[str]:
-        """The columns of the fields, in a file that names all columns at its beginning."""
+        """The columns of the fields, in a file with a header."""
         check_unique(columns, self.names, where)
         if len(columns) == 1 and [field.name for field in self.fields] == [None] and columns[0] != TEXT:
             self.note(f"no column {TEXT!r}, so the only one is read, {columns[0][:40]!r}", where)
@@ -245,7 +245,7 @@ class _TextColumns:
 
 
 def check_present(kind: str, columns: Sequence[str], wanted: RecordField, name: str, where: str) -> None:
-    """Refuse a column or field that is missing: name the others, and the option that chooses one."""
+    """Refuse a missing column or field; the error has the existing names and the option."""
     if name not in columns:
         raise DataError(
             f"{where}: no {kind} {name!r} among the {kind}s {list_names(columns)}{did_you_mean(name, columns)}; name "
@@ -254,7 +254,7 @@ def check_present(kind: str, columns: Sequence[str], wanted: RecordField, name: 
 
 
 def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_InputFile]:
-    """Every file to read, once: a text read twice would be in both the training and the validation part."""
+    """Every file to read, once: a text that is read twice could be in both training and validation."""
     inputs: list[_InputFile] = []
     seen: set[Identity] = set()
     for path in paths:
@@ -267,13 +267,13 @@ def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_Inp
         if not new:
             notes.add("given twice, read once", path)
     if not inputs:
-        raise DataError(f"{paths[0]}: only links that lead back to it; give files with text")
+        raise DataError(f"{paths[0]}: contains only links to itself; give files with text")
     return inputs
 
 
 def _find_at(path: Path, seen: set[Identity], notes: _ReadingNotes) -> list[_InputFile]:
     if path.is_symlink() and not path.exists():
-        raise DataError(f"{path}: a link that leads nowhere or to itself; give the file it should lead to")
+        raise DataError(f"{path}: a broken or circular link; give the file it should point to")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder{nearest_name(path) or '; check the path'}")
     if path.is_char_device() or path.is_block_device():
@@ -282,12 +282,12 @@ def _find_at(path: Path, seen: set[Identity], notes: _ReadingNotes) -> list[_Inp
         return _find_in_folder(path, seen, notes)
     if not _is_new(path, seen):
         return []
-    # a named pipe is read like a file
+    # named pipes are read like files
     return [_InputFile(file) for file in (find_files(path) if path.is_file() else [TextFile(path)])]
 
 
 def _is_new(path: Path, seen: set[Identity]) -> bool:
-    status = path.stat()  # resolving a path instead takes 8 s for 900 nested folders
+    status = path.stat()  # resolving paths instead takes 8 s for 900 nested folders
     identity = status.st_dev, status.st_ino
     if identity in seen:
         return False
@@ -320,7 +320,7 @@ def _find_in_folder(folder: Path, seen: set[Identity], notes: _ReadingNotes) -> 
 
 
 def _why_skipped(path: Path, seen: set[Identity]) -> str | None:
-    """Why a folder's entry is skipped, or None if it is to be read or entered."""
+    """The reason to skip an entry of a folder; None if it is read or entered."""
     if path.name.startswith("."):
         return "hidden, skipped"
     if not (path.is_file() or path.is_dir()):
@@ -341,7 +341,7 @@ def _make_document(where: str, texts: Texts, separator: str, note: Note) -> Docu
 
 
 def _encodable(text: str, where: str) -> str:
-    """The text, unless a JSON escape such as \\ud800 put half a character into it, which UTF-8 cannot hold."""
+    """The text. Raises DataError if a JSON escape such as \\ud800 is half a character, which UTF-8 cannot represent."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

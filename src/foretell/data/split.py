@@ -1,4 +1,4 @@
-"""The split into training and validation text: decided by position, in one pass, the same on every machine."""
+"""The split into training and validation text: by position, in one pass, the same on every machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 
 Part = Literal["train", "validation"]
 
-FEW_DOCUMENTS = 20  # with fewer, every document is cut; else whole documents are held out
+FEW_DOCUMENTS = 20  # with fewer, every document is cut; otherwise whole documents are held out
 SMALLEST_FRACTION = 1e-6
 LARGEST_FRACTION = 0.5
 
@@ -20,12 +20,12 @@ LARGEST_FRACTION = 0.5
 def split_documents(
     documents: Iterable[Document], fraction: float = 0.1, seed: int = 0
 ) -> Iterator[tuple[Part, Document]]:
-    """Yield each document, or its two parts, with the part of the split it belongs to, in the documents' order.
+    """Yield each document, or its two parts, with its part of the split, in the order of the documents.
 
-    Fewer than 20 documents: the last `fraction` of each is held out, cut after the line break nearest to that point
-    within 2% of the document, else between characters; the two parts joined are the document.
-    20 or more: of every round(1 / fraction) consecutive documents exactly one is held out, chosen by a hash of
-    (seed, group), so that documents appended later change nothing for those before, and both parts get at least one.
+    Fewer than 20 documents: the last `fraction` of each is held out, cut after the nearest line break within 2% of the
+    document, else between characters.
+    20 or more: one of every round(1 / fraction) consecutive documents is held out, chosen by a hash of (seed, group),
+    so that appending documents does not change the split of earlier ones, and both parts have at least one.
     At most 20 documents are in memory. A fraction of 0 holds nothing out.
 
     Raises UsageError for a fraction that is neither 0 nor between 0.000001 and 0.5.
@@ -35,7 +35,7 @@ def split_documents(
 
 
 def split_rows(documents: Iterable[Document], fraction: float = 0.1) -> Iterator[tuple[Part, Document]]:
-    """Like `split_documents`, but no document is cut: of fewer than 20, nothing is held out."""
+    """Like `split_documents`, but no document is cut: with fewer than 20, nothing is held out."""
     _check_fraction(fraction)
     iterator = iter(documents)
     first = list(islice(iterator, FEW_DOCUMENTS))
@@ -43,14 +43,14 @@ def split_rows(documents: Iterable[Document], fraction: float = 0.1) -> Iterator
 
 
 def describe_row_split(rows: int, fraction: float = 0.1) -> str:
-    """The rule of `split_rows` for this number of rows, in one line."""
+    """A line that describes the split by `split_rows`."""
     if fraction != 0 and rows < FEW_DOCUMENTS:
         return f"nothing is held out for validation of fewer than {FEW_DOCUMENTS} rows"
     return describe_split(rows, fraction).replace("document", "row")
 
 
 def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
-    """The rule of `split_documents` for this number of documents, in one line."""
+    """A line that describes the split by `split_documents`."""
     if fraction == 0:
         return "nothing is held out for validation"
     if documents < FEW_DOCUMENTS:
@@ -90,7 +90,7 @@ def _draw(documents: Iterable[Document], group_size: int, seed: int) -> Iterator
 
 
 def _chosen_position(seed: int, group: int, group_size: int) -> int:
-    # There are at least 20 documents, so that a position among the first 20 of the first group is always reached.
+    # There are at least 20 documents, so a position among the first 20 of the first group always exists.
     positions = min(group_size, FEW_DOCUMENTS) if group == 0 else group_size
     digest = hashlib.sha256(f"foretell split {seed} {group}".encode()).digest()
     return int.from_bytes(digest[:8], "little") % positions

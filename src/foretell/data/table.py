@@ -1,7 +1,7 @@
-"""Tables in files: rows with named columns from CSV, TSV, JSON, JSON Lines, Parquet and plain lines, one at a time.
+"""Tables in files: rows with named columns from CSV, TSV, JSON, JSON Lines, Parquet and plain lines.
 
-Everything that is read as records goes through here: texts, labels, questions, pairs, series and conversations. A
-format is a class with `rows`, and an entry in FORMATS.
+All records are read here: texts, labels, questions, pairs, series and conversations. A format is a class with `rows`,
+and an entry in FORMATS.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 from foretell.data.lines import CONVERT, Note, TextFile, find_file, log_note
 from foretell.errors import DataError
 
-TEXT = "text"  # the column of a record that has no columns: a line, or a string in JSON
+TEXT = "text"  # the column name for records without columns: lines, and strings in JSON
 ENCODING_ADVICE = "if it is in another encoding, name it: --encoding latin-1"
-LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
+LARGEST_CELL = 2**31 - 1  # characters; the largest limit that csv accepts if a C long has 32 bits
 PARQUET_ROWS = 256
-# Bytes; without it, Arrow reads a column's part of a whole row group (60 MB take 73 MB, not 14)
+# Bytes; without this, Arrow reads a column's part of a whole row group (73 MB of memory for 60 MB, not 14)
 PARQUET_BUFFER = 2**20
-SEPARATORS = {"\t": "a tab", ";": "a semicolon"}  # of .csv files, besides the comma
+SEPARATORS = {"\t": "a tab", ";": "a semicolon"}  # separators of .csv files, besides the comma
 QUOTED = re.compile(r'"[^"]*("|$)')
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Row:
-    """One record: its cells by column, and its file and line. A cell of CSV or TSV is a string, else any value.
+    """A record: its cells by column, and its file and line. Cells of CSV and TSV are strings, others any value.
 
-    has_columns: False for a line or a string in JSON, whose only column is TEXT, and for a blank line, without cells.
+    has_columns: False for lines and strings in JSON, whose only column is TEXT, and for a blank line, without cells.
     """
 
     where: str
@@ -53,34 +53,34 @@ class Row:
         return not self.has_columns and not self.cells
 
 
-Cells = tuple[str, list[Any]]  # where, and the cells of a row
-Choose = Callable[[list[str], str], list[str]]  # the columns to read, given all columns and where they are named
+Cells = tuple[str, list[Any]]  # the place and the cells of a row
+Choose = Callable[[list[str], str], list[str]]  # (all columns, their place in the file) -> the columns to read
 
 
 def choose_all(columns: list[str], where: str) -> list[str]:
-    """All columns; refuses columns with the same name, which could not be told apart."""
+    """All columns; refuses duplicate names, which are ambiguous."""
     check_unique(columns, columns, where)
     return columns
 
 
 def check_unique(columns: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    """Refuse wanted columns of which there are several."""
+    """Refuse wanted columns whose names occur several times."""
     twice = next((name for name in wanted if columns.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{where}: {columns.count(twice)} columns are called {twice!r}; rename all but one")
 
 
 class Format(ABC):
-    """A file format of rows. has_header: the columns are named once, and not in each row."""
+    """A file format of rows. has_header: the columns are named once, not in each row."""
 
     has_header = False
 
     @abstractmethod
     def rows(self, table: Table) -> Iterator[Row]:
-        """All rows, blank ones included. Raises DataError, with the line, for one that cannot be read."""
+        """All rows, including blank ones. Raises DataError, with the line, for one that cannot be read."""
 
     def cells(self, table: Table) -> Iterator[Cells]:
-        """The names of the columns, then the cells of each row in their order; None where a row lacks one."""
+        """The names of the columns, then the cells of each row in this order; None for a missing cell."""
         header: list[str] = []
         for row in self.rows(table):
             if row.is_blank:
@@ -103,8 +103,8 @@ class Lines(Format):
 
 
 class Delimited(Format):
-    """CSV (RFC 4180) and TSV: cells may be quoted, and quoted cells may hold line breaks. A row is located by its first
-    line."""
+    """CSV (RFC 4180) and TSV: cells may be quoted, and quoted cells may contain line breaks. A row is located by its
+    first line."""
 
     has_header = True
 
@@ -132,8 +132,8 @@ class Delimited(Format):
             yield Row(where, {name: row[index] for name, index in zip(columns, indices, strict=True)})
 
     def cells(self, table: Table) -> Iterator[Cells]:
-        """All rows as they are, an empty one as no cells; rows may differ in length."""
-        # The limit is one for the whole process, at first 131,072 characters; raising it harms no other reader.
+        """All rows; an empty row has no cells, and rows may differ in length."""
+        # The limit is global, by default 131,072 characters; raising it does not harm other readers.
         csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
         rows = csv.reader(table.lines(), delimiter=self.delimiter, strict=True)
         while True:
@@ -148,14 +148,14 @@ class Delimited(Format):
                 ) from None
             if row is None:
                 return
-            if rows.line_num > 1 or row != ["sep=", ""]:  # Excel's line that names the separator
+            if rows.line_num > 1 or row != ["sep=", ""]:  # Excel's first line with the separator
                 yield where, row
 
 
 def csv_line(cells: Sequence[Any], delimiter: str = ",") -> str:
-    """Cells as a line of CSV; those with the delimiter, a quote or any line break are quoted."""
+    """Cells as a line of CSV; cells with the delimiter, a quote or any line break are quoted."""
     line = io.StringIO()
-    csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(cells)  # csv quotes the characters of both
+    csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(cells)  # csv quotes cells with CR or LF
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
@@ -194,7 +194,7 @@ def json_row(value: Any, where: str) -> Row:
 
 
 def parse_json(content: str, where: str) -> Any:
-    """The value of a JSON text; a DataError for anything else."""
+    """The value of a JSON text; a DataError if it is not valid."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
@@ -206,18 +206,18 @@ def parse_json(content: str, where: str) -> Any:
 
 
 class Parquet(Format):
-    """Parquet by pyarrow. Only the chosen columns are read, a few rows at a time."""
+    """Parquet by pyarrow. Reads only the chosen columns, a few rows at a time."""
 
     has_header = True
 
     def rows(self, table: Table) -> Iterator[Row]:
         file = table.file
         if file.path is None or file.is_compressed:
-            raise DataError(f"{file}: parquet is compressed by itself and not read from within; decompress it")
+            raise DataError(f"{file}: parquet inside a compressed file is not supported; decompress it")
         with file.opened(), open_parquet(file.path) as parquet:
             columns = table.choose(list(parquet.schema_arrow.names), str(file))
             row_number = 0
-            # With threads, Arrow reads ahead
+            # With threads, Arrow would read ahead
             for batch in parquet.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
                 for index in range(len(batch)):
                     row_number += 1
@@ -227,7 +227,7 @@ class Parquet(Format):
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """The open file; DataError for one that pyarrow cannot read."""
+    """The open file; a DataError if pyarrow cannot read it."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError:
@@ -236,7 +236,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
         with parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
             yield file
     except (arrow.lib.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the system, not of the content
             raise
         reason = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: damaged, cut short or not parquet ({reason}); get it again") from error
@@ -262,10 +262,10 @@ LINES = Lines()
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, read from the beginning by each iteration, without blank ones.
+    """The rows of a file, without blank ones; each iteration reads from the beginning.
 
-    encoding: the value of the option --encoding; None: UTF-8. columns: the names of the columns of a CSV or TSV file
-    without a header line. otherwise: the format of files with a suffix that is not in FORMATS.
+    encoding: the value of the option --encoding; None: UTF-8. columns: the column names of a CSV or TSV file without a
+    header line. otherwise: the format of files whose suffix is not in FORMATS.
     """
 
     file: TextFile
@@ -288,17 +288,17 @@ class Table:
 
     @property
     def decoding(self) -> tuple[str, str]:
-        """The encoding, and the advice for a file in another."""
+        """The encoding, and the advice for a file in another encoding."""
         return ("utf-8", CONVERT) if self.encoding is None else (self.encoding, ENCODING_ADVICE)
 
     def records(self) -> Iterator[Row]:
         if self.columns and not isinstance(self.format, Delimited):
-            raise DataError(f"{self}: --columns names the columns of .csv and .tsv files; this is neither")
+            raise DataError(f"{self}: --columns is for .csv and .tsv files, and this is neither")
         return (Delimited(self.separator) if self.format is FORMATS[".csv"] else self.format).rows(self)
 
     @cached_property
     def separator(self) -> str:
-        """The separator of a .csv file of rows: a tab or semicolon that its first line has instead of commas."""
+        """The separator of a .csv file: a tab or semicolon if the first line has one instead of commas."""
         if self.format is not FORMATS[".csv"] or len(self.columns) == 1:
             return ","
         first = QUOTED.sub("", next(self.lines(), ""))
@@ -308,14 +308,14 @@ class Table:
         return next(iter(candidates), ",")
 
     def cells(self) -> Iterator[Cells]:
-        """The rows as lists of cells, the names of the columns first; a CSV or TSV file may lack them."""
+        """The column names, then the rows as lists of cells; a CSV or TSV file may have no column names."""
         return self.format.cells(self)
 
     def lines(self) -> Iterator[str]:
         return self.file.lines(self.note_once, *self.decoding)
 
     def note_once(self, what: str, where: str) -> None:
-        """A note, unless an earlier reading gave it."""
+        """Give a note, unless an earlier reading gave it."""
         if what not in self.noted:
             self.noted.add(what)
             self.note(what, where)
@@ -323,15 +323,15 @@ class Table:
     def first_columns(self) -> list[str]:
         for row in self:
             return list(row.cells)
-        raise DataError(f"{self}: it has no rows; give a file with a row per example")
+        raise DataError(f"{self}: has no rows; give a file with a row per example")
 
 
 def open_table(
     path: str | Path | Table, encoding: str | None = None, columns: tuple[str, ...] = (), otherwise: Format = LINES
 ) -> Table:
-    """The table in a file; raises DataError for a path that is not a file, and for a zip that holds several.
+    """The table in a file; raises DataError for a path that is not a file, and for a zip with several files.
 
-    A table in memory is returned with these names of columns, which it refuses.
+    A table in memory is returned with these column names, which it refuses when it is read.
     """
     if isinstance(path, Table):
         return replace(path, columns=columns)
@@ -339,7 +339,7 @@ def open_table(
 
 
 def describe_type(value: Any) -> str:
-    """The kind of a value of JSON or Arrow, in words."""
+    """The type of a JSON or Arrow value, in words."""
     kinds = {
         str: "a string",
         type(None): "null",
@@ -353,6 +353,6 @@ def describe_type(value: Any) -> str:
 
 
 def list_names(names: Sequence[str], most: int = 8) -> str:
-    """Names of columns for a message: the first of many, long ones cut."""
+    """Column names for a message: at most `most` of them, with long names cut."""
     shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in list(names)[:most]) or "none"
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown

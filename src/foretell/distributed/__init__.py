@@ -1,1 +1,1 @@
-"""One training on many processes: what torchrun started, sums and decisions, and how a model is spread over them."""
+"""One training on many processes: their launch, sums and decisions over them, and the placement of the model."""

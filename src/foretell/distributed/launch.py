@@ -26,7 +26,7 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """The launch of this process; one process by itself where WORLD_SIZE is not set."""
+    """The launch of this process; a single process if WORLD_SIZE is not set."""
     if "WORLD_SIZE" not in os.environ:
         return Launch()
     values = {name: os.environ.get(name, "") for name in VARIABLES}

@@ -1,7 +1,7 @@
-"""An objective on many processes: a copy on each (DDP), or its weights in shards (FSDP2). Nothing named is wrapped.
+"""An objective on many processes: a copy on each (DDP), or its weights in shards (FSDP2). Module paths do not change.
 
-DDP wraps the objective, and names come from the model in it. FSDP2 replaces weights by shards in place: of the modules
-that `UNITS` matches, one at a time is gathered during a pass; what is left of a model is gathered for the whole pass.
+DDP wraps the objective, and paths start at the model inside. FSDP2 replaces weights by shards in place: modules that
+`UNITS` matches are gathered one at a time during a pass; the rest of a model is gathered for the whole pass.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TrialLoss = Callable[[nn.Module], Tensor]  # the loss of an objective on a few r
 def replicate(objective: nn.Module, trial_loss: TrialLoss) -> nn.Module:
     """The objective with a copy of its weights on each process; gradients are summed while they are computed.
 
-    A first pass finds weights that get no gradient, which DDP has to be told of. A second one lets DDP put its buckets
-    into their final order, which it does after a pass: sums over more than two processes depend on that order, and a
+    A first pass finds weights that get no gradient, which DDP must know. After a second pass DDP's buckets are in
+    their final order: sums over more than two processes depend on that order, and without this pass a
     resumed run would differ in the last digits.
     """
     trial_loss(objective).backward()
@@ -45,7 +45,7 @@ def replicate(objective: nn.Module, trial_loss: TrialLoss) -> nn.Module:
 def shard(objective: nn.Module, models: Iterable[nn.Module], world: World) -> nn.Module:
     """The objective with its weights in shards, rows 1/N of each matrix on each of N processes.
 
-    models: the whole models in it, which are called as such. Other modules with weights are gathered by themselves.
+    models: the models in it that are called as a whole. Other modules with weights are gathered separately.
     """
     mesh = dist.init_device_mesh(next(objective.parameters()).device.type, (world.size,))
     for model in models:
@@ -63,7 +63,7 @@ def shard(objective: nn.Module, models: Iterable[nn.Module], world: World) -> nn
 
 @contextmanager
 def gradients_summed(objective: nn.Module, is_wanted: bool) -> Iterator[None]:
-    """Sum the gradients of the pass in this block over all processes, or keep them for the next one."""
+    """Sum the gradients of the pass in this block over all processes, or keep them for the next pass."""
     if isinstance(objective, DistributedDataParallel) and not is_wanted:
         with objective.no_sync():
             yield
@@ -75,7 +75,7 @@ def gradients_summed(objective: nn.Module, is_wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def passes(objective: nn.Module) -> Iterator[None]:
-    """Run passes without a gradient in the block; what they have gathered is freed after it."""
+    """Run passes without gradients in the block; weights that they gathered are freed after it."""
     try:
         yield
     finally:
@@ -84,7 +84,7 @@ def passes(objective: nn.Module) -> Iterator[None]:
 
 
 def sharded_modules(objective: nn.Module) -> list[FSDPModule]:
-    """The modules whose weights are in shards; none of an objective that has them whole."""
+    """The modules whose weights are in shards; empty if the objective has no shards."""
     return [module for module in objective.modules() if isinstance(module, FSDPModule)]
 
 
@@ -94,13 +94,13 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be in shards, as one that every process has."""
+    """The whole tensor on every process; gathered if it is in shards."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
 def gathered(objective: nn.Module, world: World) -> Iterator[None]:
-    """In the block, the first process has the model whole, in its memory and as an ordinary one; all must enter it."""
+    """In the block, the first process has the whole model as ordinary modules. All processes must enter the block."""
     sharded = sharded_modules(objective)
     kinds = {module: type(module) for module in sharded}
     shards = [
@@ -119,7 +119,7 @@ def gathered(objective: nn.Module, world: World) -> Iterator[None]:
                 assert tensor is not None
                 module._parameters[name] = nn.Parameter(tensor, requires_grad=weight.requires_grad)
             for module in sharded:
-                module.__class__ = kinds[module].__mro__[2]  # FSDP2 has put its own class and FSDPModule before it
+                module.__class__ = kinds[module].__mro__[2]  # FSDP2 put two classes before the original
         yield
     finally:
         for module, kind in kinds.items():
@@ -131,7 +131,7 @@ def gathered(objective: nn.Module, world: World) -> Iterator[None]:
 def apply_to_whole(weight: Tensor, parts: list[Tensor], work: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """`work` on matrices of one shape (N, R, C), of which this process has the rows in `parts`; returns the same rows.
 
-    The parts belong to weights like `weight`. Where that is in shards, matrix i is gathered on process i modulo the
+    The parts belong to weights like `weight`. If that is in shards, matrix i is gathered on process i modulo the
     number of processes, which does the work for it; otherwise the parts are whole matrices.
     """
     if not isinstance(weight, DTensor):
@@ -146,7 +146,7 @@ class Exchange:
     def __init__(self, mesh: DeviceMesh, rows: int, columns: int, count: int):
         self.mesh, self.columns = mesh, columns
         self.size, self.rank = mesh.size(), mesh.get_local_rank()
-        most = -(-rows // self.size)  # as torch.chunk cuts a matrix: the last processes may have no row
+        most = -(-rows // self.size)  # torch.chunk's way to cut a matrix: the last processes may have no row
         self.rows = [max(0, min(most, rows - rank * most)) for rank in range(self.size)]
         self.owned = [len(range(owner, count, self.size)) for owner in range(self.size)]
         # elements of my rows of the matrices that each process owns, and of each process's rows of my matrices

@@ -1,8 +1,8 @@
-"""The processes of a training: sums over them, and decisions of the first one that all follow.
+"""The processes of a training: sums over them, and decisions of the first process for all.
 
-Numbers of a step are summed by torch's process group. Decisions (which checkpoint, which configuration, is this the
-best loss) go through the key-value store of the launcher as JSON, so that a process that waits for one still gets
-signals, and is told when another has failed.
+Numbers of a step are summed by torch's process group. Decisions (the checkpoint, the configuration, is this the
+best loss) go through the key-value store of the launcher as JSON, so that a waiting process still receives
+signals, and learns when another has failed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from torch import Tensor
 from foretell.distributed.launch import Launch, read_launch
 from foretell.errors import PeerError
 
-TIMEOUT = timedelta(minutes=30)  # of a sum; a process that has ended breaks the connection at once
+TIMEOUT = timedelta(minutes=30)  # for one sum; a process that has ended breaks the connection at once
 FAILURE = "failure"
-POLLING = 0.001, 0.05  # seconds between two looks at the store: at first, at most
-PATIENCE = 2.0  # seconds in which the reason of another process must be known
+POLLING = 0.001, 0.05  # seconds between two queries of the store: at first, at most
+PATIENCE = 2.0  # seconds to wait for another process to report its reason
 # The messages of gloo, NCCL and the store about a process that has ended
 LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "TCPStore")
 
@@ -38,14 +38,14 @@ logger = logging.getLogger("foretell")
 
 
 class World:
-    """The processes of a training. With one process, sums and decisions are its own, and nothing is connected."""
+    """The processes of a training. A single process needs no connection: sums and decisions are local."""
 
     def __init__(self, launch: Launch, store: dist.Store | None = None):
         self.rank, self.size = launch.rank, launch.world_size
         self.local_rank, self.local_size = launch.local_rank, launch.local_world_size
         self.store = store
         self._decisions = 0
-        self._meeting: Tensor | None = None  # of the last `wait`
+        self._meeting: Tensor | None = None  # the tensor of the last `wait`
 
     @property
     def is_first(self) -> bool:
@@ -69,8 +69,8 @@ class World:
     def wait(self) -> None:
         """Wait until all processes are here.
 
-        The tensor is kept. Else a thread of gloo may be the last to free it, which needs the interpreter's lock; a DDP
-        objective that ends just then holds the lock while it waits for that thread, for ever (torch 2.13).
+        The tensor is kept. Otherwise a thread of gloo may free it, which needs the interpreter's lock; a DDP objective
+        that ends at that moment holds the lock while it waits for that thread: a deadlock (torch 2.13).
         """
         self._meeting = self.sum(torch.zeros(1))
 
@@ -88,7 +88,7 @@ class World:
         return json.loads(self.store.get(key))
 
     def wait_for(self, key: str) -> None:
-        """Wait until the first process has set a key. Raises PeerError where another one has failed."""
+        """Wait until the first process has set a key. Raises PeerError if another process has failed."""
         assert self.store is not None
         pause, longest = POLLING
         while not self.store.check([key]):
@@ -100,18 +100,18 @@ class World:
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def report(self, reason: str) -> bool:
-        """Tell the other processes why this one ends; False if one of them has said the same before."""
+        """Tell the other processes why this one ends; False if one of them has already reported a reason."""
         if self.store is None:
             return True
         try:
             first = self.store.compare_set(FAILURE, "", f"{self.rank} {reason}").decode("utf-8", "replace")
-        except (RuntimeError, dist.DistError):  # the store was part of a process that has ended
+        except (RuntimeError, dist.DistError):  # the store's process has ended
             return True
         rank, _, first_reason = first.partition(" ")
         return rank == str(self.rank) or first_reason != reason
 
     def failed_rank(self) -> int | None:
-        """The rank of the process that was the first to fail; None if none has given a reason, as when it is killed."""
+        """The rank of the first process to report a failure; None if none did, such as when one is killed."""
         if self.store is None:
             return None
         ends = time.monotonic() + PATIENCE
@@ -138,7 +138,7 @@ def is_lost_peer(error: BaseException) -> bool:
 
 @cache
 def current_world() -> World:
-    """The processes that this one was started with. The first call connects them, and silences all but the first."""
+    """The processes of this launch. The first call connects them, and silences all except the first."""
     launch = read_launch()
     if launch.world_size == 1:
         return ALONE
@@ -148,7 +148,7 @@ def current_world() -> World:
     if has_gpu:
         torch.cuda.set_device(launch.local_rank)
     store, rank, size = next(dist.rendezvous("env://", launch.rank, launch.world_size, timeout=TIMEOUT))
-    # torchrun keeps the store when it restarts the processes; what those before have said must not be read again
+    # torchrun keeps the store when it restarts the processes; reports of earlier processes must not be read again
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"foretell/{attempt}", store)
     backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
@@ -165,7 +165,7 @@ def disconnect() -> None:
 
 @contextmanager
 def evaluations_shared_by(world: World) -> Iterator[None]:
-    """In the block, evaluations are called by all processes alike, and each of them scores its share of the batches."""
+    """In the block, all processes call the same evaluations, and each scores its share of the batches."""
     token = _EVALUATING.set(world)
     try:
         yield
@@ -174,5 +174,5 @@ def evaluations_shared_by(world: World) -> Iterator[None]:
 
 
 def evaluating_world() -> World:
-    """The processes that share the batches of an evaluation; one alone outside a block of `evaluations_shared_by`."""
+    """The processes that share the batches of an evaluation; only this one outside `evaluations_shared_by`."""
     return _EVALUATING.get()

@@ -1,4 +1,4 @@
-"""Multiple choice and endings, by the likelihood of continuations.
+"""Multiple choice and endings, scored by the likelihood of continuations.
 
 Multiple choice: the model's answer is the most likely choice after the question. `accuracy` compares the
 log-probabilities of whole choices, which favours short ones; `accuracy_norm` divides them by the choice's bytes of
@@ -32,7 +32,7 @@ from foretell.typesetting.html import Shown
 Item = TypeVar("Item", Question, Ending)
 logger = logging.getLogger(__name__)
 
-GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together
+GROUPS_AT_ONCE = 32  # number of different texts that are read together
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class ChosenAnswer:
 
 @dataclass(frozen=True)
 class ChoiceResult(Shown):
-    """The share of right answers with its standard error.
+    """The share of correct answers and its standard error.
 
-    cut: number of questions that lost their beginning. left_out: number of those with a choice longer than the context.
+    cut: number of questions cut at the beginning. left_out: number of questions with a choice longer than the context.
     """
 
     answers: list[ChosenAnswer]
@@ -104,7 +104,7 @@ def document_of(rows: list[tuple[str, str, str]], left_out: int) -> DocumentSect
 
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
-    """Answer every question, except those with a choice that does not fit the context."""
+    """Answer every question, except if a choice does not fit the context."""
     fitting, cut, left_out = fitting_rows(model, questions)
     scored = iter(score_rows(model, [row for _, rows in fitting for row in rows], progress))
     answers = [_answer(question, [next(scored).logprob for _ in rows]) for question, rows in fitting]
@@ -140,10 +140,10 @@ def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Prog
 
 
 def fitting_rows(model: LanguageModel, items: list[Item]) -> tuple[list[tuple[Item, list[ContinuationRow]]], int, int]:
-    """The questions with their rows; how many lost their beginning; and how many are left out, both logged.
+    """The questions with their rows; how many were cut at the beginning; how many are left out. Both counts are logged.
 
-    A question is left out if a continuation alone does not fit the context: cut, it would be another answer. Raises
-    ContextLengthError if none is left.
+    A question is left out if a continuation alone does not fit the context, because cutting it would change the answer.
+    Raises ContextLengthError if no question is left.
     """
     fitting, refusals = [], []
     for item in items:
@@ -166,11 +166,11 @@ def fitting_rows(model: LanguageModel, items: list[Item]) -> tuple[list[tuple[It
 def continuation_rows(
     model: LanguageModel, context: str, continuations: Sequence[str], where: str
 ) -> list[ContinuationRow]:
-    """One row for each continuation, all of which begin at the same token.
+    """One row for each continuation. All continuations begin at the same token.
 
-    A space is put between context and continuation where neither has one. The continuation begins where the tokens of
+    A space is put between context and continuation if neither has one. The continuation begins where the tokens of
     both together first differ from the context's own tokens, or from another continuation. A row that is longer than
-    the model's context loses its beginning.
+    the model's context is cut at the beginning.
     """
     tokenizer, limit = model.tokenizer, model.config.context_length
     prefix = prefix_ids(tokenizer)
@@ -192,7 +192,7 @@ def continuation_rows(
 
 
 def prefix_ids(tokenizer: Tokenizer) -> list[int]:
-    """The start token, or else the end token of the previous document, so that the first token is predicted too."""
+    """The start token, or else the end token, so that the first token of a text is predicted too."""
     return list(tokenizer.start_ids or tokenizer.end_ids[:1])
 
 
@@ -210,7 +210,7 @@ def share(hits: Sequence[bool]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class ContinuationRow:
-    """Tokens to read; the continuation begins at index `first`. cut: number of tokens left out at the beginning."""
+    """Tokens to read. first: the index where the continuation begins. cut: number of tokens cut at the beginning."""
 
     ids: list[int]
     first: int
@@ -232,7 +232,7 @@ class Likelihood:
 
 
 def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
-    """The likelihood of each row's continuation. Rows with the same text before it read that once."""
+    """The likelihood of each row's continuation. A text before several continuations is read once."""
     batches, max_rows = list(in_reading_order(rows)), max(1, min(GROUPS_AT_ONCE, len(rows)))
     num_blocks = max((blocks_needed([rows[index] for index in members], max_rows) for members in batches), default=1)
     scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=0)
@@ -253,7 +253,7 @@ def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Prog
 
 
 def likelihood(sequence: TokenSequence) -> Likelihood:
-    """The likelihood of the tokens that a sequence has log-probabilities of. Raises the error that ended it."""
+    """The likelihood of the scored tokens of a sequence. Raises the error that ended the sequence."""
     if sequence.error is not None:
         raise sequence.error
     given = [each for each in sequence.prompt_logprobs if each is not None]
@@ -262,19 +262,19 @@ def likelihood(sequence: TokenSequence) -> Likelihood:
 
 
 def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:
-    """Cache blocks for the texts of rows that are read together, and for the continuations that run at once."""
+    """Number of cache blocks for the texts of rows that are read together and for their running continuations."""
     texts: dict[tuple[int, ...], int] = {}
     for row in rows:
         texts[row.text] = max(len(row.ids), texts.get(row.text, 0))
     continuation = max(len(row.ids) - row.first for row in rows)
-    return sum(map(blocks_for, texts.values())) + max_rows * (blocks_for(continuation) + 1)  # one is partly filled
+    return sum(map(blocks_for, texts.values())) + max_rows * (blocks_for(continuation) + 1)  # 1: partly filled
 
 
 def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:
-    """The indices of rows that are read together: the first ones of several texts, then the second ones, and so on.
+    """Groups of rows to read together, as indices: the first row of each of several texts, then the second rows, etc.
 
-    Texts of similar length are together. A continuation waits, with all after it, while an equal text is read for
-    another one; so continuations of one text do not follow each other.
+    Texts of similar length are grouped. The scheduler delays a row, and all after it, while the same text is being
+    read for another row; so rows of one text do not follow each other.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):

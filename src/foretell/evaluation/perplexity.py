@@ -1,6 +1,6 @@
-"""Loss, perplexity and bits per byte: over batches, and of texts in overlapping windows.
+"""Loss, perplexity and bits per byte of batches, and of texts in overlapping windows.
 
-With a context of C tokens and a stride of S, a window begins every S tokens, and in all but the first only the last S
+With a context of C tokens and a stride of S, a window begins every S tokens; except in the first, only the last S
 predictions count. So every token is predicted once, from at least C - S tokens before it, except at the beginning.
 """
 
@@ -27,7 +27,7 @@ from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
-FIRST_ROWS = 4  # of a first batch
+FIRST_ROWS = 4  # rows of the first batch for `first_loss`
 WITHOUT_BITS = "not of words, among which rare ones are one token"
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss) of a loss in nats per token; infinity where that is too large for a float."""
+    """exp(loss) for a loss in nats per token; infinity if that is too large for a float."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -73,8 +73,8 @@ def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
 def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
     """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards.
 
-    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the sums of the batches are
-    collected and added in the order of the batches. With equal weights the figure has the bits of a single process.
+    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the batches' sums are added in
+    the order of the batches. With equal weights the result is bit-identical to a single process.
     """
     was_training = objective.training
     objective.eval()
@@ -101,7 +101,7 @@ def first_loss(objective: nn.Module, batch: Batch, dtype: torch.dtype) -> float:
 
 
 def describe_first_loss(loss: float, vocab_size: int, when: str = "untrained") -> str:
-    """A line for the log: the loss, and the loss of a model that finds all tokens equally likely."""
+    """A line for the log: the loss, and the loss of a uniform distribution over the vocabulary."""
     return f"{when:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"
 
 
@@ -182,7 +182,7 @@ def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
 
 
 def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
-    """A row as training reads it: up to its end token; of a prompt with an answer, the answer is predicted."""
+    """A row as in training, up to its end token. For a prompt with an answer, only the answer is predicted."""
     texts = list(row.pieces())
     ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
     if len(texts) == 1:

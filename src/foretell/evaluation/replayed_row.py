@@ -1,4 +1,4 @@
-"""A row of a training's batch again, token by token, with the losses of a model."""
+"""A row of a training batch, token by token, with a model's losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReplayedToken:
 
 @dataclass(frozen=True)
 class ReplayedRow:
-    """A row; `start` is its first position in the tokens of the training text, 0 where rows are not parts of one."""
+    """A row. start: its first position in the tokens of the training text; 0 if rows are not parts of one text."""
 
     start: int
     tokens: list[ReplayedToken]
@@ -41,7 +41,7 @@ class ReplayedRow:
 def replayed_row(
     batch: Batch, losses: Tensor, row: int, tokenizer: Tokenizer, count: int, start: int = 0
 ) -> ReplayedRow:
-    """The first `count` tokens of a row of a batch, to the last target. losses: (B, T), of all targets."""
+    """The first `count` tokens of a row of a batch, to the last target. losses: (B, T), for all targets."""
     ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
     is_learned = [False, *(batch.loss_weights[row] > 0).tolist()]
     documents: list[int | None] = [None] * len(ids)

@@ -1,4 +1,4 @@
-"""Tokenized conversations of a run: made from a file once, split, and kept in the run so that it can resume alone."""
+"""Tokenized conversations of a run: made once from files, split, and stored in the run for resuming."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Truncation = Literal["drop", "tail"]
 
 @dataclass(frozen=True)
 class ChatData:
-    """The conversations to learn from, and those held out."""
+    """The conversations for training, and the held-out ones."""
 
     train: list[ChatTokens]
     held_out: list[ChatTokens]
@@ -41,7 +41,7 @@ class ChatData:
 
     @classmethod
     def load(cls, folder: Path, digest: str) -> ChatData:
-        """Read what `save` wrote; a file other than the one with this SHA-256 is a CheckpointError."""
+        """Read the file of `save`; a CheckpointError unless it has this SHA-256."""
         path = folder / CHATS
         if not path.is_file() or sha256(path) != digest:
             state = "not as it was written" if path.exists() else "missing"
@@ -55,7 +55,7 @@ class ChatData:
 
 
 def flat(chats: Sequence[ChatTokens]) -> dict[str, Tensor]:
-    """All ids one after the other, which of them are answers, and the length of each conversation."""
+    """The concatenated ids, the mask of answers, and the length of each conversation."""
     return {
         "ids": torch.tensor([token for chat in chats for token in chat.ids], dtype=torch.int32),
         "is_answer": torch.tensor([flag for chat in chats for flag in chat.is_answer], dtype=torch.uint8),
@@ -64,7 +64,7 @@ def flat(chats: Sequence[ChatTokens]) -> dict[str, Tensor]:
 
 
 def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTokens]:
-    """The conversations that `flat` was given."""
+    """The inverse of `flat`."""
     sizes = lengths.tolist()
     pairs = zip(ids.split(sizes), is_answer.bool().split(sizes), strict=True)
     return [ChatTokens(tokens.tolist(), flags.tolist()) for tokens, flags in pairs]
@@ -73,14 +73,14 @@ def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTok
 def encode_all(
     conversations: Sequence[Conversation], chat_format: ChatFormat, context_length: int, truncation: Truncation | None
 ) -> tuple[list[ChatTokens], list[str]]:
-    """The tokens of conversations that fit the context, and notes on what does not.
+    """The tokens of conversations that fit the context, and notes on the others.
 
-    Without a `truncation`, a few that are longer than the context are left out, and more are a DataError. `drop` leaves
-    them out, `tail` cuts off their ends. Raises TokenizerError, with the row, for a conversation that the template or
-    the tokenizer cannot write.
+    Longer conversations are left out (`drop`) or cut off at their ends (`tail`). Without a `truncation`, a few are left
+    out, and more are a DataError. Raises TokenizerError, with the row, for a conversation that the template or the
+    tokenizer cannot write.
     """
     pairs = [(chat, conversation) for conversation in conversations for chat in encode_one(conversation, chat_format)]
-    room = context_length + 1  # the last token is predicted, and not read
+    room = context_length + 1  # the last token is predicted, but not read
     long = [(chat, conversation) for chat, conversation in pairs if len(chat) > room]
     if truncation is None and not are_few(len(long), len(pairs)):
         longest, conversation = max(long, key=lambda pair: len(pair[0]))
@@ -114,7 +114,7 @@ def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[Chat
 def split(
     conversations: Sequence[Conversation], fraction: float, seed: int
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """The conversations to learn from and the held-out ones, chosen by the seed; of two or more, at least one each."""
+    """Split into training and held-out conversations by the seed; two or more leave at least one in each part."""
     count = len(conversations)
     held = min(count - 1, max(1, round(count * fraction))) if fraction > 0 else 0
     chosen = set(permutation(stream_key("held-out chats", seed), count)[:held].tolist())
@@ -123,7 +123,7 @@ def split(
 
 
 def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversation]) -> int:
-    """The number of held-out conversations that are also learned from, word for word."""
+    """The number of held-out conversations that also occur in training, word for word."""
     learned = {conversation.messages for conversation in train}
     return sum(conversation.messages in learned for conversation in held_out)
 
@@ -131,8 +131,8 @@ def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversatio
 class PackedChats:
     """Conversations of at most `context_length` + 1 tokens as rows of batches.
 
-    length: of a row (T). Batches have document ids and positions, so that attention stays within a conversation, and
-    loss weights of 1 where the target belongs to an answer. The rows are the same in every epoch, their order is not.
+    length: the length of a row (T). Batches have document ids and positions, so that attention stays within a
+    conversation, and loss weights of 1 for targets in answers. The rows are the same in every epoch, in a new order.
     """
 
     def __init__(self, chats: Sequence[ChatTokens], context_length: int, seed: int = 0):
@@ -155,15 +155,15 @@ class PackedChats:
 
     @property
     def answer_tokens(self) -> int:
-        """The number of tokens that are learned in an epoch."""
+        """The number of learned tokens per epoch."""
         return sum(chat.answer_tokens for chat in self.chats)
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        """The batch of a step, counted from 0: a function of the step and the seed alone."""
+        """The batch of a step, counted from 0; depends only on the step and the seed."""
         return self.make_batch(self.order.items(step, batch_size))
 
     def iter_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
-        """All rows in order, or evenly spread ones with about `max_tokens` tokens."""
+        """All rows in order, or evenly spread rows with about `max_tokens` tokens."""
         count = len(self.rows)
         kept = count if max_tokens is None else max(1, min(count, max_tokens // self.length))
         yield from map(self.make_batch, iter_spread(count, kept, batch_size))
@@ -186,12 +186,12 @@ class PackedChats:
 
 
 def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Items in rows of at most `room`, by best fit, longest first (as in Krell et al. 2021, section 3.1).
+    """Pack items into rows of at most `room` by best fit, longest first (as in Krell et al. 2021, section 3.1).
 
     Each item goes into the fullest row that has room for it.
     """
     rows: list[list[int]] = []
-    space: list[tuple[int, int]] = []  # what is left in each row, and the row; sorted
+    space: list[tuple[int, int]] = []  # (remaining room, row), sorted
     for item in sorted(range(len(lengths)), key=lambda item: (-lengths[item], item)):
         at = bisect_left(space, (lengths[item], -1))
         left, row = space.pop(at) if at < len(space) else (room, len(rows))

@@ -1,4 +1,4 @@
-"""Evaluation of a model on conversations: the loss of their answers, and its answers compared with another model's."""
+"""Evaluation of models on conversations: the loss of the answers, and generated answers side by side."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
-DIFFERENT = "The losses are of different tokens: the models do not have the same template and tokenizer."
+DIFFERENT = "The losses are over different tokens: the models do not have the same template and tokenizer."
 
 
 @dataclass(frozen=True)
 class AnswerFigures:
-    """The loss of the answers of conversations, in nats per token of an answer.
+    """The loss of the answers in conversations, in nats per answer token.
 
-    conversations: those that fit the context, or their beginnings.
+    conversations: the number of conversations, some cut to the context.
     """
 
     model: str
@@ -41,9 +41,9 @@ class AnswerFigures:
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """The last question of a conversation, its answer there, and the likeliest answer of each model.
+    """The last question of a conversation, the answer in the data, and the greedy answer of each model.
 
-    cut: the models that did not end their answer within ANSWER_TOKENS or the context.
+    cut: the models whose answer did not end within ANSWER_TOKENS or the context.
     """
 
     question: str
@@ -54,7 +54,7 @@ class AnsweredQuestion:
 
 @dataclass(frozen=True)
 class ChatEvaluation(Shown):
-    """The figures of each model, and its answers to the first questions. data: the names of the files."""
+    """The figures of each model, and the answers to the first questions. data: the names of the files."""
 
     figures: list[AnswerFigures]
     questions: list[AnsweredQuestion]
@@ -85,9 +85,9 @@ def evaluate_chats(
 ) -> ChatEvaluation:
     """Evaluate models on the conversations of files, or on the first `limit` of them.
 
-    Each model reads them in its own chat template; one without a template in the default one, whose special tokens are
-    then ordinary text. Conversations that are longer than the context are cut off at their ends. Raises DataError for
-    files without a conversation, and for rows of another form.
+    Each model uses its own chat template; a model without one uses the default, with special tokens as ordinary text.
+    Conversations longer than the context are cut off at their ends. Raises DataError for files without conversations,
+    and for rows of another form.
     """
     for model in models:
         if command := command_of(model.name, [part.kind for part in model.parts.values()]):
@@ -113,7 +113,7 @@ def evaluate_chats(
 
 
 def format_of(model: LanguageModel) -> tuple[ChatFormat, str]:
-    """The model's template with its tokenizer, or the default one in ordinary text; and its name."""
+    """The model's template, or the default one in ordinary text, with the model's tokenizer; and its name."""
     own = own_template(model.tokenizer, model.name)
     template = own or find_template(DEFAULT_TEMPLATE)
     tokenizer = model.tokenizer if own else prepare_tokenizer(model.tokenizer, template, add_tokens=False)
@@ -132,7 +132,7 @@ def figures_of(
 
 
 def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> Completion:
-    """The likeliest answer to the last question; cut at once where the question leaves no room for one."""
+    """The greedy answer to the last question; empty and cut if the question leaves no room for an answer."""
     prompt = chat_format.encode_prompt(conversation.messages[:-1])
     room = model.config.context_length - len(prompt)
     if room < 1:

@@ -1,4 +1,4 @@
-"""The chat task: a decoder that learns to write the answers of conversations."""
+"""The chat task: a decoder learns the answers in conversations."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
 
-SHOWN_ROWS = 2  # of a batch
+SHOWN_ROWS = 2  # rows of a batch
 SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)
 
 
 class ChatConfig(Section):
-    """The whole configuration of chat tuning, as run.json has it."""
+    """The configuration of chat tuning in run.json."""
 
     model: ModelConfig
     data: DataConfig = DataConfig()
     training: TrainingConfig
-    lora: LoRAConfig | None = None  # train low-rank updates alone
+    lora: LoRAConfig | None = None  # train only low-rank updates
 
 
 class ChatTask(Task):
-    """Answers to questions of conversations that are packed into rows.
+    """Training on the answers of conversations, which are packed into rows.
 
-    tuned: its tokenizer has the template's tokens and the template; it may have adapters. digest: of the file with the
-    tokenized conversations. `about` is written to run.json with the configuration.
+    tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters. digest: the
+    digest of the file with the tokenized conversations. about: entries of run.json besides the configuration.
     """
 
     def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
@@ -53,7 +53,7 @@ class ChatTask(Task):
         self.row_length = config.model.context_length
         self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
         self.held_out = PackedChats(data.held_out, config.model.context_length)
-        self.loss_before: float | None = None  # on held-out answers, known in a run that was not resumed
+        self.loss_before: float | None = None  # on held-out answers; unknown in a resumed run
         self.shown = [
             chat for chat in (data.held_out or data.train) if first_answer(chat) < config.model.context_length
         ]
@@ -80,7 +80,7 @@ class ChatTask(Task):
         check_mask(self.decoder, batch, dtype)
 
     def samples(self) -> list[Sample]:
-        """The likeliest answers to the first questions held out."""
+        """The greedy answers to the first held-out questions."""
         return [self._answer(chat.ids[: first_answer(chat)]) for chat in self.shown[:SAMPLES]]
 
     def _answer(self, prompt: list[int]) -> Sample:
@@ -96,15 +96,15 @@ class ChatTask(Task):
 
 
 def first_answer(chat: ChatTokens) -> int:
-    """The position where the first answer begins."""
+    """The position at which the first answer begins."""
     return chat.is_answer.index(True)
 
 
 @torch.no_grad()
 def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer) -> list[ReplayedRow]:
-    """The first rows of a batch without their padding, with losses in evaluation mode of the tokens that are learned.
+    """The first rows of a batch without padding, with evaluation-mode losses of the learned tokens.
 
-    A row's last target is left out if it is not learned: it may be padding.
+    A row's last target is left out if it is not learned, because it may be padding.
     """
     part, was_training = batch.rows(0, SHOWN_ROWS), decoder.training
     losses = Objective(decoder.eval()).token_losses(part).cpu()  # (B, T)

@@ -38,22 +38,22 @@ from foretell.weight_shapes import count_parameters
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}
-LEARNING_RATES = 1e-3, 1e-4  # below SMALL_WIDTH the first, measured on primer (docs/chat.md), else the second
+LEARNING_RATES = 1e-3, 1e-4  # for widths below SMALL_WIDTH (measured on primer, docs/chat.md), and for larger ones
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRequest(TrainingRequest):
-    """A tuning on conversations. Only resuming needs no data and no model."""
+    """A request to tune on conversations. Data and model can be missing only when resuming."""
 
     config_type: ClassVar[type[Section]] = ChatConfig
 
     data: Sequence[str | Path] = ()
     dev: str | Path | None = None  # a separate file, instead of a part of the data
-    template: str | None = None  # a built-in name or a file; None: the model's own, else chatml
+    template: str | None = None  # a built-in name or a file; None: the model's template, else chatml
     truncate: Truncation | None = None
-    spell_tokens: bool | None = None  # the template's special tokens as text, where the tokenizer lacks them
+    spell_tokens: bool | None = None  # write special tokens that the tokenizer does not have as text
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,7 @@ class ChatRequest(TrainingRequest):
 
 @dataclass(frozen=True)
 class TokenizedChats:
-    """The conversations of a run as tokens, the template's name, the tokenizer, and the digest of the kept file."""
+    """The tokenized conversations of a run, the template's name, the tokenizer, and the digest of the stored file."""
 
     chats: ChatData
     template: str
@@ -80,7 +80,7 @@ class TokenizedChats:
 
 
 class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
-    """Training on conversations. The run keeps their tokens and the tokenizer."""
+    """Training on conversations. The run stores their tokens and the tokenizer."""
 
     verb = "finetune --task chat"
 
@@ -112,7 +112,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         return self.footprint_of(config, config.model.replaced(context_length=length))
 
     def first_model(self, config: ChatConfig, data: TokenizedChats, start: Start | None) -> LanguageModel:
-        """The start's weights, with rows for new tokens, and with LoRA updates if they are asked for."""
+        """The start's weights, with rows for new tokens and any requested LoRA updates."""
         assert start is not None, "a chat run begins with a model"
         decoder = start.decoder(config.model.replaced(vocab_size=start.config.vocab_size))
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
@@ -140,9 +140,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
 
 
 def choose_template(request: ChatRequest, start: Start) -> ChatTemplate:
-    """The template that was asked for, the model's own, or the default."""
+    """The requested template, the model's, or the default."""
     if request.template is not None:
-        template, reason = find_template(request.template), "as asked for"
+        template, reason = find_template(request.template), "as requested"
     elif own := own_template(start.tokenizer, start.name):
         template, reason = own, "the model's own"
     else:
@@ -152,7 +152,7 @@ def choose_template(request: ChatRequest, start: Start) -> ChatTemplate:
 
 
 def choose_tokens(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with what the template needs; logs which tokens are new."""
+    """The tokenizer with the template's tokens; logs the new ones."""
     missing = missing_names(template, tokenizer)
     prepared = prepare_tokenizer(tokenizer, template, add_tokens=not request.spell_tokens)
     new = [name for name in prepared.special_tokens if name not in tokenizer.special_tokens]
@@ -185,7 +185,7 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
 
 
 def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) -> LoRAConfig | None:
-    """The LoRA updates that were asked for. New tokens need the weights that have a row per token trained too."""
+    """The requested LoRA updates. With new tokens, the weights that have a row per token are trained too."""
     if "lora" not in request.overrides:
         return None
     lora = request.configured("lora")
@@ -199,7 +199,7 @@ def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) ->
 def choose_config(
     request: ChatRequest, data: ChatData, model: ModelConfig, tokenizer: Tokenizer, steps: int | None = None
 ) -> ChatConfig:
-    """The configuration: steps for the epochs, evaluations and samples spread over them, and what the user set."""
+    """The configuration: steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
     given = request.section("training")
     rows = len(PackedChats(data.train, model.context_length))
     epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs

@@ -1,4 +1,4 @@
-"""The right answer of several to a question: `--task choice`."""
+"""Multiple choice, the right one of several answers to a question: `--task choice`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LETTERS = "ABCDEFGH"
 
 
 class ChoiceKind(LabelKind):
-    """A score for each answer after the question; the softmax is over the answers. The label is the index of one."""
+    """A score for each answer after the question, with a softmax over the answers. The label is the right index."""
 
     name = "choice"
     text_names = ("query", "question", "context", "premise", "ctx", "prompt", "text")
@@ -45,7 +45,7 @@ class ChoiceKind(LabelKind):
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
-        """The question and the answers, of which those in columns may be fewer."""
+        """The question and the answers; with a column per answer, some may be empty."""
         question = super().texts(row, columns)
         if columns.choices:
             return (*question, *(text for name in columns.choices if (text := cell_text(row, name))))
@@ -61,7 +61,7 @@ class ChoiceKind(LabelKind):
 
     @classmethod
     def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
-        """The index of the right answer: it is written as an index from 0, a letter, the answer or its column."""
+        """The index of the right answer, given as an index from 0, a letter, the answer or its column."""
         assert columns.label is not None
         label, choices = label_text(row.cells.get(columns.label), columns.label, row.where), texts[1:]
         names = {str(index): index for index in range(len(choices))}
@@ -95,7 +95,7 @@ class ChoiceKind(LabelKind):
         return layer(vectors)[..., 0].masked_fill(lengths == 0, float("-inf"))
 
     def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
-        """Not smoothed: a score of minus infinity has no probability."""
+        """Without smoothing, because missing answers have a score of minus infinity."""
         return F.cross_entropy(outputs, batch.targets[:, 0].long(), reduction="none")
 
     # --- predictions
@@ -107,13 +107,13 @@ class ChoiceKind(LabelKind):
         names = self.names(texts)
         chosen = find_label(names, label)
         if against is not None:
-            raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")
+            raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
         title = f"the score of answer {chosen}, {quoted(names[chosen])}"
         return Readout(weight[0], lambda outputs: outputs[..., chosen], title, sequence=chosen)
 
 
 def find_choices(available: Sequence[str], given: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The columns of the answers; none where one column holds them as a list."""
+    """The columns of the answers; empty if one column has them as a list."""
     numbered = tuple(
         name
         for name in available

@@ -1,4 +1,4 @@
-"""Conversations from files: JSON lists, JSON Lines and tables in the shapes in which chat data is published."""
+"""Conversations from files: JSON lists, JSON Lines and tables in the usual forms of published chat data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretell.data.table import Row, describe_type, list_names, open_table
 from foretell.errors import DataError, counted, did_you_mean
 from foretell.text.chat_template import Message, Role
 
-WRITTEN: dict[Role, tuple[str, ...]] = {  # our roles, and how published data writes them
+WRITTEN: dict[Role, tuple[str, ...]] = {  # our roles, and their names in published data
     "system": ("system", "developer"),
     "user": ("user", "human"),
     "assistant": ("assistant", "gpt", "chatgpt", "bot", "model"),
@@ -31,7 +31,7 @@ TRAILING = "questions after the last answer are left out"
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns that end with an answer, and the file and row they are from."""
+    """Turns that end with an answer, and their file and row."""
 
     messages: tuple[Message, ...]
     where: str
@@ -39,14 +39,14 @@ class Conversation:
 
 @dataclass
 class ConversationReader:
-    """Reads files and counts what it leaves out; `notes` returns a line for each kind."""
+    """Reads files and counts omissions; `notes` returns a line for each kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
     def read(self, paths: Sequence[str | Path]) -> list[Conversation]:
         """The conversations of files, in order.
 
-        Raises DataError, with the row, for unknown roles, empty turns and missing fields, and for files without one.
+        Raises DataError, with the row, for unknown roles, empty turns and missing fields, and for files without any.
         """
         conversations = [self._conversation(row) for path in paths for row in open_table(path)]
         if not conversations:
@@ -120,7 +120,7 @@ def turn_of(turn: Any, where: str) -> Message:
 
 
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
-    """A field's text; DataError: it is missing or empty."""
+    """A field's text; a DataError if it is missing or empty."""
     if name not in row:
         raise DataError(f"{where}: no field {name!r} among {list_names(list(row))}")
     text = text_of(row[name], f"{where}, {name}")
@@ -130,7 +130,7 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def text_of(value: Any, where: str) -> str:
-    """A text, or the texts of a list of parts of the type text."""
+    """A text, or the joined texts of a list of parts of type text."""
     if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
         texts = [part["text"] for part in value if isinstance(part.get("text"), str)]
         if len(texts) < len(value):

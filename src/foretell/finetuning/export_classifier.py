@@ -1,7 +1,7 @@
-"""A tuned classifier as a Hugging Face directory: GPT2ForSequenceClassification and the other families' classes.
+"""Export of a tuned classifier as a Hugging Face directory: GPT2ForSequenceClassification and similar classes.
 
-Their `score` is our head, read at the last token that is not padding. The exported tokenizer puts the special tokens of
-the input format around a text, or around a pair of texts, so that a caller does not have to know them.
+Their `score` is our head, applied to the last token before the padding. The exported tokenizer puts the special tokens
+of the input format around a text or a pair of texts, so that a caller need not add them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def export_classifier(
 ) -> dict[str, Any]:
     """Write a tuned float32 model on the CPU as a new Hugging Face directory; returns the content of its report.
 
-    A task that transformers' classes do not have is a UsageError, a configuration that no family has a ConfigError,
-    outputs that differ when read back an OutputError; all leave nothing behind.
+    Raises UsageError for a task without a class in transformers, ConfigError for a configuration without a family, and
+    OutputError if outputs differ when read back. Nothing is written in these cases.
     """
     model.check_convertible()
     check_new(target)
@@ -66,7 +66,7 @@ def export_classifier(
 
 
 def check_expressible(head: TaskHead) -> None:
-    """Refuse a head that reads something else than the last token of one sequence."""
+    """Refuse a head that does not read the last token of a single sequence."""
     if not head.task.in_transformers:
         expressible = " and ".join(task for task in KINDS if find_kind(task).in_transformers)
         raise UsageError(f"a model for --task {head.task.name} has no class in transformers; {expressible} have one")
@@ -75,14 +75,14 @@ def check_expressible(head: TaskHead) -> None:
 
 
 def classifier_family(family: Family) -> Family:
-    """The family with its class for classifiers, which has no head for the vocabulary."""
+    """The family with its class for classifiers, which has no language-model head."""
     architecture = family.architecture.replace("LMHeadModel", "").replace("ForCausalLM", "")
     rows = tuple(row for row in family.rows if row.ours != ("head",))
     return replace(family, architecture=f"{architecture}ForSequenceClassification", rows=rows)
 
 
 def rounded_head(head: TaskHead, dtype: torch.dtype) -> TaskHead:
-    """The head with its weight rounded as it will be on disk, in float32."""
+    """The head, in float32, with its weight rounded as it will be on disk."""
     linear = torch.nn.Linear(head.linear.in_features, head.linear.out_features, bias=False, device="meta")
     linear.weight = torch.nn.Parameter(head.linear.weight.detach().to(dtype).float())
     return replace(head, linear=linear)
@@ -96,7 +96,7 @@ def iter_tensors(model: LanguageModel, family: Family, dtype: torch.dtype) -> It
 
 
 def labels(model: LanguageModel) -> dict[str, Any]:
-    """The fields of config.json that name the labels, and the padding, which transformers needs for several rows."""
+    """The fields of config.json for the labels, and for padding, which transformers needs with several rows."""
     names = head_of(model).settings.labels
     return {
         "id2label": {str(index): name for index, name in enumerate(names)},
@@ -107,7 +107,7 @@ def labels(model: LanguageModel) -> dict[str, Any]:
 
 
 def write_template(path: Path, model: LanguageModel) -> None:
-    """Let the tokenizer in a tokenizer.json put the special tokens around one text, or around two."""
+    """Change a tokenizer.json so that it puts the special tokens around one or two texts."""
     inputs = input_format(model)
     names = {token: piece for piece, token in model.tokenizer.special_tokens.items()}
     start, delimiter, extract = (
@@ -129,7 +129,7 @@ def write_template(path: Path, model: LanguageModel) -> None:
 
 
 def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, Any]:
-    """Compare outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, with the model's own."""
+    """Read back from disk and compare: outputs by the NumPy textbook, and ids by the `tokenizers` library."""
     head, tokenizer = head_of(model), model.tokenizer
     texts = [shortened(text, model) for text in probe_texts(tokenizer)]
     rows = [(text, texts[0]) if head.task.text_columns > 1 else (text,) for text in texts]
@@ -147,7 +147,7 @@ def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, 
 
 
 def shortened(text: str, model: LanguageModel) -> str:
-    """The beginning of a text that fits the context twice, with the special tokens."""
+    """The beginning of a text, so short that it fits the context twice with the special tokens."""
     while len(model.tokenizer.encode(text)) > (model.config.context_length - 4) // 2:
         words = text.split()
         text = " ".join(words[: len(words) // 2]) if len(words) > 1 else text[: len(text) // 2]

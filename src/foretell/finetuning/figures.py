@@ -9,13 +9,13 @@ import numpy as np
 
 from foretell.typesetting.text import shorten
 
-BINS = 10  # of confidence, for the calibration
-MOST_WRITTEN = 20  # labels whose counts are written into a confusion matrix
-MOST_LARGE = 12  # labels in large letters
-LONGEST_NAME = 16  # letters of a label at which a column can be named
-CELL_POINTS = 320.0  # the size of letters times the letters in a row that a confusion matrix has room for
-LOW = 0.08  # an accuracy below it has its count above, where the numbers of the axis are not
-SHADE_LIMIT = 0.5  # of a row's share: above it, letters on the shade are white
+BINS = 10  # bins of confidence for the calibration
+MOST_WRITTEN = 20  # with more labels, a confusion matrix shows no counts
+MOST_LARGE = 12  # with more labels, letters are small
+LONGEST_NAME = 16  # letters; with longer labels, columns have numbers instead of names
+CELL_POINTS = 320.0  # letter size times letters per row that fit into a confusion matrix
+LOW = 0.08  # for an accuracy below this, the count is above the bar, to keep clear of the axis
+SHADE_LIMIT = 0.5  # above this share, letters are white on the dark shade
 NAMES = {"macro_f1": "macro F1", "span_f1": "span F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
 
 
@@ -42,7 +42,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def confusion(chosen: np.ndarray, targets: np.ndarray, count: int) -> np.ndarray:
-    """How often (C, C) the class of the row was predicted as the class of the column."""
+    """The confusion matrix (C, C): counts of examples by true class (row) and predicted class (column)."""
     return np.bincount(targets * count + chosen, minlength=count * count).reshape(count, count)
 
 
@@ -53,14 +53,14 @@ def class_scores(matrix: np.ndarray) -> list[dict[str, float]]:
 
 
 def scores(hits: int, predicted: int, present: int) -> dict[str, float]:
-    """Precision, recall, F1 and number of examples of a class; 0 where nothing was predicted or is there."""
+    """Precision, recall, F1 and number of examples of a class; 0 if there are no predictions or no examples."""
     precision, recall = hits / predicted if predicted else 0.0, hits / present if present else 0.0
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
     return {"precision": precision, "recall": recall, "f1": f1, "examples": present}
 
 
 def macro_f1(matrix: np.ndarray) -> float:
-    """The mean F1 of the classes that were predicted or are there."""
+    """The mean F1 of the classes with predictions or examples."""
     scores = class_scores(matrix)
     used = (matrix.sum(0) + matrix.sum(1)) > 0
     return float(np.mean([score["f1"] for score, is_used in zip(scores, used, strict=True) if is_used]))
@@ -78,9 +78,9 @@ def class_report(logits: np.ndarray, targets: np.ndarray, names: Sequence[str]) 
 
 
 def calibration(logits: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
-    """How often predictions of a confidence are right, in bins, and the expected calibration error.
+    """Accuracy by confidence, in bins, and the expected calibration error.
 
-    The error is the mean distance between confidence and accuracy, weighted by the bins' sizes (Guo et al. 2017,
+    The error is the mean difference between confidence and accuracy, weighted by the bins' sizes (Guo et al. 2017,
     "On Calibration of Modern Neural Networks", equation 3).
     """
     probabilities = np.exp(log_softmax(logits))
@@ -122,7 +122,7 @@ def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
         names = [f"{index}  {shorten(label, 24)}" if is_long else label for index, label in enumerate(labels)]
         names = [name.replace("$", r"\$") for name in names]
         axes.set_yticks(range(len(labels)), names)
-        axes.set_xticks(range(len(labels)))  # long names may be cut to the same one, so that numbers tell them apart
+        axes.set_xticks(range(len(labels)))  # shortened names may be equal, so columns have numbers
         if not is_long:
             axes.set_xticklabels(names, rotation=45, ha="right", rotation_mode="anchor")
         axes.tick_params(labelsize=8 if len(labels) > MOST_LARGE else 10)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
-    """Training with a head on labelled texts. The run keeps copies of the files."""
+    """Training with a head on labelled texts. The run stores copies of the files."""
 
     verb = "finetune"
     encoded: TaskData | None = None
@@ -56,7 +56,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         return command_words([run], record, FinetuneConfig.model_validate(record["config"]).finetuning)
 
     def recorded(self, data: LabelledFiles) -> dict[str, Any]:
-        """The columns that the user named; the others are found again."""
+        """The columns given by the user; the others are found again when resuming."""
         columns = self.request.columns
         return {} if columns == Columns(texts=()) else {"columns": columns.model_dump(mode="json")}
 
@@ -104,7 +104,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         )
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
-        """A lower bound: the batch with the example of the most tokens, whose sequences the others are padded to."""
+        """A lower bound: the batch with the longest example, to which the other sequences are padded."""
         tokenizer = with_input_tokens(self.start_of(data).tokenizer, config.head.tokens)
         examples = self.encode(config, data, tokenizer).train
         largest = max(examples, key=lambda example: example.length * len(example.sequences))
@@ -112,16 +112,16 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         return self.footprint_of(config, row, config.training.batch_size * len(largest.sequences))
 
     def encode(self, config: FinetuneConfig, data: LabelledFiles, tokenizer: Tokenizer) -> TaskData:
-        """The examples as tokens, made once: encoding many texts takes long."""
+        """The examples as tokens, computed once, because encoding many texts takes long."""
         if self.encoded is None:
             head, context_length = config.head, config.model.context_length
             self.encoded = data.encoded(InputFormat(tokenizer, head.tokens, context_length, head.truncate))
         return self.encoded
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:
-        """The start's weights with a new head, rows for new tokens, and LoRA updates if they are asked for.
+        """The start's weights with a new head, rows for new tokens, and any requested LoRA updates.
 
-        Without a start the weights are random.
+        Without a start, weights are random.
         """
         start = start or untrained(type(kind_of(data.settings)), data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
@@ -131,7 +131,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         return with_updates(with_tfidf(headed, tfidf), config.lora, config.training.seed)
 
     def fitted_tfidf(self, data: LabelledFiles) -> TfidfModel | None:
-        """The linear model on TF-IDF, fitted once."""
+        """The linear model on TF-IDF features, fitted once."""
         if self.tfidf is None:
             check_ensemble(kind_of(data.settings))
             self.tfidf = fit_tfidf(kind_of(data.settings), data.train)
@@ -140,7 +140,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     def make_task(
         self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
     ) -> FinetuneTask:
-        config = config.model_copy(update={"model": model.config})  # with the rows of new tokens
+        config = config.model_copy(update={"model": model.config})  # includes the rows of new tokens
         return FinetuneTask(config, self.encode(config, data, model.tokenizer), model, about)
 
     def describe(self, task: FinetuneTask) -> list[str]:
@@ -168,9 +168,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         ]
 
     def opened(self, session: Session[FinetuneTask]) -> None:
-        """Compute the baseline first, so that the training can be compared with it while it runs; or train the folds.
+        """Train the folds, or compute the baseline, so that the training can be compared with it while it runs.
 
-        A run that is finished has the figures of its folds, or of the baseline, in its report.
+        A finished run has the figures of its folds or of the baseline in its report.
         """
         files, path = session.task.data.files, session.run.directory / REPORT
         if session.task.config.finetuning.folds is not None:
@@ -193,9 +193,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
 
 class FoldTraining(FinetuneTraining):
-    """The training that holds out one fold: the settings and the epochs of the final model, to the last step.
+    """The training without one fold, with the settings and epochs of the final model.
 
-    No checkpoint is chosen, because the final model has no held-out examples to choose one with.
+    It uses the last checkpoint, because the final model has no held-out examples to choose one with.
     """
 
     def __init__(self, request: FinetuneRequest, config: FinetuneConfig, files: LabelledFiles):
@@ -223,7 +223,7 @@ class FoldTraining(FinetuneTraining):
 
 
 def cross_validate(session: Session[FinetuneTask], start: Start | None) -> CrossValidation:
-    """Train on the examples without each fold, in runs that are continued if they exist, and predict the fold."""
+    """For each fold, train without it (existing runs are continued), and predict it."""
     task, run = session.task, session.run
     files, config, kind = task.data.files, task.config, task.head.task
     count = config.finetuning.folds

@@ -1,4 +1,4 @@
-"""The head of a tuned model: one linear layer, a part of the saved model called `task_head`; and its loss."""
+"""The head of a tuned model (a linear layer, the part `task_head` of the saved model), and its loss."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TaskHead(Part):
 
 
 def new_head(settings: HeadSettings, width: int, seed: int) -> TaskHead:
-    """A head with initial weights: normal with standard deviation 0.02. Like the paper's W_y it has no bias."""
+    """A head with normal initial weights of standard deviation 0.02 and no bias, like the paper's W_y."""
     linear = nn.Linear(width, settings.num_outputs, bias=False)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -100,7 +100,7 @@ def head_of(model: LanguageModel) -> TaskHead:
 
 
 def with_truncation(model: LanguageModel, truncate: Truncate | None) -> LanguageModel:
-    """The tuned model with another rule for texts that do not fit; None keeps its own."""
+    """The tuned model with another rule for texts that do not fit; None keeps the rule."""
     head = head_of(model)
     if truncate is None:
         return model
@@ -128,7 +128,7 @@ def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat
 def head_outputs(
     decoder: Decoder, head: TaskHead, examples: Sequence[EncodedExample], dtype: torch.dtype
 ) -> list[np.ndarray]:
-    """The outputs (C,) of each example; where examples differ, as in a choice, C is the batch's."""
+    """The outputs (C,) of each example; if their numbers differ, as in a choice, C is the batch's maximum."""
     device = head.linear.weight.device
     outputs: dict[int, np.ndarray] = {}
     for indices, batch in iter_by_length(examples):
@@ -139,7 +139,7 @@ def head_outputs(
 
 
 def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
-    """A module that holds the weights of a decoder and its head under the paths that a saved model has."""
+    """A module with the weights of a decoder and its head, under the paths of a saved model."""
     tree = nn.Module()
     for name, child in decoder.named_children():
         tree.add_module(name, child)
@@ -150,8 +150,8 @@ def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
 class TaskObjective(nn.Module):
     """L_task + lambda L_lm (Radford et al. 2018, equation 5), both as means over examples.
 
-    The language modelling loss of an example is the mean over its tokens, and over its sequences. In evaluation mode
-    the loss is the task's alone, unweighted and not smoothed, so that runs can be compared.
+    The language modelling loss of an example is the mean over its tokens and sequences. In evaluation mode the loss is
+    only the task's, unweighted and not smoothed, so that runs can be compared.
     """
 
     def __init__(

@@ -7,11 +7,11 @@ The sequences follow Radford et al. 2018, figure 1. With the pool `extract`:
     similarity              start first delimiter second extract, and start second delimiter first extract
     choice                  start question delimiter answer extract, for every answer
 
-With `last` and `mean` there is no extract token, and the start is the tokenizer's own, if it has one:
+With `last` and `mean` there is no extract token, and the start token is the tokenizer's, if it has one:
 
     tag                     start words
 
-Rows of similar length are in a batch together, and the batch of a step is a function of (seed, step).
+A batch has rows of similar length; the batch of a step depends only on (seed, step).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from foretell.randomness import permutation, stream_key, uniform
 from foretell.text import Tokenizer
 
 START, DELIMITER, EXTRACT = "<|start|>", "<|delimiter|>", "<|extract|>"
-FEW = 0.01  # of the examples of a data set
+FEW = 0.01  # share of the examples
 POOL_BATCHES = 32  # batches whose rows are sorted by length together
-TOKENS_AT_ONCE = 16_384  # of a batch without gradient
+TOKENS_AT_ONCE = 16_384  # tokens per batch in passes without gradient
 
-Sequences = tuple[list[int], ...]  # of one example: one, two orders, or one per answer
+Sequences = tuple[list[int], ...]  # the sequences of an example: one, two orders, or one per answer
 Target = tuple[float, ...]  # the index of a label or answer, or a number; for tags an index per word
 
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """The token sequences of an example, its target, and the texts that they were made from, where these are needed.
+    """The token sequences of an example, its target and, if needed, its texts.
 
-    positions: the tokens whose vectors the head reads, where it does not read one vector per sequence; -1 for one that
-    was cut off. cut: tokens that did not fit the context and were left out.
+    positions: the tokens whose vectors the head reads, if it does not read one vector per sequence; -1 for a token that
+    was cut off. cut: the number of tokens left out to fit the context.
     """
 
     sequences: Sequences
@@ -61,7 +61,7 @@ class EncodedExample:
 
 
 def choose_tokens(tokenizer: Tokenizer, pool: Pool, has_delimiter: bool) -> InputTokens:
-    """The special tokens of a format: the tokenizer's own start token where it has one, new ones for the others."""
+    """The special tokens of a format: the tokenizer's start token if it has one, and new tokens."""
     start = None if tokenizer.start_ids or pool != "extract" else START
     extract = EXTRACT if pool == "extract" else None
     return InputTokens(start=start, delimiter=DELIMITER if has_delimiter else None, extract=extract)
@@ -73,7 +73,7 @@ def with_input_tokens(tokenizer: Tokenizer, tokens: InputTokens) -> Tokenizer:
 
 
 class TooLongError(DataError, ContextLengthError):
-    """Texts do not fit the context. for_one: the message about a single text."""
+    """Texts do not fit the context. for_one: the message for a single text."""
 
     def __init__(self, message: str, for_one: str):
         super().__init__(message)
@@ -84,7 +84,7 @@ class TooLongError(DataError, ContextLengthError):
 
 
 class InputFormat:
-    """Joins texts with special tokens, which the tokenizer has; cuts them to the context if `truncate` is given."""
+    """Joins texts with the tokenizer's special tokens, and cuts them to the context if `truncate` is given."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: InputTokens, context_length: int, truncate: Truncate | None):
         self.tokenizer, self.context_length, self.truncate = tokenizer, context_length, truncate
@@ -95,12 +95,12 @@ class InputFormat:
         return [] if name is None else [self.tokenizer.special_tokens[name]]
 
     def fitting(self, texts: list[list[int]]) -> list[list[int]]:
-        """Texts, cut where they do not fit the context with the special tokens."""
+        """Texts, cut if they do not fit the context with the special tokens."""
         room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
         return fit(texts, room, self.truncate or "tail")
 
     def join(self, texts: list[list[int]]) -> tuple[list[int], int]:
-        """Texts between the special tokens, and how many tokens were left out to fit the context."""
+        """Texts joined with the special tokens, and the number of tokens left out to fit the context."""
         kept = self.fitting(texts)
         ids = list(self.start)
         for index, text in enumerate(kept):
@@ -134,12 +134,12 @@ class InputFormat:
 
 
 def are_few(count: int, total: int) -> bool:
-    """True if few enough examples are too long for the context, so that the others are used without them."""
+    """True if the examples that are too long are so few that they can be left out."""
     return count <= FEW * total
 
 
 def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:
-    """Texts cut to `room` tokens in all: short ones stay whole, long ones share what is left evenly."""
+    """Texts cut to `room` tokens in total: short texts stay whole, and long ones share the remaining room equally."""
     kept, left = dict[int, list[int]](), max(0, room)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     for done, index in enumerate(order):
@@ -150,7 +150,7 @@ def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:
 
 
 def cut_to(text: list[int], length: int, truncate: str) -> list[int]:
-    """A text without its head, tail or middle, with `length` tokens left."""
+    """A text cut to `length` tokens, without its head, tail or middle."""
     left_out = len(text) - length
     if left_out <= 0:
         return text
@@ -164,8 +164,8 @@ def cut_to(text: list[int], length: int, truncate: str) -> list[int]:
 class TaskBatch(Rows):
     """B examples of up to K sequences. ids: (B, K, T), padded on the right. lengths: (B, K), 0 for no sequence.
 
-    targets: (B, M), padded with 0. positions: (B, W), padded with -1; W is 0 where the head reads a vector per
-    sequence. weights: (B,) of each example in the loss.
+    targets: (B, M), padded with 0. positions: (B, W), padded with -1; W is 0 if the head reads one vector per sequence.
+    weights: (B,) the weight of each example in the loss.
     """
 
     lengths: Tensor
@@ -185,7 +185,7 @@ class TaskBatch(Rows):
 
 
 def make_task_batch(examples: Sequence[EncodedExample], weights: Sequence[float] | None = None) -> TaskBatch:
-    """Examples as a batch; without weights each weighs 1."""
+    """Examples as a batch; the default weights are 1."""
     most = max(len(example.sequences) for example in examples)
     filled = [[*example.sequences, *[[]] * (most - len(example.sequences))] for example in examples]
     ids, lengths = pad([sequence for sequences in filled for sequence in sequences])
@@ -206,7 +206,7 @@ def padded(rows: Sequence[Sequence[float]], value: int, dtype: torch.dtype) -> T
 
 
 def without_words(example: EncodedExample, rate: float, key: int, kept: Collection[int]) -> EncodedExample:
-    """An example without a random share of its tokens, a function of `key`; those in `kept` and the last one stay."""
+    """Remove a random share of an example's tokens, determined by `key`; tokens in `kept` and the last one stay."""
     sequences = []
     for number, ids in enumerate(example.sequences):
         drawn = [uniform(key, number << 32 | at) for at in range(len(ids))]
@@ -218,8 +218,8 @@ def without_words(example: EncodedExample, rate: float, key: int, kept: Collecti
 class BatchOrder:
     """The examples of every step: a new random order in each epoch, in batches of similar length.
 
-    The rows of POOL_BATCHES batches are sorted by length, cut into batches, and the batches are shuffled again. An
-    epoch leaves out the last, incomplete batch, each time with other examples.
+    The rows of POOL_BATCHES batches are sorted by length and cut into batches, which are shuffled again. Each epoch
+    leaves out the last, incomplete batch, with different examples each time.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
@@ -244,6 +244,6 @@ class BatchOrder:
 
 
 def iter_by_length(examples: Sequence[EncodedExample]) -> Iterator[tuple[list[int], TaskBatch]]:
-    """Batches of examples of similar length, with their indices, of at most TOKENS_AT_ONCE tokens."""
+    """Batches of at most TOKENS_AT_ONCE tokens, of examples of similar length, with the examples' indices."""
     for group in padded_groups([len(each.sequences) * each.length for each in examples], TOKENS_AT_ONCE):
         yield group, make_task_batch([examples[index] for index in group])

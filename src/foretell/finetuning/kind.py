@@ -1,7 +1,7 @@
-"""The base of the kinds of fine-tuning.
+"""The base class of the kinds of fine-tuning.
 
-A kind has everything that depends on the task: the columns it reads, how the texts of an example become token
-sequences, the head's outputs, the loss, the metrics and the baseline, and how a prediction is shown and written.
+A kind has everything that depends on the task: the columns, the token sequences for the texts of an example, the head's
+outputs, the loss, the metrics, the baseline, and the formats of predictions.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ LABEL_NAMES = (
 )
 
 
-FIRST_EMPTY = 3  # rows with an empty cell that a message names
+FIRST_EMPTY = 3  # rows with empty cells that a message names
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-INDEX = re.compile(r"(Unnamed: \d+)?")  # the name of a column with the index of pandas
+INDEX = re.compile(r"(Unnamed: \d+)?")  # the name of a column with a pandas index
 
 
 class EmptyCellError(DataError):
-    """A row lacks a text, a label or a group."""
+    """The text, label or group of a row is empty."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """The texts of a row and its labels as they are written there; `where` is its file and line.
+    """The texts of a row and its labels as written in the file; `where` is its file and line.
 
-    group: of examples that are held out together or not at all.
+    group: examples of a group are held out together or not at all.
     """
 
     texts: tuple[str, ...]
@@ -59,7 +59,7 @@ class Example:
 
 @dataclass(frozen=True)
 class TaskPrediction(Shown):
-    """The prediction for one example; an attribute that its kind does not predict is None."""
+    """The prediction for one example; attributes that its kind does not predict are None."""
 
     label: str | None = None
     probabilities: dict[str, float] | None = None
@@ -75,10 +75,11 @@ class TaskPrediction(Shown):
 
 @dataclass(frozen=True)
 class Readout:
-    """A number that is divided into contributions: `logit_of` computes it (...) from the head's outputs (..., C).
+    """A number to divide into contributions: `logit_of` computes it (...) from the head's outputs (..., C).
 
-    It is the dot product of a text's vector with `direction` (D,), plus `constant`. title, minus: what it is, and
-    what it is compared with. sequence: the only one it depends on; None: it is the sum over all.
+    It is the dot product of a text's vector with `direction` (D,), plus `constant`. title, minus: the names of the
+    number and of the number it is compared with. sequence: the only sequence it depends on; None: it is the sum over
+    all.
     """
 
     direction: Tensor
@@ -96,29 +97,29 @@ class Kind(ABC):
     array (C,) per example, and `targets` what `target` returned.
     """
 
-    name: ClassVar[str]  # of `finetune --task`
+    name: ClassVar[str]  # the value of `finetune --task`
     # rows of a file
     text_columns: ClassVar[int] = 1
     text_names: ClassVar[tuple[str, ...]] = TEXT_NAMES
     text_word: ClassVar[str] = "text"
     label_names: ClassVar[tuple[str, ...]] = LABEL_NAMES
-    otherwise: ClassVar[Format] = LINES  # the format of files whose suffix no table format has
-    suffixes: ClassVar[tuple[str, ...]] = ()  # of files in that format, for `predict`
-    splits_by_label: ClassVar[bool] = True  # the held-out examples keep the shares of the labels
+    otherwise: ClassVar[Format] = LINES  # the format of files whose suffix is not in FORMATS
+    suffixes: ClassVar[tuple[str, ...]] = ()  # suffixes of files in that format, for `predict`
+    splits_by_label: ClassVar[bool] = True  # held-out examples have the same shares of labels
     # an example
     fewest_texts: ClassVar[int] = 1
     most_texts: ClassVar[int | None] = 1
     reads: ClassVar[str] = "one text"
     arguments: ClassVar[str] = '"a text"'  # of `foretell predict`
-    has_delimiter: ClassVar[bool] = False  # between the texts of a sequence
-    outcomes: ClassVar[str] = "text"  # of its sequences, as in `Outcomes`
+    has_delimiter: ClassVar[bool] = False  # True: a delimiter token is between the texts of a sequence
+    outcomes: ClassVar[str] = "text"  # the kind of outcomes, as in `Outcomes`
     pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
-    learning_rate: ClassVar[float] = 5e-4  # of models below SMALL_WIDTH; GPT-1's for larger ones
-    scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint
-    drops_words: ClassVar[bool] = True  # `word_dropout` has a meaning
-    reads_case: ClassVar[bool] = False  # a new vocabulary has words in upper and in lower case
-    linear_model: ClassVar[str] = ""  # on TF-IDF of the text, as the baseline of a report: "logistic" or "ridge"
-    in_transformers: ClassVar[bool] = False  # as one of its classes for sequence classification
+    learning_rate: ClassVar[float] = 5e-4  # for models below SMALL_WIDTH; larger ones use GPT-1's
+    scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that can select the best checkpoint
+    drops_words: ClassVar[bool] = True  # True: supports `word_dropout`
+    reads_case: ClassVar[bool] = False  # True: a new vocabulary distinguishes upper and lower case
+    linear_model: ClassVar[str] = ""  # the baseline on TF-IDF of the text: "logistic" or "ridge"
+    in_transformers: ClassVar[bool] = False  # True: transformers has a class for it
     answer: ClassVar[str]  # the key of the prediction in JSON
 
     def __init__(self, settings: HeadSettings):
@@ -136,8 +137,7 @@ class Kind(ABC):
     def find_columns(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
         """Choose the columns of texts and labels in a file; `given` are the columns that the user named.
 
-        Raises DataError for a named column that is missing, and, with the list of what is there, where names leave a
-        doubt.
+        Raises DataError for a missing column and, with the list of columns, if the names are ambiguous.
         """
         check_columns(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
         label = given.label or only_column(available, cls.label_names, "label", "--label-column", where)
@@ -150,7 +150,7 @@ class Kind(ABC):
 
     @classmethod
     def find_texts(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
-        """The columns of texts alone."""
+        """The columns of texts, without the label."""
         check_columns(available, given.texts, where)
         texts = given.texts or cls.guess_texts(available, where)
         if len(texts) != cls.text_columns:
@@ -160,14 +160,14 @@ class Kind(ABC):
 
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
-        """The columns of texts by their names."""
+        """Find the columns of texts by common names."""
         if len(named := without_index(available)) == 1:
             return (named[0],)
         return (only_column(available, cls.text_names, cls.text_word, "--text-column", where),)
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
-        """The texts of a row, which may be empty; a DataError for a column that is missing or does not hold a text."""
+        """The texts of a row, which may be empty; a DataError for a missing column or a cell that is not a text."""
         return tuple(cell_text(row, name) for name in columns.texts)
 
     @classmethod
@@ -216,19 +216,19 @@ class Kind(ABC):
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
-        """The settings, completed from the training examples: the names of the labels, or the scale of the numbers."""
+        """The settings with the names of the labels, or the scale of the numbers, from the training examples."""
         return settings
 
     @abstractmethod
     def target(self, example: Example) -> Target:
-        """The numbers that the head should learn."""
+        """The numbers for the head to learn."""
 
     @abstractmethod
     def describe_targets(self, targets: Sequence[Target]) -> str:
         """The labels with their numbers of examples, or the scale of the numbers."""
 
     def check(self, tuning: TuningSettings) -> None:
-        """Refuse settings without a meaning for the task."""
+        """Refuse settings that the task does not support."""
         if self.settings.pool not in self.pools:
             raise UsageError(f"--task {self.name} has no --pool {self.settings.pool}; give {' or '.join(self.pools)}")
         known = ("loss", *self.scores)
@@ -272,7 +272,7 @@ class Kind(ABC):
         return self.combined(layer, vectors.unflatten(0, batch.lengths.shape), batch.lengths)
 
     def combined(self, layer: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """(B, C) from the vectors (B, K, D) of sequences of lengths (B, K), 0 where an example has fewer."""
+        """(B, C) from the vectors (B, K, D) of sequences of lengths (B, K), which are 0 for missing sequences."""
         return layer(vectors[:, 0])
 
     @abstractmethod
@@ -283,15 +283,15 @@ class Kind(ABC):
 
     @abstractmethod
     def figures(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, float]:
-        """The figures on the scale of the data; the first one, better if smaller, selects the best checkpoint."""
+        """The figures on the scale of the data; the first one (lower is better) selects the best checkpoint."""
 
     def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
-        """All figures, also the figures of each label."""
+        """All figures, including those by label."""
         return dict(self.figures(outputs, targets))
 
     @abstractmethod
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
-        """The figures of a `rule` that uses nothing but the targets of the training examples."""
+        """The figures of a `rule` that uses only the targets of the training examples."""
 
     def draw(
         self, figure: Any, report: dict[str, Any], outputs: Sequence[np.ndarray], targets: Sequence[Target]
@@ -311,14 +311,14 @@ class Kind(ABC):
 
     @abstractmethod
     def cells(self, prediction: Any) -> dict[str, Any]:
-        """The cells that are written for a prediction, or for None (an empty text); the first is `predicted`."""
+        """The cells in a file for a prediction, or for None (an empty text); the first is `predicted`."""
 
     def table_cells(self, prediction: Any) -> dict[str, Any]:
         """The cells in a table, the same columns for every row."""
         return self.cells(prediction)
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
-        """The number that `explain --prediction` divides, given the head's weight (C, D) and the label to explain."""
+        """The number for `explain --prediction`, given the head's weight (C, D) and the label to explain."""
         raise UsageError(f"`foretell explain --prediction` cannot divide what a model for --task {self.name} predicts")
 
 
@@ -342,7 +342,7 @@ def mean_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
     return (hidden * is_token[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
 
 
-# `extract` and `last` differ in what the last token is: the extract token, or the text's own
+# The last token is the extract token with `extract`, and the text's last token with `last`
 POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "extract": last_vectors,
     "last": last_vectors,
@@ -351,7 +351,7 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def check_columns(available: Sequence[str], names: Sequence[str], where: str) -> None:
-    """Refuse a named column that is missing."""
+    """Refuse a missing column."""
     for name in names:
         if name not in available:
             near = did_you_mean(name, available)
@@ -359,7 +359,7 @@ def check_columns(available: Sequence[str], names: Sequence[str], where: str) ->
 
 
 def only_column(available: Sequence[str], names: Sequence[str], what: str, option: str, where: str) -> str:
-    """The only column with one of these names in upper or lower case."""
+    """The only column with one of these names, ignoring case."""
     matching = [name for name in available if name.lower() in names]
     if len(matching) == 1:
         return matching[0]
@@ -384,7 +384,7 @@ def cell_text(row: Row, column: str) -> str:
 
 
 def label_text(value: Any, column: str, where: str, word: str = "label") -> str:
-    """A label or a group as text; numbers and true or false of JSON as they are written there."""
+    """A label or a group as text; JSON numbers, true and false as they are written there."""
     if isinstance(value, bool):
         value = str(value).lower()
     if value is None or not isinstance(value, str | int | float) or not str(value).strip():

@@ -1,6 +1,6 @@
 """Fine-tuning with a head: its kinds, by the name that `finetune --task` gives them, and its options.
 
-A kind is a subclass of `Kind` and an entry here. Its module is imported when it is used, so that `--help` is instant.
+A kind is a subclass of `Kind` and an entry here. Its module is imported only when used, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HeadFields(TypedDict, total=False):
 
 
 def known_task(task: str) -> str:
-    """The name of a kind; a ValueError, which pydantic reports, for any other."""
+    """The name, if a kind has it; else a ValueError, which pydantic reports."""
     if task not in KINDS:
         raise ValueError(f"unknown task '{task}'{did_you_mean(task, KINDS)}; known: {', '.join(KINDS)}")
     return task

@@ -1,10 +1,10 @@
-"""Direct contributions of words and of parts of a tuned model to the logit of a label, and the effects of the words.
+"""Direct contributions of words and model parts to the logit of a label, and the effects of the words.
 
-The logit of a label is a dot product of the text's vector with a row of the head. That vector is a sum of the outputs
-of embedding, heads and feed-forward layers (insight/attribution/stream_terms.py), and a head's output is a
-sum over the tokens that it reads. So the logit is a sum over parts, and also over tokens: what heads read at a token,
-plus what embedding and feed-forward layers added there where its vector is pooled. A word has the sum of its tokens.
-Later layers work on vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
+The logit of a label is a dot product of the text's vector with a row of the head. The text's vector is a sum of the
+outputs of embedding, heads and feed-forward layers (insight/attribution/stream_terms.py), and a head's output is a sum
+over the tokens that it reads. So the logit is a sum over parts, and also over tokens: the amount that heads read from a
+token, plus embedding and feed-forward outputs at the token if its vector is pooled. A word has the sum of its tokens.
+Later layers process vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
 word is measured by removing its tokens (insight/attribution/word_effects.py).
 """
 
@@ -52,7 +52,7 @@ SHOWN_PARTS = 12
 
 @dataclass(frozen=True)
 class WordContribution:
-    """A word of the texts: its effect on the logit, the standard error of a sampled effect, its direct contribution.
+    """A word of the texts: its effect on the logit, the effect's standard error if sampled, its direct contribution.
 
     source: the index of its text among the texts of the example.
     """
@@ -66,9 +66,9 @@ class WordContribution:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The tokens around the texts; `value`, their direct contribution, and `share`, its part of all contributions.
+    """The tokens around the texts. value: their direct contribution. share: its share of all contributions.
 
-    The share is of the sum of absolute values over words and special tokens.
+    The share is relative to the sum of absolute values over words and special tokens.
     """
 
     names: tuple[str, ...]
@@ -86,10 +86,10 @@ class SpecialTokens:
 class LabelAttribution(Shown):
     """Contributions to `logit`: of words in the order of the texts, and of parts in the order of the model.
 
-    The logit of `label` minus the logit of `against`, or minus the mean over all labels; of a number it is the
-    number itself, of a choice the score of the answer. The direct contributions of words and special tokens, or of
-    parts, and `constant`, the mean of the numbers, add up to `total`, which equals the logit but for rounding.
-    unit: what a row is, `word` or `token`, or a span such as `span of 2 words`. scope: what the prediction leaves out.
+    The logit is the logit of `label` minus the logit of `against`, or minus the mean over all labels. For a number task
+    it is the number, for a choice the score of the answer. The direct contributions of words and special tokens (or of
+    parts) plus `constant`, the mean of the numbers, add up to `total`, which equals the logit up to rounding.
+    unit: the unit of a row, `word`, `token` or a span such as `span of 2 words`. scope: a note on omitted parts.
     """
 
     prediction: TaskPrediction
@@ -153,8 +153,8 @@ def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]]
     return Table(("", "", ""), [*((signed(value), bar(value / longest), name) for value, name in rows), *more])
 
 
-DECODER_ALONE = "This covers the decoder alone, not the ensemble's TF-IDF model; predict uses both."
-SPECIAL = -1  # the owner of a special token
+DECODER_ALONE = "This covers only the decoder, not the ensemble's TF-IDF model; predict uses both."
+SPECIAL = -1  # the word index of a special token
 EXAMPLES = {1: "text", 2: "pair"}  # by the number of texts
 
 logger = logging.getLogger(__name__)
@@ -172,10 +172,10 @@ def attribute_label(
 ) -> LabelAttribution:
     """Attribute the prediction of a tuned model for the texts of one example to its words.
 
-    label: default the predicted one. against: another label; default the mean of all. pieces: tokens instead of words.
-    passes: effects are Shapley values from at most this number of passes, for which neighbouring words of a long text
-    are joined; default: the effect of leaving out one word. seed: of the sampled orders of words. Raises UsageError for
-    an unknown label, for `against` with a number or a choice, for a model without a head and for too few passes.
+    label: by default the predicted one. against: another label; by default the mean of all. pieces: use tokens instead
+    of words. passes: compute Shapley values from at most this number of passes, with neighbouring words of a long text
+    joined; by default the effects are of leaving out single words. seed: for the sampled orders of words. Raises
+    UsageError for an unknown label, `against` with a number or a choice, a model without a head and too few passes.
     """
     head, inputs = head_of(model), input_format(model)
     texts = given_texts(head.task, texts)
@@ -217,13 +217,13 @@ def attribute_label(
 
 
 def unit_name(unit: str, divided: Sequence[list[Word]], joined: Sequence[list[Word]]) -> str:
-    """`word`, or `span of 3 words` where words were joined."""
+    """`word`, or `span of 3 words` if words were joined."""
     length = max(-(-len(words) // len(spans)) for words, spans in zip(divided, joined, strict=True))
     return unit if length == 1 else f"span of {length} {unit}s"
 
 
 class ExampleWords:
-    """The words of an example that its number depends on, and the token sequences without some of them."""
+    """The words of an example that affect its number, and the token sequences without some of them."""
 
     def __init__(
         self,
@@ -233,11 +233,11 @@ class ExampleWords:
         texts: Sequence[list[Word]],
         sequence: int | None,
     ):
-        """texts: the words of each text. sequence: the only one that the number depends on; None: all."""
+        """texts: the words of each text. sequence: the only sequence that affects the number; None: all."""
         self.example = example
-        # The kind arranges references to tokens, -1, -2, ..., as it does their ids; special tokens have ids from 0
+        # The kind arranges references to tokens (-1, -2, ...) in place of ids; special tokens have their ids, from 0
         everything = [(source, word) for source, words in enumerate(texts) for word in words]
-        owners = [index for index, (_, word) in enumerate(everything) for _ in word.tokens]  # of each token
+        owners = [index for index, (_, word) in enumerate(everything) for _ in word.tokens]  # the word of each token
         ends = np.cumsum([sum(len(word.tokens) for word in words) for words in texts]).tolist()
         references = [[-at - 1 for at in range(first, end)] for first, end in pairwise([0, *ends])]
         arranged = kind.arrange(references, inputs).sequences
@@ -246,14 +246,14 @@ class ExampleWords:
         players = {owner: player for player, owner in enumerate(present)}
         self.sequences = list(used)
         self.words = [everything[owner] for owner in present]
-        # (T,) for each sequence: the index of the word that a token belongs to; SPECIAL also where it is always present
+        # (T,) for each sequence: the index of each token's word; SPECIAL also for tokens that are always present
         self.owners = [
             np.array([players.get(owners[-at - 1], SPECIAL) if at < 0 else SPECIAL for at in row], int)
             for row in arranged
         ]
 
     def without(self, masks: Masks) -> list[EncodedExample]:
-        """The example with the words that each mask (P,) has."""
+        """The example with only the words in each mask (P,)."""
         sequences = [np.array(ids, int) for ids in self.example.sequences]
         return [
             replace(
@@ -273,7 +273,7 @@ def word_logits(model: LanguageModel, head: TaskHead, examples: Sequence[Encoded
 
 
 def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample]) -> list[np.ndarray]:
-    """The outputs (C,) of each example; zeros, as for a vector of zeros, for a text without any token."""
+    """The outputs (C,) of each example; zeros for a text without tokens."""
     present = [index for index, example in enumerate(examples) if all(example.sequences)]
     outputs = head_outputs(model.decoder, head, [examples[index] for index in present], model.dtype)
     by_index = dict(zip(present, outputs, strict=True))
@@ -320,7 +320,7 @@ def sequence_contributions(
 
 
 def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
-    """The labels or the number of a tuned model for its page; text: the first of the example's texts."""
+    """The labels or the number of a tuned model for its page. text: the first text of the example."""
     head, inputs = head_of(model), input_format(model)
     kind, settings = head.task, head.settings
     (example,) = kind.encode([kind.given_texts([text, *model.others])], inputs)
@@ -354,10 +354,10 @@ def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
 
 
 def token_owners(model: TaskInputModel, texts: tuple[str, ...]) -> list[int]:
-    """The word of each token that the model reads, SPECIAL for the tokens around the texts."""
+    """The word index of each token that the model reads; SPECIAL for the tokens around the texts."""
     kind, inputs = head_of(model).task, input_format(model)
     (example,) = kind.encode([texts], inputs)
-    if example.positions:  # the last token of each word
+    if example.positions:  # these are the last tokens of the words
         owners = np.searchsorted(example.positions, np.arange(len(example.sequences[0])))
         owners[: len(inputs.start)] = SPECIAL
         return owners.tolist()

@@ -23,7 +23,7 @@ from foretell.typesetting.text import shorten
 
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
-SHOWN = 20  # labels of one prediction
+SHOWN = 20  # labels shown per prediction
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LabelKind(Kind):
         return describe_counts(self.settings.labels, [int(index) for (index,) in targets])
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
-        """`balanced`: all classes weigh the same."""
+        """With `balanced`, all classes have the same total weight."""
         if class_weights == "none":
             return super().weights(examples, class_weights)
         indices, count = indices_of([example.target for example in examples]), self.settings.num_outputs
@@ -143,10 +143,10 @@ class LabelKind(Kind):
 
 
 def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
-    """The labels in order: numbers by value, words by alphabet. Refuses one label alone and a column of names."""
+    """The labels in order: numbers by value, words by alphabet. Refuses a single label and a column of unique names."""
     counts = Counter(example.labels[0] for example in examples)
     if len(counts) == 1:
-        raise DataError(f"every row has the label {next(iter(counts))!r}; there is nothing to tell apart")
+        raise DataError(f"every row has the label {next(iter(counts))!r}; there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(examples) / 2):
         raise DataError(
             f"{len(counts):,} different labels in {len(examples):,} rows, such as {next(iter(counts))[:30]!r}: at most "
@@ -178,7 +178,7 @@ def label_index(label: str, labels: tuple[str, ...], where: str) -> int:
 
 
 def find_label(labels: Sequence[str], label: str | None) -> int:
-    """The index of a label that a user named."""
+    """The index of a label given by the user."""
     if label is None or label not in labels:
         known = ", ".join(labels[:12])
         raise UsageError(f"unknown label '{label}'{did_you_mean(str(label), labels)}; the labels are {known}")
@@ -192,7 +192,7 @@ def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
 
 
 def stacked(outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Logits (N, C), minus infinity where an example has fewer."""
+    """Logits (N, C), with minus infinity for missing answers."""
     most = max(map(len, outputs))
     return np.stack([np.pad(each, (0, most - len(each)), constant_values=-np.inf) for each in outputs])
 

@@ -17,7 +17,7 @@ from foretell.finetuning.kind import WITH_COMMA, Example, Kind, Readout, TaskPre
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 
-LARGEST = 1e150  # a number whose square is still finite
+LARGEST = 1e150  # its square is still finite
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class NumberKind(Kind):
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
         mean, deviation = self.settings.mean, self.settings.deviation
         if against is not None:
-            raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")
+            raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
         return Readout(
             deviation * weight[0], lambda outputs: mean + deviation * outputs[..., 0], "the number", constant=mean
         )

@@ -17,11 +17,11 @@ PAIR_NAMES = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
     *(("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text", "text2"), ("first", "second")),
 )
-MANY = 20  # a similarity with more different numbers is a scale, with fewer a set of labels
+MANY = 20  # more different numbers are a scale, fewer are labels
 
 
 class PairKind(Kind):
-    """Two texts, one after the other."""
+    """Two texts in one sequence."""
 
     fewest_texts = most_texts = text_columns = 2
     reads = "two texts"
@@ -53,7 +53,7 @@ class EntailmentKind(PairKind, LabelKind):
 
 
 class SimilarityKind(PairKind):
-    """Two texts in both orders, whose vectors are added, so that the order has no influence. A label or a number."""
+    """A label or a number for two texts. The vectors for both orders are added, so that the order does not matter."""
 
     name = "similarity"
     outcomes = "orders"
@@ -65,9 +65,9 @@ class SimilarityKind(PairKind):
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
-        """A number where the labels are numbers with fractions, or more than MANY different ones; else labels."""
+        """Fits a number if the labels are fractions or more than MANY different numbers; else labels."""
         labels = {example.labels[0] for example in examples}
-        # Numbers with decimal commas are not labels either: NumberKind refuses them, with advice
+        # Numbers with decimal commas are not labels either; NumberKind refuses them with advice
         numbers = [number for label in labels if (number := parse_number(label.replace(",", "."))) is not None]
         is_number = len(numbers) == len(labels) and (len(labels) > MANY or any(number % 1 for number in numbers))
         return (NumberKind if is_number else LabelKind).fit(settings, examples)

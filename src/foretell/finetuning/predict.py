@@ -1,4 +1,4 @@
-"""Predictions of a tuned model for texts and for files of any size, and the model that reads texts as its head does."""
+"""Predictions of a tuned model for texts and for files of any size; and the model with its task's input format."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ ROWS_AT_ONCE = 1024
 logger = logging.getLogger(__name__)
 
 Predicted = tuple[Row, TaskPrediction | None]
-Done = Callable[[int], None]  # takes the number of rows so far
+Done = Callable[[int], None]  # called with the number of finished rows
 
 
 def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) -> ShownList[TaskPrediction]:
-    """The predictions of a tuned model for a text, or for several.
+    """The predictions of a tuned model for one or several texts.
 
-    For tasks on more than one text, each of `texts` is a sequence: both texts of a pair, a question and its answers, or
+    For tasks with several texts per example, each item is a sequence: a pair of texts, a question and its answers, or
     the words to tag.
-    Raises the errors of `predict_rows`, and UsageError for what is not a string.
+    Raises the errors of `predict_rows`, and UsageError for a value that is not a string.
     """
     several = [texts] if isinstance(texts, str) else texts
     check_type("texts", several, Iterable, "a text or a list of them")
     rows = [(row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row) for row in several]
     for index, row in enumerate(rows):
-        if other := [text for text in row if not isinstance(text, str)]:  # a missing cell of pandas is the number nan
+        if other := [text for text in row if not isinstance(text, str)]:  # a missing cell in pandas is the number NaN
             raise UsageError(f"texts[{index}] has {other[0]!r:.80}, which is not a string")
     return ShownList(predict_rows(model, rows))
 
@@ -56,10 +56,10 @@ def given_texts(kind: Kind, texts: Sequence[str]) -> tuple[str, ...]:
 def predict_rows(
     model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
 ) -> list[TaskPrediction]:
-    """A prediction for each row of texts: one, two, a question and its answers, or the words to tag.
+    """A prediction for each row: a text, a pair, a question and its answers, or the words to tag.
 
-    Raises UsageError for an empty text, the wrong number of texts and a model without a head, DataError for a text that
-    does not fit the context where the model was not trained to cut it.
+    Raises UsageError for an empty text, a wrong number of texts and a model without a head, and DataError for a text
+    that does not fit the context, unless the model was trained to cut such texts.
     """
     head, inputs = head_of(model), input_format(model)
     given = [given_texts(head.task, texts) for texts in rows]
@@ -90,12 +90,12 @@ def iter_predictions(
 def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:
     """The rows of a file with their predictions, in order; None for a row with an empty text.
 
-    Columns that are not given are those that the model was trained on. The number of rows without a text is logged.
+    By default, the columns are the ones that the model was trained on. The number of rows without a text is logged.
     """
     kind = head_of(model).task
     columns = prediction_columns(table, kind, given)
     rows, empty, first = iter(table), 0, ""
-    if isinstance(table.format, Lines):  # each line has a prediction, so that both correspond
+    if isinstance(table.format, Lines):  # keep blank lines, so that predictions correspond to lines
         rows = (replace(row, cells=row.cells or {TEXT: ""}) for row in table.records())
     for row, prediction in iter_predictions(model, ((row, kind.texts(row, columns)) for row in rows)):
         if prediction is None:
@@ -106,7 +106,7 @@ def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator
 
 
 def find_table(path: Path, kind: Kind, encoding: str | None = None, names: tuple[str, ...] = ()) -> Table | None:
-    """The table in a file, where .txt has a text per line; None for a file with another suffix."""
+    """The table in a file (.txt: a text per line); None for other suffixes."""
     suffix = content_suffix(path)
     if suffix not in (*FORMATS, ".txt", ZIP, *kind.suffixes):
         return None
@@ -114,7 +114,7 @@ def find_table(path: Path, kind: Kind, encoding: str | None = None, names: tuple
 
 
 def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
-    """The columns with the texts of a file: given, as in training, or the one whose name leaves no doubt."""
+    """The text columns of a file: as given, as in training, or found by an unambiguous name."""
     available = table.first_columns()
     trained = kind.settings.columns
     if not given.texts and not given.choices and all(name in available for name in trained.texts):
@@ -125,9 +125,9 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
 
 
 def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, separator: str = ",") -> int:
-    """Write rows with their predictions; the file appears whole when all are done. Returns the number of rows.
+    """Write rows with their predictions, atomically. Returns the number of rows.
 
-    separator: of the cells of a .csv file.
+    separator: the separator of a .csv file.
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
@@ -171,7 +171,7 @@ WRITERS = {".csv": write_table, ".tsv": write_table, ".jsonl": write_lines}
 
 
 def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
-    """The cells of a row and of its prediction; refuses a row that has a column of the prediction."""
+    """The cells of a row and its prediction; refuses a row with a column of the prediction's name."""
     name = next((name for name in cells if name in row.cells), None)
     if name is not None:
         raise DataError(f"{row.where}: the file has a column {name!r} already; rename it")
@@ -180,16 +180,16 @@ def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, repr=False)
 class TaskInputModel(LanguageModel):
-    """The model, whose `encode` puts the special tokens of its task around a text and the `others` of the example.
+    """A tuned model whose `encode` puts its task's special tokens around a text and the `others` of the example.
 
-    For a similarity it uses the given order of the texts; for a choice, the answer that is `shown`, from 0.
+    A similarity uses the given order of the texts, and a choice uses answer number `shown`, from 0.
     """
 
     others: tuple[str, ...] = ()
     shown: int = 0
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """The token sequence that the head reads; a UsageError for the wrong number of texts."""
+        """The token sequence for the head; a UsageError for a wrong number of texts."""
         kind = head_of(self).task
         (encoded,) = kind.encode([kind.given_texts([text, *self.others])], input_format(self))
         if encoded.cut:
@@ -198,7 +198,7 @@ class TaskInputModel(LanguageModel):
 
 
 def as_task_input(model: LanguageModel, others: Sequence[str] = (), shown: int = 0) -> TaskInputModel:
-    """The model for texts of its task; a UsageError for a model without a head, and for an answer that is not given."""
+    """The model for texts of its task; a UsageError for a model without a head, or for a missing answer."""
     if shown and (head_of(model).task.outcomes != "choice" or shown >= len(others)):
         raise UsageError(f"there is no answer {shown}, counted from 0")
     head_of(model)

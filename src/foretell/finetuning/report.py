@@ -32,7 +32,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
 from foretell.typesetting.text import shorten
 
-SHOWN = 20  # labels of which the figures are displayed
+SHOWN = 20  # labels whose figures are displayed
 
 
 def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def write_figures(
     figures: Mapping[str, float],
     entries: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write report.json and its picture. figures: in the place of the kind's own; entries: further ones."""
+    """Write report.json and its picture. figures: replace the kind's. entries: further entries."""
     task, kind = session.task, session.task.head.task
     report: dict[str, Any] = {
         "task": kind.name,
@@ -71,14 +71,14 @@ def write_figures(
 
 
 def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
-    """The entry of a report for the weights of an ensemble; nothing for a decoder alone."""
+    """The report's entry for an ensemble's weights; empty without an ensemble."""
     tfidf = tfidf_of(model)
     return {} if tfidf is None else {"ensemble": tfidf.to_json()}
 
 
 @dataclass
 class CrossValidation:
-    """The outputs for all examples, each by the model trained without its fold, and the figures of each fold."""
+    """The outputs for all examples, each from the model trained without its fold; and the figures of each fold."""
 
     outputs: list[np.ndarray] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
@@ -87,7 +87,7 @@ class CrossValidation:
 
 
 def write_cross_validation(session: Session[FinetuneTask], result: CrossValidation) -> None:
-    """Write report.json and its picture: all figures are of examples that their model had not seen."""
+    """Write report.json and its picture; all figures are for examples that their model was not trained on."""
     folds, rules = result.figures, sorted({baseline["rule"] for baseline in result.baselines})
     deviations = over_folds(folds, partial(np.std, ddof=1))
     entries = {
@@ -124,7 +124,7 @@ def baseline_advice(
 def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
     """The command that trains longer, if the last evaluation was the best and not all predictions are right.
 
-    A checkpoint between two evaluations is evaluated too, and may be better than both.
+    Checkpoints between two evaluations are evaluated too.
     """
     progress, minutes = session.progress, session.task.about.get("minutes")
     evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
@@ -146,7 +146,7 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
 
 
 def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
-    """Write the picture of a report, which `draw` puts into a figure."""
+    """Write the picture of a report, drawn by `draw`."""
     figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
     draw(figure)
     save_figure(figure, path)
@@ -154,12 +154,12 @@ def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
 
 @dataclass(frozen=True)
 class TaskEvaluation(Shown):
-    """The figures of a model on labelled examples, as its `Kind` reports them, and the figures of a baseline."""
+    """The figures of a model on labelled examples, as reported by its `Kind`, and the figures of a baseline."""
 
     examples: int
     figures: dict[str, Any]
     baseline: dict[str, Any]
-    standard_error: dict[str, float] = field(default_factory=dict)  # of the means over the folds of a cross-validation
+    standard_error: dict[str, float] = field(default_factory=dict)  # for means over the folds of a cross-validation
     ensemble: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -221,9 +221,9 @@ def evaluate_task(
 ) -> TaskEvaluation:
     """All figures of a tuned model on labelled rows, compared with predicting the most frequent label, or the mean.
 
-    data: a file, a DataFrame of pandas or polars, or a list of dicts. limit: the number of rows that are read. Columns
-    and the decimal mark are the training's where they are not given, and where the data has such columns. Raises
-    UsageError for a model without a head, DataError for rows that cannot be read.
+    data: a file, a DataFrame of pandas or polars, or a list of dicts. limit: the number of rows to read. Columns and
+    decimal mark default to the training's, if the data has these columns. Raises UsageError for a model without a head,
+    DataError for rows that cannot be read.
     """
     head = head_of(model)
     table = open_table(as_source(data), encoding, tuple(columns), head.task.otherwise)
@@ -243,7 +243,7 @@ def evaluate_task(
 
 
 def score_tables(figures: dict[str, Any]) -> list[document.Table]:
-    """The scores of each type of span, or of each label with how often it was predicted as which; none for numbers."""
+    """The scores of each type of span, or of each label with its confusions; empty for numbers."""
     name = "span" if "by_span" in figures else "label"
     scores = figures.get(f"by_{name}", {})
     if not scores or len(scores) > SHOWN:
@@ -266,5 +266,5 @@ def compared(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def written(figures: Mapping[str, float]) -> dict[str, str]:
-    """Figures with three digits, by their names for people."""
+    """Figures with three digits, by their display names."""
     return {NAMES.get(name, name): f"{value:.3f}" for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""The request for a fine-tuning with a head: its options, the defaults of what they leave open, and a new model."""
+"""The request for fine-tuning with a head: its options, their defaults, and new models."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 
 BATCH_SIZE = 32  # Radford et al. 2018, section 4.1
-WARMUP_SHARE = 0.002  # of the steps, as in the paper
+WARMUP_SHARE = 0.002  # share of the steps, as in the paper
 EVALUATIONS_PER_EPOCH = 2
-MOST_EVALUATIONS = 12  # about; with few examples six without improvement would otherwise come too early
-FEWEST_STEPS = 120  # of few examples, in more epochs
-# of a new model
+MOST_EVALUATIONS = 12  # approximately; otherwise, with few examples, six without improvement would come too early
+FEWEST_STEPS = 120  # with few examples there are more epochs
+# Defaults of a new model
 SIZE = "toy"  # larger ones are slower and not better: docs/finetuning.md
-VOCABULARY = 8192  # words in lower case: better than byte-pair tokens where all embeddings are random at first
+VOCABULARY = 8192  # lower-case words: better than byte-pair tokens if all embeddings are initially random
 MOST_CONTEXT = 2048
-SPECIAL_TOKENS = 8  # at most this number in the input format, beyond the texts
+SPECIAL_TOKENS = 8  # an upper bound of the special tokens in an input format
 
 
 @dataclass(frozen=True)
 class TuningRecipe:
     """Defaults of the epochs, of `model.dropout`, and of fields of `TuningSettings` and `TrainingConfig`.
 
-    learning_rate: of models of width SMALL_WIDTH and more. small_factor: times the kind's own, of smaller ones.
-    word_dropout: for kinds that drop words.
+    learning_rate: for models of width SMALL_WIDTH or more. small_factor: multiplies the kind's learning rate for
+    smaller models. word_dropout: for kinds that support it.
     """
 
     epochs: float = 3.0
@@ -63,7 +63,7 @@ class TuningRecipe:
         return max(FEWEST_STEPS, round(self.epochs * per_epoch))
 
     def training_defaults(self, kind: type[Kind], width: int, steps: int, per_epoch: int) -> dict[str, Any]:
-        """Fields of `TrainingConfig` for a model of a width; per_epoch: the steps of an epoch."""
+        """Fields of `TrainingConfig` for a model of this width. per_epoch: the steps per epoch."""
         every = max(1, per_epoch // EVALUATIONS_PER_EPOCH, steps // MOST_EVALUATIONS)
         return {
             "learning_rate": self.learning_rate if width >= SMALL_WIDTH else self.small_factor * kind.learning_rate,
@@ -81,7 +81,7 @@ class TuningRecipe:
 
 GPT1 = TuningRecipe()  # Radford et al. 2018, section 4.1; the learning rate of small models and the pool are measured
 LORA = TuningRecipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix D.3; the factor is measured
-# Dropped words and units keep a new model from learning the examples by heart
+# Word dropout and dropout keep a new model from memorising the examples
 RANDOM_WEIGHTS = TuningRecipe(
     epochs=6.0, dropout=0.3, word_dropout=0.3, weight_decay=0.1, tuning={"lm_weight": 0.0, "head_dropout": 0.3}
 )
@@ -90,9 +90,9 @@ RANDOM_WEIGHTS = TuningRecipe(
 def untrained(
     kind: type[Kind], examples: Sequence[Example], seed: int, size: str | None = None, shape: ModelConfig | None = None
 ) -> Start:
-    """A model of a size, or of a shape, whose tokenizer has the most frequent words of a kind's examples.
+    """A new model of a size or shape, whose tokenizer has the most frequent words of a kind's examples.
 
-    The same texts, shape and seed give the same model, so that a run needs no copy of it.
+    The same texts, shape and seed give the same model, so a run does not store it.
     """
     name = size or SIZE
     texts = (text for each in examples for text in each.texts)
@@ -112,7 +112,7 @@ def context_for(size: str, tokenizer: Tokenizer, examples: Sequence[Example]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRequest(TrainingRequest):
-    """A model, a file of examples, and settings. Only resuming needs no data and no model."""
+    """A model, a file of examples, and settings. Data and model can be missing only when resuming."""
 
     config_type: ClassVar[type[Section]] = FinetuneConfig
 
@@ -142,13 +142,13 @@ class FinetuneRequest(TrainingRequest):
 
     @property
     def recipe(self) -> TuningRecipe:
-        """The defaults of what the options leave open."""
+        """The defaults for options that are not given."""
         if self.is_from_scratch:
             return RANDOM_WEIGHTS
         return LORA if "lora" in self.overrides else GPT1
 
     def tuning(self) -> TuningSettings:
-        """The settings. With folds, the options that need held-out examples or a known time are refused."""
+        """The settings. With folds, refuses options that need held-out examples or a time limit."""
         given = self.section("finetuning")
         settings = make_section(TuningSettings, given, "finetuning")
         word_dropout = self.recipe.word_dropout if find_kind(settings.task).drops_words else 0.0
@@ -159,7 +159,7 @@ class FinetuneRequest(TrainingRequest):
                 option = "--best-by" if self.dev is None else "--dev"
                 raise UsageError(f"--folds trains the model on all of DATA, without held-out examples; omit {option}")
             if settings.ensemble:
-                raise UsageError("--ensemble is weighted on held-out examples, which --folds leaves none of; omit one")
+                raise UsageError("--ensemble needs held-out examples for its weight, and --folds leaves none; omit one")
             if self.minutes is not None:
                 raise UsageError(f"--folds trains {settings.folds + 1} models; give --epochs or --steps, not --minutes")
             if current_world().size > 1:
@@ -180,7 +180,7 @@ class FinetuneRequest(TrainingRequest):
                 raise self.changed(f"{name} in the columns", old, value)
 
     def training_config(self, examples: int, width: int, steps: int | None, has_dev: bool) -> TrainingConfig:
-        """The settings of the training; the paper's where none are given."""
+        """The settings of the training; by default the paper's."""
         given = self.section("training")
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
         batch_size = min(checked.batch_size, examples)
@@ -232,7 +232,7 @@ def make_request(
 
 
 def command_words(start: Sequence[str], about: Mapping[str, Any], settings: TuningSettings) -> list[str]:
-    """The words of the command that reads the data of a run as its own did. about: entries of run.json."""
+    """The words of a command that reads the data in the same way as a run's command. about: entries of run.json."""
     data, *dev = [name if Path(name).exists() else "DATA" for name in about["data"]]  # it may have been in memory
     columns = Columns.model_validate(about.get("columns", {"texts": ()}))
     given = {

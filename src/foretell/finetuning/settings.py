@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning: of the training (run.json), and of the head, which the tuned model keeps."""
+"""Settings of a fine-tuning: of the training (in run.json), and of the head (in the tuned model)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TaskName = Annotated[str, AfterValidator(known_task)]
 
 
 class Columns(Section):
-    """The columns of a data file: one text, or two, or a question with its choices; and the label."""
+    """The columns of a data file: a text, a pair, or a question with its choices; and the label."""
 
     texts: tuple[str, ...]
-    label: str | None = None  # None where the file needs no label: to predict
+    label: str | None = None  # None if the file needs no label, for predictions
     choices: tuple[str, ...] = ()  # a column per choice; empty: a column `choices` with a list, as in JSON
-    decimal: DecimalMark | None = None  # the mark in labels that are numbers; None: a point, as in earlier versions
+    decimal: DecimalMark | None = None  # the decimal mark of number labels; None: a point, as in earlier versions
 
     @model_serializer(mode="wrap")
     def without_default_mark(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files without another mark are those that earlier versions write and read."""
+        """Leave out the default mark, so that files are compatible with earlier versions."""
         return {name: value for name, value in write(self).items() if name != "decimal" or value is not None}
 
 
@@ -37,7 +37,7 @@ def make_columns(
 
 
 class InputTokens(Section):
-    """The names of the special tokens around texts; None where the format has none."""
+    """The names of the special tokens around texts; None if the format does not have one."""
 
     start: str | None = None
     delimiter: str | None = None
@@ -47,7 +47,7 @@ class InputTokens(Section):
 class HeadSettings(Section):
     """The kind of a head, its inputs and its outputs; an entry of config.json.
 
-    labels: the names of the classes in the order of the outputs; empty where the kind has none. A predicted number is
+    labels: the names of the classes in the order of the outputs; empty if the kind has none. A predicted number is
     mean + deviation * output.
     """
 
@@ -56,7 +56,7 @@ class HeadSettings(Section):
     mean: float = 0.0
     deviation: float = Field(1.0, gt=0)
     pool: Pool = "extract"
-    truncate: Truncate | None = None  # the part of a text that is left out where it does not fit the context
+    truncate: Truncate | None = None  # the part to leave out of a text that does not fit the context
     tokens: InputTokens = InputTokens()
     columns: Columns
 
@@ -66,7 +66,7 @@ class HeadSettings(Section):
 
 
 class TuningSettings(Section):
-    """Settings of fine-tuning that `TrainingConfig` does not have."""
+    """Settings of fine-tuning that are not in `TrainingConfig`."""
 
     task: TaskName = "classify"
     lm_weight: float = Field(0.5, ge=0)  # lambda: the weight of the language modelling loss (Radford et al. 2018)
@@ -79,14 +79,14 @@ class TuningSettings(Section):
     group_column: str | None = None  # examples of a group are held out together or not at all
     best_by: str = "loss"  # the figure that selects the best checkpoint: the loss, or a score of the kind
     encoding: str = "utf-8"
-    names: tuple[str, ...] = ()  # of the columns of a file without a header
+    names: tuple[str, ...] = ()  # the column names of a file without a header
 
 
 class FinetuneConfig(Section):
-    """The whole configuration of a fine-tuning, as run.json has it."""
+    """The configuration of a fine-tuning in run.json."""
 
     model: ModelConfig
     finetuning: TuningSettings
     head: HeadSettings
     training: TrainingConfig
-    lora: LoRAConfig | None = None  # train low-rank updates and the head alone
+    lora: LoRAConfig | None = None  # train only low-rank updates and the head

@@ -1,8 +1,8 @@
-"""The choice of held-out examples: a part that is cut off once, or folds in turn.
+"""The choice of held-out examples: one part, or folds in turn.
 
-Examples of one group, or without groups examples with the same texts, are always on the same side. Without groups each
-label is split by itself, so that its share stays. A hash of the seed and the group or texts decides: the order of the
-rows has no influence, and rows that are added later move few others.
+Examples of one group (without groups, examples with the same texts) are always on the same side. Without groups, each
+label is split separately, so that its share is the same. A hash of the seed and the group or texts decides, so the
+order of the rows does not matter, and adding rows moves few others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Unit = list[int]  # the indices of examples that stay together
 def split_off_dev(
     examples: Sequence[Example], fraction: float, seed: int, by_label: bool
 ) -> tuple[list[Example], list[Example]]:
-    """Training and held-out examples: of each label about `fraction`, in whole units; one unit stays in training."""
+    """Training and held-out examples: about `fraction` of each label, in whole units; one unit stays in training."""
     strata = units_by_label(examples, seed, by_label)
     held_out: set[int] = set()
     for units in strata:
         total, taken = sum(map(len, units)), 0
         wanted = max(1, round(fraction * total))
         for unit in units[:-1]:
-            if taken + len(unit) / 2 <= wanted:  # a large unit is left out where that is nearer to the fraction
+            if taken + len(unit) / 2 <= wanted:  # take a unit only if that is nearer to the fraction
                 held_out.update(unit)
                 taken += len(unit)
     if not held_out:
@@ -50,7 +50,7 @@ def split_off_dev(
 def split_folds(
     examples: Sequence[Example], count: int, seed: int, by_label: bool
 ) -> list[tuple[list[Example], list[Example]]]:
-    """Training and held-out examples of each fold; every example is held out once."""
+    """Training and held-out examples for each fold; every example is held out once."""
     folds = make_folds(examples, count, seed, by_label)
     if not all(folds):
         raise UsageError(f"--folds {count} needs {count} different texts or groups; there are fewer")
@@ -58,7 +58,7 @@ def split_folds(
 
 
 def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: bool) -> list[list[int]]:
-    """The indices of the examples of each fold, which is empty where there are fewer units."""
+    """The indices of the examples of each fold; some folds are empty if there are too few units."""
     folds: list[Unit] = [[] for _ in range(count)]
     for units in units_by_label(examples, seed, by_label):
         for unit in sorted(units, key=len, reverse=True):
@@ -72,7 +72,7 @@ def divided(examples: Sequence[Example], held_out: set[int]) -> tuple[list[Examp
 
 
 def units_by_label(examples: Sequence[Example], seed: int, by_label: bool) -> list[list[Unit]]:
-    """The units of each label in the order of their hash; of all examples without `by_label` and with groups."""
+    """The units of each label in order of their hashes; without `by_label` or with groups, of all examples together."""
     units: dict[tuple[str, ...], Unit] = defaultdict(list)
     for index, example in enumerate(examples):
         units[key_of(example)].append(index)
@@ -93,7 +93,7 @@ def key_digest(example: Example, seed: int) -> bytes:
 
 
 def check_groups(train: Sequence[Example], dev: Sequence[Example]) -> None:
-    """Refuse held-out examples of a group that is in training too."""
+    """Refuse held-out examples of a group that is also in training."""
     groups = {example.group for example in train} - {None}
     for example in dev:
         if example.group in groups:

@@ -1,7 +1,7 @@
 """A tag for each word, such as named entities or parts of speech: `--task tag`.
 
-Words are encoded one by one, with a space before each but the first, and the head reads the last token of each, where
-a decoder has read the whole word. The loss is the mean over words.
+Words are encoded one by one, with a space before each except the first. The head reads the last token of each word, at
+which the decoder has read the whole word. The loss is the mean over words.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Span = tuple[str, int, int]  # the type, the first word, and the word after the 
 
 
 class Conll(Format):
-    """CoNLL: a word per line with its tag in the last of the columns, which spaces or tabs separate; a blank line after
-    each sentence. Lines that begin with -DOCSTART- are skipped."""
+    """CoNLL: a word per line, with its tag in the last column; columns are separated by spaces or tabs, and sentences
+    by blank lines. Lines that begin with -DOCSTART- are skipped."""
 
     def rows(self, table: Table) -> Iterator[Row]:
         """A row per sentence, with a list of words and, if there are several columns, one of tags."""
@@ -77,7 +77,7 @@ class TagPrediction(TaskPrediction):
         return document.DocumentSection("tags", [document.Table(("word", "tag", "probability"), self.rows())])
 
     def short(self) -> str:
-        """The spans, or all tags where they do not make spans."""
+        """The spans, or all tags if they are not tags of spans."""
         if not is_spans(self.tags):
             return " ".join(tag or "-" for tag in self.tags)
         return ", ".join(f"{kind} {' '.join(self.words[a:b])}" for kind, a, b in spans(self.tags)) or "no span"
@@ -109,7 +109,7 @@ class TagKind(Kind):
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
-        """The words of a list, or of a text between its white space."""
+        """The words of a list, or of a text split at white space."""
         words = row.cells.get(columns.texts[0])
         if isinstance(words, list) and all(isinstance(word, str) for word in words):
             return tuple(words)
@@ -140,7 +140,7 @@ class TagKind(Kind):
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
         tags = {tag for example in examples for tag in example.labels}
         if len(tags) == 1:
-            raise DataError(f"every word has the tag {min(tags)!r}; there is nothing to tell apart")
+            raise DataError(f"every word has the tag {min(tags)!r}; there is nothing to learn")
         if len(tags) > MOST_LABELS:
             raise DataError(
                 f"{len(tags):,} different tags, such as {min(tags)[:30]!r}: at most {MOST_LABELS:,} can be learned; "
@@ -162,7 +162,7 @@ class TagKind(Kind):
         return describe_counts(self.settings.labels, (int(index) for target in targets for index in target))
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
-        """In proportion to the words: the loss of an example is their mean, and so is the loss of a batch."""
+        """In proportion to the number of words, so that the loss of a batch is the mean over words."""
         counts = np.array([sum(at >= 0 for at in example.positions) for example in examples])
         return counts / max(1.0, counts.mean())
 
@@ -187,7 +187,7 @@ class TagKind(Kind):
     # --- outputs of the head, and the loss
 
     def outputs(self, layer: nn.Module, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        """(B, W, C) for the words of each example, from hidden states (B, T, D); not a number for one that was cut."""
+        """(B, W, C) for the words of each example, from hidden states (B, T, D); NaN for words that were cut off."""
         rows = torch.arange(len(hidden), device=hidden.device)[:, None]
         outputs = layer(hidden[rows, batch.positions.clamp(min=0)])  # (B, W, C)
         return outputs.masked_fill((batch.positions < 0)[..., None], float("nan"))
@@ -197,7 +197,7 @@ class TagKind(Kind):
         losses = F.cross_entropy(outputs.flatten(0, 1), targets, reduction="none", label_smoothing=label_smoothing)
         return losses.view_as(is_read).masked_fill(~is_read, 0).sum(1) / is_read.sum(1).clamp(min=1)  # (B,)
 
-    # --- figures: a word that was cut counts as outside of spans
+    # --- figures: a word that was cut off counts as outside of spans
 
     def figures(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, float]:
         logits, indices = read_words(outputs, targets)
@@ -255,7 +255,7 @@ class TagKind(Kind):
 
 
 def read_words(outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> tuple[np.ndarray, np.ndarray]:
-    """The logits (N, C) and the indices of the tags (N,) of all words but those that were cut."""
+    """The logits (N, C) and tag indices (N,) of all words that were not cut off."""
     logits = np.concatenate([each[: len(target)] for each, target in zip(outputs, targets, strict=True)])
     indices = np.array([int(index) for target in targets for index in target])
     is_read = ~np.isnan(logits[:, 0])
@@ -270,7 +270,7 @@ def is_spans(tags: Iterable[str | None]) -> bool:
 def spans(tags: Sequence[str | None]) -> list[Span]:
     """The spans of BIO or IOBES tags, by the rules of conlleval (Tjong Kim Sang and De Meulder 2003) and seqeval.
 
-    A span goes on at I and E of its type after B and I; any other tag ends it and, unless it is O, begins another.
+    A span continues with I or E of its type after B or I; any other tag ends it and, unless it is O, begins another.
     """
     closed: list[Span] = []
     before, kind_before, start = OUTSIDE, "", 0
@@ -286,7 +286,7 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
 
 
 def span_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, tuple[int, int, int]]:
-    """For each type, the numbers of spans predicted with both bounds right, of those predicted, and of those there."""
+    """For each type, the numbers of correctly predicted spans (both bounds), of predicted spans, and of true spans."""
     hits, ours, theirs = Counter[str](), Counter[str](), Counter[str]()
     for tags, right_tags in zip(predicted, right, strict=True):
         marked, true = spans(tags), spans(right_tags)

@@ -1,4 +1,4 @@
-"""The task of a fine-tuning with a head: the examples of labelled files, and what a session trains on them."""
+"""The task of fine-tuning with a head: the examples of labelled files, and the training on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from foretell.session.task import Task
 
 @dataclass(frozen=True)
 class TaskData:
-    """Encoded examples to train on and to choose the best checkpoint with, the files they come from, and a digest."""
+    """Encoded examples for training and for choosing the best checkpoint, their files, and a digest."""
 
     train: Sequence[EncodedExample]
     dev: Sequence[EncodedExample]
@@ -67,9 +67,9 @@ def read_files(
     columns: Columns,
     seed: int,
 ) -> LabelledFiles:
-    """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it.
+    """The examples of a file, and held-out examples from a part of it or another file. head: settings of the head.
 
-    With folds, all examples are for training: their trainings hold them out in turn.
+    With folds, all examples are for training, because the folds hold them out in turn.
     """
     kind, group = find_kind(tuning.task), tuning.group_column
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
@@ -104,7 +104,7 @@ def digest(*parts: Sequence[Example]) -> str:
 
 
 class FinetuneTask(Task):
-    """Trains a model that has a head. `about` is written to run.json with the configuration."""
+    """Trains a model with a head. about: entries of run.json besides the configuration."""
 
     closing_evaluations = 1.0
     held_out_setting = "--folds"
@@ -132,7 +132,7 @@ class FinetuneTask(Task):
         return make_task_batch(examples, self.weights[indices].tolist())
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """Figures on the held-out examples; the first decides which checkpoint is best."""
+        """Figures on the held-out examples; the first selects the best checkpoint."""
         if not self.has_held_out:
             return {}
         figures = self.figures(self.dev_outputs(dtype))
@@ -151,7 +151,7 @@ class FinetuneTask(Task):
     def dev_outputs(self, dtype: torch.dtype) -> list[np.ndarray]:
         """The outputs (C,) of each held-out example by the current weights.
 
-        With an ensemble they are of the best mixture, whose weight the model keeps.
+        For an ensemble, the outputs are the best mixture's, and its weight is stored in the model.
         """
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)

@@ -1,8 +1,8 @@
-"""A linear model on TF-IDF: the baseline of a report, and with --ensemble a part of the saved model.
+"""A linear model on TF-IDF features: the baseline of a report and, with --ensemble, a part of the saved model.
 
-TF-IDF counts words, marks of punctuation and pairs of neighbours, with sublinear counts. The regularisation is the one
-with the best figure in a cross-validation on the training examples. The mixture with a tuned decoder is geometric: p is
-proportional to exp(w log p_decoder + (1 - w) log p_linear).
+The features are words, punctuation marks and bigrams, with sublinear counts. The regularisation is chosen by
+cross-validation on the training examples. The mixture with a tuned decoder is geometric: p is proportional to
+exp(w log p_decoder + (1 - w) log p_linear).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from foretell.saved_model.part import Part, PartSource, register_part
 
 TFIDF = "tfidf"  # the name and the kind of the part
 TERMS_FILE = "tfidf_terms.json"
-TERMS_BYTES = 2**28  # of the file of terms at most
-FEATURES = "TF-IDF of words and bigrams"  # with which the rule of a fitted baseline begins
+TERMS_BYTES = 2**28  # maximum size of the file of terms
+FEATURES = "TF-IDF of words and bigrams"  # the beginning of a fitted baseline's rule
 WORD = r"\w+|[^\w\s]"
-MOST_CHARACTERS = 2000  # of a text
-DECODER_SHARES = tuple(tenths / 10 for tenths in range(11))  # w, to choose from
+MOST_CHARACTERS = 2000  # characters of a text that are used
+DECODER_SHARES = tuple(tenths / 10 for tenths in range(11))  # candidates for w
 
 
 class TfidfConfig(Section):
@@ -56,9 +56,9 @@ class TfidfConfig(Section):
 @register_part
 @dataclass(frozen=True)
 class TfidfModel(Part):
-    """A linear model on TF-IDF of a text's words, marks of punctuation and pairs of neighbours, as plain data.
+    """A linear model on TF-IDF of a text's words, punctuation marks and bigrams, as plain data.
 
-    terms: N words and pairs. idf: (N,), weight: (C, N), bias: (C,), all float32. rule: how it was fitted, for reports.
+    terms: N words and bigrams. idf: (N,), weight: (C, N), bias: (C,), all float32. rule: a description for reports.
     decoder_share: the decoder's weight w in the ensemble.
     """
 
@@ -77,7 +77,7 @@ class TfidfModel(Part):
         return {term: index for index, term in enumerate(self.terms)}
 
     def features(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """The indices of a text's terms and their values (M,): sublinear counts times idf, of Euclidean length 1."""
+        """The indices of a text's terms and their values (M,): sublinear counts times idf, normalised to length 1."""
         words = re.findall(WORD, text[:MOST_CHARACTERS].lower())
         terms = (*words, *(" ".join(pair) for pair in pairwise(words)))
         counts = Counter(self.index[term] for term in terms if term in self.index)
@@ -86,7 +86,7 @@ class TfidfModel(Part):
         return indices, values / (np.linalg.norm(values) or 1.0)
 
     def outputs(self, texts: Sequence[str]) -> np.ndarray:
-        """The outputs (B, C) for texts, as a head has them: log-probabilities, or numbers."""
+        """The outputs (B, C) for texts in the form of a head's outputs: log-probabilities, or numbers."""
         scores = np.empty((len(texts), len(self.bias)))
         for row, text in enumerate(texts):
             indices, values = self.features(text)
@@ -125,18 +125,18 @@ class TfidfModel(Part):
 
 
 def as_outputs(scores: np.ndarray) -> np.ndarray:
-    """Linear scores (B, C) as the outputs of a head: log-probabilities, or with C = 1 the numbers."""
+    """Linear scores (B, C) in the form of a head's outputs: log-probabilities or, with C = 1, numbers."""
     return log_softmax(scores) if scores.shape[1] > 1 else scores
 
 
 def tfidf_of(model: LanguageModel) -> TfidfModel | None:
-    """The TF-IDF model of an ensemble; None for a decoder alone."""
+    """The TF-IDF model of an ensemble; None without an ensemble."""
     part = model.parts.get(TFIDF)
     return part if isinstance(part, TfidfModel) else None
 
 
 def with_tfidf(model: LanguageModel, tfidf: TfidfModel | None) -> LanguageModel:
-    """The model with this TF-IDF model and no other; None removes it."""
+    """The model with its TF-IDF model replaced; None removes it."""
     others = {name: part for name, part in model.parts.items() if name != TFIDF}
     return replace(model, parts=others if tfidf is None else {**others, TFIDF: tfidf})
 
@@ -155,8 +155,8 @@ def task_outputs(model: LanguageModel, examples: Sequence[EncodedExample], dtype
 
 
 MOST_LABELS = 100  # with more, a fit takes minutes
-# The bounds of time: 10 s on a slow core for 6 labels, most of it for the choice
-MOST_EXAMPLES = 20_000  # that the last fit reads
+# Limits of the time: 10 s on a slow core for 6 labels, mostly for the choice of the regularisation
+MOST_EXAMPLES = 20_000  # examples in the last fit
 MOST_FOR_CHOICE = 3000
 MOST_FEATURES = 100_000
 ITERATIONS, TOLERANCE = 100, 1e-3
@@ -169,10 +169,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A linear model of scikit-learn and the strengths of its regularisation to choose from."""
+    """A linear model of scikit-learn, and candidates for the strength of its regularisation."""
 
     name: str
-    strength: str  # its argument in scikit-learn
+    strength: str  # the name of the argument in scikit-learn
     strengths: tuple[float, ...]
 
     def fit(
@@ -190,9 +190,9 @@ class LinearModel:
         seen = np.unique(indices)
         weight, bias = np.zeros((num_outputs, features.shape[1])), np.full(num_outputs, UNSEEN)
         bias[seen] = 0
-        if len(seen) > 1:  # small folds may have one label
+        if len(seen) > 1:  # a small fold may have only one label
             model = LogisticRegression(C=strength, max_iter=ITERATIONS, tol=TOLERANCE).fit(features, indices)
-            rows = seen if len(seen) > 2 else seen[1:]  # two labels have one score
+            rows = seen if len(seen) > 2 else seen[1:]  # two labels have a single score
             weight[rows], bias[rows] = model.coef_, model.intercept_
         return weight, bias
 
@@ -204,7 +204,7 @@ LINEAR_MODELS = {
 
 
 def check_ensemble(kind: Kind) -> None:
-    """Refuse labels, or an installation, that a linear model cannot be fitted for."""
+    """Refuse an ensemble with too many labels, or without scikit-learn."""
     if len(kind.settings.labels) > MOST_LABELS:
         raise UsageError(f"--ensemble fits at most {MOST_LABELS} labels, not {len(kind.settings.labels):,}; omit it")
     if not has_scikit_learn():
@@ -218,7 +218,7 @@ def has_scikit_learn() -> bool:
 def tuned_baseline(
     kind: Kind, train: Sequence[Example], dev: Sequence[Example], tfidf: TfidfModel | None = None
 ) -> dict[str, Any]:
-    """The figures of `tfidf`, or of a TF-IDF model that is fitted now; where none can be, of the kind's rule."""
+    """The figures of `tfidf`, or of a newly fitted TF-IDF model, or else of the kind's rule."""
     tfidf = tfidf or fit_tfidf(kind, train)
     right = [kind.target(example) for example in dev]
     if tfidf is None:
@@ -228,23 +228,23 @@ def tuned_baseline(
 
 
 def fit_tfidf(kind: Kind, train: Sequence[Example]) -> TfidfModel | None:
-    """A tuned TF-IDF model, where the kind names a linear model and scikit-learn is installed; else None."""
+    """A tuned TF-IDF model; None if the kind has no linear model or scikit-learn is not installed."""
     if not kind.linear_model or len(kind.settings.labels) > MOST_LABELS:
         return None
     if not has_scikit_learn():
         logger.info(f"baseline    for TF-IDF with a linear model: {INSTALL}")
         return None
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+    from threadpoolctl import threadpool_limits  # installed with scikit-learn
 
     with threadpool_limits(1), warnings.catch_warnings():  # on two busy cores, two threads take 48 s and one takes 3 s
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the bound of the iterations is meant
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the limit of iterations is intended
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)  # in a fold
         return tune_tfidf(kind, LINEAR_MODELS[kind.linear_model], train)
 
 
 def tune_tfidf(kind: Kind, linear: LinearModel, train: Sequence[Example]) -> TfidfModel:
-    """Choose the strength in a cross-validation, then fit on the training examples."""
+    """Choose the strength by cross-validation, then fit on the training examples."""
     targets = [kind.target(example) for example in train]
     order = permutation(stream_key("baseline", 0), len(train)).numpy()[:MOST_EXAMPLES]
     few, count = order[:MOST_FOR_CHOICE], kind.settings.num_outputs
@@ -278,7 +278,7 @@ def vectorizer() -> Any:
 def cross_validated(
     linear: LinearModel, strength: float, num_outputs: int, features: Any, targets: np.ndarray, folds: list[list[int]]
 ) -> np.ndarray:
-    """The outputs (N, C) for each example by a model that was fitted without its fold, which has all equal texts."""
+    """The outputs (N, C) for each example from a model fitted without its fold; equal texts are in the same fold."""
     outputs = np.zeros((len(targets), num_outputs))
     for fold in folds:
         held_out = np.isin(np.arange(len(targets)), fold)
@@ -288,6 +288,6 @@ def cross_validated(
 
 
 def quality(kind: Kind, outputs: np.ndarray, targets: Sequence[Target], indices: np.ndarray) -> float:
-    """The first score of a kind, else its first figure, negative; larger is better."""
+    """The first score of a kind, or else its negated first figure; larger is better."""
     figures = kind.figures(list(outputs), [targets[index] for index in indices])
     return figures[kind.scores[0]] if kind.scores else -next(iter(figures.values()))

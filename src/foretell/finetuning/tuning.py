@@ -1,4 +1,4 @@
-"""The part of the protocol that tuning with a head and tuning on conversations share: they start from a model."""
+"""The common part of tuning with a head and tuning on conversations, which both start from a model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Mach
 from foretell.session.machine import Footprint
 from foretell.weight_shapes import weight_shapes
 
-SMALL_WIDTH = 512  # models below it have a larger default learning rate
+SMALL_WIDTH = 512  # narrower models have a larger default learning rate
 
 
 class TunedTraining(Training[AnyRequest, AnyTask]):
-    """Training that starts from a trained model, with `--minutes` measured on its own batches."""
+    """Training that starts from a trained model, with `--minutes` measured on the run's batches."""
 
     @property
     def start(self) -> Start:
@@ -37,16 +37,16 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 
     @abstractmethod
     def configure(self, data: Any, steps: int | None = None) -> Any:
-        """The configuration; `steps` for a training whose length is a time."""
+        """The configuration; `steps` is for a training with a time limit."""
 
     def recorded(self, data: Any) -> dict[str, Any]:
-        """Entries of run.json besides the configuration."""
+        """Entries of run.json in addition to the configuration."""
         return {}
 
     def most_steps(self, config: Any) -> int:
-        """The most steps of a training of a given time. config: without that time, for the usual epochs.
+        """The maximum number of steps of a training with a time limit. config: for the usual epochs, without the limit.
 
-        With more, the best checkpoint is an early one with a high learning rate.
+        With more steps, the best checkpoint would be an early one at a high learning rate.
         """
         return config.training.steps
 
@@ -62,7 +62,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         return [*self.verb.split(), run, *record["data"]]
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
-        """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""
+        """The sizes of a training; with LoRA, the model's weights are frozen, and the updates are not counted."""
         shapes, lora = weight_shapes(config.model), config.lora
         trained = ("**",) if lora is None else lora.also_trained
         frozen = tuple(path for path in shapes if not any(matches(glob, path) for glob in trained))
@@ -73,7 +73,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 
 
 def with_updates(model: LanguageModel, lora: LoRAConfig | None, seed: int) -> LanguageModel:
-    """The model with new LoRA updates if they are asked for."""
+    """The model with any requested LoRA updates."""
     if lora is None:
         return model
     return replace(model, parts={**model.parts, LORA: add_adapters(model.decoder, lora, seed)})

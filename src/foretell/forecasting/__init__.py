@@ -1,1 +1,1 @@
-"""Forecasting of numbers with the same decoder: a codec turns the values of a series into token ids and back."""
+"""Forecasting of numbers with the same decoder: a codec converts the values of a series to token ids and back."""

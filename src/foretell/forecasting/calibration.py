@@ -1,11 +1,11 @@
-"""The choices of held-out windows: a combination with a naive forecast, and the widths of intervals.
+"""Choices made with held-out windows: a combination with a naive forecast, and the widths of intervals.
 
-Combining forecasts lowers the error where their errors differ (Bates and Granger 1969, "The Combination of Forecasts").
-With few values to learn from, such as two series of weeks, a repeated season is better than any model trained on them.
+Combining forecasts lowers the error if their errors differ (Bates and Granger 1969, "The Combination of Forecasts").
+With little data, such as two series of weeks, a repeated season is better than any model trained on it.
 
-Intervals are changed so that they hold on values that the model was not trained on. The score of a held-out
-value is its distance from the median of the paths, in units of a width that the history gives: the half-width of the
-paths' own 80% interval on that side, or the size of recent changes, which follows calm and turbulent years of a price.
+Intervals are adjusted to have the right coverage for values that the model was not trained on. The score of a held-out
+value is its distance from the median of the paths, divided by a width: the half-width of the paths' own 80% interval on
+that side, or the size of recent changes, which adapts to calm and turbulent years of a price.
 The interval of a level extends from the median by a quantile of the scores, in the same units (conformal
 prediction with scaled scores: Lei et al. 2018, "Distribution-Free Predictive Inference
 for Regression", section 5.2; Romano et al. 2019, "Conformalized Quantile Regression"). Scores of all steps and series
@@ -27,21 +27,21 @@ from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
 
 SHARES = np.linspace(0, 1, 11)
-LEAST_GAIN = 0.02  # of the error: with less, a forecast stays the model's alone
+LEAST_GAIN = 0.02  # relative gain in error; with less, only the model's forecast is used
 
 
 class Combination(Section):
-    """The share of a forecast that repeats the last `season` values."""
+    """A combination of the model's forecast with a repetition of the last `season` values."""
 
-    season: Size | None = None  # None: of each series
+    season: Size | None = None  # None: the season of each series
     share: float = Field(gt=0, le=1)
     error: float  # on held-out values, in standard deviations of the values before them
-    model_error: float  # there, of the model alone
+    model_error: float  # the same without the combination
 
     def apply(self, history: np.ndarray, paths: np.ndarray, season: int = 1) -> np.ndarray:
-        """Paths (samples, H) moved at each step, so that their median is the combination and their spread stays.
+        """Shift paths (samples, H) at each step, so that their median is the combination; the spread does not change.
 
-        season: of the history.
+        season: the season of the history.
         """
         repeated = seasonal_naive(history, self.season or season, paths.shape[1])
         return paths + self.share * (repeated - np.median(paths, 0))
@@ -54,7 +54,7 @@ class Combination(Section):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out values (H,) after a history (T,), and the paths (samples, H) that were sampled for them."""
+    """Held-out values (H,) after a history (T,), and the sampled paths (samples, H)."""
 
     history: np.ndarray
     actual: np.ndarray
@@ -63,14 +63,14 @@ class HeldOut:
     season: int = 1
 
     def errors(self, season: int) -> np.ndarray:
-        """The mean absolute error, in standard deviations, with each of SHARES of the repeated season."""
+        """The mean absolute error, in standard deviations, for each of SHARES of the repeated season."""
         median, repeated = np.median(self.paths, 0), seasonal_naive(self.history, season, len(self.actual))
         points = median + SHARES[:, None] * (repeated - median)  # (shares, H)
         return np.nanmean(np.abs(self.actual - points), 1) / self.spread
 
 
 def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combination | None:
-    """The combination with the smallest mean error; None where the model alone is about as good.
+    """The combination with the smallest mean error; None if the model without it is about as good.
 
     season: None for the season of each series.
     """
@@ -85,34 +85,34 @@ def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combi
 
 
 INTERVALS = "intervals.json"  # in a saved model
-BASE_LEVEL = 80.0  # percent; its bounds vary less from sample to sample than those further out
-LEAST_WIDTH = 0.01  # of a half-width, in standard deviations of the context: paths that all agree have none
+BASE_LEVEL = 80.0  # percent; bounds further out vary more between samples
+LEAST_WIDTH = 0.01  # minimum half-width in standard deviations of the context, for paths that are all equal
 LEVELS = np.arange(101.0)
-LEAST_UNIT_GAIN = 0.05  # of the interval score; with less, scores are in units of the paths' own widths
-FEWEST_WINDOWS = 8  # that choose a unit
-PRIOR_WINDOWS = 4  # held-out windows that the intervals of the model before its training count for
+LEAST_UNIT_GAIN = 0.05  # relative gain in interval score; with less, the unit is the paths' own widths
+FEWEST_WINDOWS = 8  # windows needed to choose a unit
+PRIOR_WINDOWS = 4  # the weight, in windows, of the intervals of the start model
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
 def interval_of(paths: np.ndarray, level: float) -> Bounds:
-    """The bounds (H,), (H,) of `level` percent of the distribution that paths (samples, H) were drawn from.
+    """The bounds (H,), (H,) of `level` percent of the distribution from which paths (samples, H) were drawn.
 
-    Quantiles at p (n + 1) of n samples: an interval between those holds `level` percent of further draws on average.
-    Interpolating at p (n - 1), as numpy does by default, holds less: 72% of the draws for 80% and 20 samples.
+    They are quantiles at p (n + 1) of n samples, which contain `level` percent of further draws on average. numpy's
+    default, p (n - 1), contains less: 72% of the draws for 80% and 20 samples.
     """
     outside = (1 - level / 100) / 2
     low, high = np.quantile(paths, (outside, 1 - outside), axis=0, method="weibull")
     return low, high
 
 
-Unit = Literal["paths", "changes"]  # of scores: the width of the paths' own interval, or of recent changes
-DECAY = 0.94  # of squared changes per step, the value of RiskMetrics for days (J.P. Morgan 1996, section 5.3)
-REMEMBERED = 100  # changes, of which the first counts 0.002 of the last
+Unit = Literal["paths", "changes"]  # unit of scores: the width of the paths' interval, or the size of recent changes
+DECAY = 0.94  # decay of squared changes per step, RiskMetrics' value for days (J.P. Morgan 1996, section 5.3)
+REMEMBERED = 100  # changes; the first has 0.002 of the weight of the last
 
 
 def recent_change(history: np.ndarray) -> float:
-    """The root mean square of the last changes of a history (T,) from step to step, the last one counted most."""
+    """The root mean square of the recent changes of a history (T,), weighted towards the last."""
     changes = np.diff(history[-REMEMBERED - 1 :])
     weights = np.where(np.isnan(changes), 0, DECAY ** np.arange(len(changes))[::-1])
     return float(np.sqrt(np.nansum(weights * changes**2) / max(weights.sum(), np.finfo(float).tiny)))
@@ -135,11 +135,11 @@ def half_widths(
 
 
 class Calibration(Section):
-    """The choices of held-out values: a combination of forecasts, and the quantiles of their scores, 0 to 100%."""
+    """A combination of forecasts, and the quantiles (0 to 100%) of the scores of held-out values."""
 
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
-    windows: int = Field(gt=0)  # stretches of series that the scores are from
-    combination: Combination | None = None  # of the forecasts; None: the model's alone
+    windows: int = Field(gt=0)  # the number of windows with scores
+    combination: Combination | None = None  # None: only the model's forecast
     unit: Unit = "paths"
 
     @model_validator(mode="after")
@@ -158,8 +158,8 @@ class Calibration(Section):
         return self.model_dump(mode="json", exclude_none=True)
 
     def loss(self, held_out: Sequence[HeldOut]) -> float:
-        """The mean interval score at BASE_LEVEL, in standard deviations of the context: the width, and for a value
-        outside the distance to it times 2 / (1 - level) (Gneiting and Raftery 2007, "Strictly Proper Scoring Rules,
+        """The mean interval score at BASE_LEVEL, in standard deviations of the context: the width plus, for values
+        outside, the distance times 2 / (1 - level) (Gneiting and Raftery 2007, "Strictly Proper Scoring Rules,
         Prediction, and Estimation", equation 43)."""
         losses, price = [], 2 / (1 - BASE_LEVEL / 100)
         for each in held_out:
@@ -180,10 +180,9 @@ def scores_of(held_out: HeldOut, unit: Unit = "paths") -> np.ndarray:
 def calibrate(
     held_out: Sequence[HeldOut], combination: Combination | None = None, prior: Calibration | None = None
 ) -> Calibration:
-    """The calibration from held-out windows of combined forecasts, at least one of them with a value.
+    """The calibration from held-out windows of combined forecasts, at least one of which has a value.
 
-    Its unit is the paths' own unless recent changes give a smaller loss, by LEAST_UNIT_GAIN, on enough windows to
-    tell.
+    The unit is the paths' own width, unless recent changes lower the loss by LEAST_UNIT_GAIN on enough windows.
     """
     own, changes = (calibrate_in(unit, held_out, combination, prior) for unit in get_args(Unit))
     is_better = changes.loss(held_out) < (1 - LEAST_UNIT_GAIN) * own.loss(held_out)
@@ -195,9 +194,8 @@ def calibrate_in(
 ) -> Calibration:
     """The calibration in one unit.
 
-    Of n scores, the smallest that k = ceil((n + 1) level) of them do not exceed; the largest where k is above n.
-    The scores of `prior`, if they are in this unit, count like PRIOR_WINDOWS more windows, since the scores of one
-    window are alike.
+    For a level, the bound is the k-th smallest of n scores with k = ceil((n + 1) level), or the largest if k > n. The
+    scores of `prior`, if in this unit, count like PRIOR_WINDOWS windows, because the scores of one window are similar.
     """
     scores = np.concatenate([scores_of(each, unit) for each in held_out])
     assert len(scores), "windows without a known value are left out before"

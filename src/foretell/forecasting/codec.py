@@ -1,8 +1,8 @@
-"""The codec: values of a series as token ids and back. It takes a tokenizer's place around an unchanged decoder.
+"""The codec: values of a series to token ids and back. It replaces the tokenizer of an otherwise unchanged decoder.
 
-A cycle is subtracted from a series (`cycle_of`) and the rest is scaled by its context, (value - mean) / standard
-deviation, and rounded to a bin. So a model need not find the season by itself; ES-RNN (Smyl 2020) divides by it. Bins
-are equally wide after asinh: about 0.0066 standard deviations near the mean with the default settings, wider outside
+A cycle is subtracted from a series (`cycle_of`), so that the model need not learn the season; ES-RNN (Smyl 2020)
+divides by it. The rest is scaled by the context, (value - mean) / standard deviation, and rounded to a bin. Bins are
+equally wide after asinh: about 0.0066 standard deviations near the mean with the default settings, wider outside
 (Ansari et al. 2024, "Chronos", section 3.1, with other bins and without scaling by the mean).
 """
 
@@ -25,22 +25,22 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-12  # a standard deviation below this share of the largest value is rounding noise of a constant series
-SMALLEST_SPREAD = float(np.finfo(np.float64).tiny)  # values near 5e-324 would have a standard deviation of 0
-STEADY_SPREAD = 0.01  # of a context that its cycle explains exactly, as a share of the cycle's standard deviation
-GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
-CYCLES = 8  # the last ones, of which a cycle is the mean
-CYCLE_DECAY = 0.7  # of the weights in that mean, from one to the one before
-DAYS = (24, 48, 96)  # seasons that are days, of hours, half hours and quarters of an hour, which weeks may change
+SMALLEST_SPREAD = float(np.finfo(np.float64).tiny)  # without it, values near 5e-324 would have a spread of 0
+STEADY_SPREAD = 0.01  # spread of a context that equals its cycle, as a share of the cycle's standard deviation
+GUESSED_SPREAD = 0.25  # spread of a constant context, as a share of its value
+CYCLES = 8  # a cycle is the mean of this number of last cycles
+CYCLE_DECAY = 0.7  # the ratio of the weights of successive cycles in this mean
+DAYS = (24, 48, 96)  # seasons of a day, in hours, half hours and quarter hours; weeks may modify them
 DAYS_PER_WEEK = 7
-CONFIRMED = 0.9  # of the mean deviation in the last week: that after subtracting a cycle is at most this share
+CONFIRMED = 0.9  # subtracting a cycle must reduce the mean deviation in the last week to at most this share
 Earlier = np.ndarray | tuple[()]  # values of a series before a context
 
 
 class CodecConfig(Section):
-    """The bins of the codec: how many, how far out, and up to where they are equally wide."""
+    """The bins of the codec: their number, their limit, and the range in which they are equally wide."""
 
     bins: int = Field(1023, ge=3, le=2**16)  # odd, so that the mean is the middle of a bin
-    limit: float = Field(15.0, gt=0, le=1e6)  # standard deviations from the mean; values further out go to the last bin
+    limit: float = Field(15.0, gt=0, le=1e6)  # standard deviations from the mean; values further out are clipped
     linear_range: float = Field(1.0, ge=1e-6)  # standard deviations within which bins are about equally wide
 
     @model_validator(mode="after")
@@ -52,33 +52,33 @@ class CodecConfig(Section):
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of a series: its cycle, and the mean and standard deviation of some of its values without the cycle."""
+    """The scale of a series: its cycle, and the mean and standard deviation of its context without the cycle."""
 
     location: float
     spread: float
-    cycle: tuple[float, ...] = (0.0,)  # the first value belongs to the first time after the context
+    cycle: tuple[float, ...] = (0.0,)  # the first value is for the first time after the context
 
     def moved(self, shift: float, factor: float) -> Scale:
-        """The scale under which a value that was z standard deviations from the mean is z * factor + shift."""
+        """A scale that maps a value at z standard deviations from the mean to z * factor + shift."""
         return replace(self, location=self.location - shift * self.spread / factor, spread=self.spread / factor)
 
     def cycle_at(self, first: int, count: int) -> np.ndarray:
-        """The cycle (count,) from `first` on, counted from the end of the context."""
+        """The cycle (count,) from time `first` on, counted from the end of the context."""
         return np.array(self.cycle)[(first + np.arange(count)) % len(self.cycle)]
 
 
 def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale:
-    """The scale of a context (T,); missing values (NaN) do not count. The cycle also follows from the values `before`.
+    """The scale of a context (T,), ignoring missing values (NaN). The cycle also depends on the values `before`.
 
-    A constant context is scaled by a quarter of its value, zeros and a context without any value by 1, and a context
-    that equals its cycle by a hundredth of the cycle's standard deviation.
+    The spread is a quarter of the value for a constant context, 1 for zeros and for a context without values, and a
+    hundredth of the cycle's standard deviation for a context that equals its cycle.
     """
     known = values[~np.isnan(values)]
     if not len(known):
         return Scale(0.0, 1.0)
     largest = float(np.abs(known).max()) or 1.0
     earlier = before[-(CYCLES + 1) * longest_cycle(season) :]
-    whole = np.concatenate([earlier, values]) / largest  # the square of 1e200 would overflow
+    whole = np.concatenate([earlier, values]) / largest  # avoids overflow: the square of 1e200 is infinite
     scale = Scale(0.0, 1.0, tuple(cycle_of(whole, season)))
     rest = values / largest - scale.cycle_at(-len(values), len(values))
     location, spread = float(np.nanmean(rest)), float(np.nanstd(rest))
@@ -91,15 +91,15 @@ def scale_of(values: np.ndarray, season: int = 1, before: Earlier = ()) -> Scale
 
 
 def longest_cycle(season: int) -> int:
-    """The values of a week if the season is a day, else of the season."""
+    """The number of values per week if the season is a day, else per season."""
     return DAYS_PER_WEEK * season if season in DAYS else season
 
 
 def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
-    """The cycle of a season (season,), or of a week if the season is a day, from the next value's phase on.
+    """The cycle (season,), or the cycle of a week if the season is a day, starting at the phase of the next value.
 
-    A week's cycle is the day's and the mean week of the rest, which counts if it forecasts the last week from the
-    weeks before.
+    A week's cycle is the day's cycle plus the mean week of the rest, if this improves the forecast of the last week
+    from the weeks before.
     """
     day, week = mean_cycle(values, season), longest_cycle(season)
     if week == season:
@@ -112,7 +112,7 @@ def cycle_of(values: np.ndarray, season: int) -> np.ndarray:
 
 
 def is_confirmed(values: np.ndarray, period: int) -> bool:
-    """True if the mean cycle before the last period forecasts the values in it better than their mean does."""
+    """True if the mean cycle before the last period forecasts this period better than its mean does."""
     last = values[-period:]
     if len(values) < 3 * period or np.isnan(last).all():
         return False
@@ -125,10 +125,10 @@ def mean_deviation(values: np.ndarray) -> float:
 
 
 def mean_cycle(values: np.ndarray, season: int) -> np.ndarray:
-    """The mean deviation (season,) of each phase from the moving average of a season, from the next value's on.
+    """The mean deviation (season,) of each phase from the seasonal moving average, starting at the next value's phase.
 
-    The last CYCLES cycles count, by CYCLE_DECAY. The cycle is shrunk by the share of its variance that noise explains,
-    to zero where noise explains all (James and Stein 1961). Zeros with less than two seasons of values.
+    The last CYCLES cycles are weighted by CYCLE_DECAY. The cycle is shrunk by the share of its variance that noise
+    explains, down to zero (James and Stein 1961). Zeros if there are fewer than two seasons of values.
     """
     recent = values[-(CYCLES + 1) * season :]
     known = np.flatnonzero(~np.isnan(recent))
@@ -144,13 +144,13 @@ def mean_cycle(values: np.ndarray, season: int) -> np.ndarray:
     total = np.bincount(phase, weight, season)
     cycle = np.bincount(phase, weight * deviation, season) / total
     noise = float(np.average((deviation - cycle[phase]) ** 2, weights=weight))
-    count = float(np.mean(total**2 / np.bincount(phase, weight**2, season)))  # of equally weighted cycles
+    count = float(np.mean(total**2 / np.bincount(phase, weight**2, season)))  # effective number of equal weights
     explained = noise / max(count - 1, 0.05) / (float(cycle.var()) or 1.0)
     return max(0.0, 1 - explained) * (cycle - cycle.mean())
 
 
 class SeriesCodec:
-    """Values to token ids and back. Ids 0 to bins-1 are bins, the id after them is a missing value."""
+    """Values to token ids and back. Ids 0 to bins-1 are bins, and the next id is a missing value."""
 
     def __init__(self, config: CodecConfig = CodecConfig()):  # noqa: B008 - it is frozen
         self.config = config
@@ -161,13 +161,13 @@ class SeriesCodec:
 
     @cached_property
     def centers(self) -> np.ndarray:
-        """The scaled value (bins,) of each bin; the missing value, after them, is NaN."""
+        """The scaled value of each bin, then NaN for the missing value."""
         middle = self.config.bins // 2
         scaled = np.sinh((np.arange(self.config.bins) - middle) * self._width) * self.config.linear_range
         return np.append(scaled, np.nan)
 
     def encode(self, values: np.ndarray, scale: Scale, first: int = 0) -> np.ndarray:
-        """The ids (T,) of values (T,), int64; beyond the limit the last bin. first: their time after the context."""
+        """The ids (T,) of values (T,), int64, clipped to the bins. first: the values' first time after the context."""
         scaled = (values - scale.cycle_at(first, len(values)) - scale.location) / (
             scale.spread * self.config.linear_range
         )
@@ -176,12 +176,12 @@ class SeriesCodec:
         return np.where(np.isnan(values), self.missing_id, ids)
 
     def decode(self, ids: np.ndarray | Sequence[int], scale: Scale, first: int = 0) -> np.ndarray:
-        """The values of ids (..., T), of the same shape: the middles of their bins; NaN where one is missing."""
+        """The values (..., T) of ids (..., T): the middles of their bins, or NaN for missing values."""
         centers = self.centers[np.asarray(ids)]
         return centers * scale.spread + scale.location + scale.cycle_at(first, centers.shape[-1])
 
     def rounding(self, values: np.ndarray, scale: Scale) -> float:
-        """The mean absolute error that encoding and decoding alone make, NaN without values."""
+        """The mean absolute error of encoding and decoding; NaN without values."""
         errors = np.abs(self.decode(self.encode(values, scale), scale) - values)
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
 

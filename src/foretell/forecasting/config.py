@@ -1,4 +1,4 @@
-"""The configuration of a forecaster: model, codec, how series are cut into windows, training."""
+"""The configuration of a forecaster: model, codec, windows of series, training."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from foretell.forecasting.codec import CodecConfig
 class SeriesConfig(Section):
     """Settings for cutting series into windows. Lengths are in values."""
 
-    horizon: int = Field(gt=0)  # the last values of every series that are held out, and the shortest training target
-    held_out_windows: int = Field(1, gt=0)  # stretches of `horizon` values that are held out of a long series
-    hold_out: bool = True  # False: train on all values, and measure nothing
+    horizon: int = Field(gt=0)  # the number of last values of a series to hold out, and the shortest training target
+    held_out_windows: int = Field(1, gt=0)  # windows of `horizon` values held out of a long series
+    hold_out: bool = True  # False: train on all values, without evaluation
     noise: float = Field(0.1, ge=0, le=1)  # standard deviation of random changes of a window's scale
     missing_rate: float = Field(0.05, ge=0, lt=1)  # share of the windows in which some values are hidden
-    cycle: Size | None = 1  # values of the cycle that is subtracted; None: the season of each series; 1: none
+    cycle: Size | None = 1  # length of the subtracted cycle; None: the season of each series; 1: none
     synthetic: float = Field(0.0, ge=0, le=1)  # share of the windows that are synthetic series
-    combine: bool = True  # with a repeated season or last value, where held-out values show that it is better
-    smoothing: float = Field(1.5, ge=0, le=1e3)  # standard deviation, in bins, of targets over near bins
+    combine: bool = True  # combine with a repeated season or last value if that is better on held-out values
+    smoothing: float = Field(1.5, ge=0, le=1e3)  # standard deviation, in bins, of the smoothed targets
 
 
 class ForecastConfig(Section):
@@ -33,8 +33,8 @@ class ForecastConfig(Section):
     training: TrainingConfig
 
 
-# Rotary positions with a low base distinguish offsets of a day from offsets of a week; biased queries and keys can
-# look at a fixed offset for any value there. Widths and depths by name.
+# Rotary positions with a low base distinguish offsets of a day from offsets of a week; biases of queries and keys let
+# heads attend to a fixed offset independent of the value. Widths and depths by name.
 MODEL: dict[str, Any] = {
     "position": "rotary",
     "rope_theta": 1000.0,
@@ -60,4 +60,4 @@ TRAINING: dict[str, Any] = {
     "sample_every": 500,
 }
 TUNING: dict[str, Any] = {"learning_rate": 1e-3}  # from the included weights; other rates were not compared
-CONTEXT_LENGTH = 448  # two weeks of hours and then some, with room for two days to come
+CONTEXT_LENGTH = 448  # more than two weeks of hours, with room for a forecast of two days

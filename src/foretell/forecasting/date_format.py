@@ -1,4 +1,4 @@
-"""Date formats: how a file writes times, read and written.
+"""Date formats of files: detection, reading and writing of times.
 
 A format is written as for `strptime`, with %q for a quarter and %-d for a number without a leading zero; NUMBER and
 UNIX are formats too.
@@ -16,7 +16,7 @@ import numpy as np
 from foretell.errors import DataError, UsageError
 
 NUMBER, UNIX, COMPACT = "number", "unix", "%Y%m%d"  # whole numbers, seconds since 1970, 20240531
-DAYS = (  # the formats that are tried, each followed by the time of day that the first time has
+DAYS = (  # candidate formats, each combined with the first time's form of the time of day
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", COMPACT),
     *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
@@ -66,7 +66,7 @@ def pattern_of(date_format: str) -> re.Pattern[str]:
 
 
 def candidates(text: str) -> list[str]:
-    """The date formats that a time may be written in."""
+    """The possible date formats of a time."""
     clock = CLOCK.search(text)
     if clock is None:
         tried = (*DAYS, *MONTHS)
@@ -92,7 +92,7 @@ def is_compact(text: str) -> bool:
 
 
 def choose_date_format(times: dict[str, str], given: str | None = None, remembered: str | None = None) -> str:
-    """The format of all times, each with the place where it is. `given` must fit; `remembered` decides between several.
+    """The format of all times, which are given with their places. `given` must fit; `remembered` resolves ambiguity.
 
     Raises DataError for times in several formats, and for those that can be read in two ways.
     """
@@ -140,7 +140,7 @@ def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str
 def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.ndarray, str]:
     """Times in seconds since 1970-01-01 by the local clock, and the local clock's offset from UTC as text.
 
-    Where offsets and the time of day change, all times are in the last offset. Numbers are as they are.
+    If offsets and the time of day vary, all times are converted to the last offset. Numbers are not changed.
     """
     if date_format in (NUMBER, UNIX):
         return np.array([int(text) for text in texts], dtype=np.int64), ""

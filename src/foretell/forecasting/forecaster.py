@@ -1,4 +1,4 @@
-"""`Forecaster`: a decoder with its codec. It continues series by sampled paths, with the generation of any decoder."""
+"""`Forecaster`: a decoder with its codec, which samples continuations of series with the usual generation."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown, ShownList
 
 PART = "codec"  # the name of the codec among the parts of a saved model
-MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
+MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # limits of a forecast
 ROWS_AT_ONCE = 64  # paths; with more, a CPU copies the keys of every path in every step (kernels/fast_decoder.py)
-FEWEST_EQUAL = 8  # values of a series that never changed; the spread of its paths would be a guess of the codec
-SERIES_AT_ONCE = 8  # between two reports of progress
-SHOWN_STEPS, SHOWN_LEVEL = 24, 80  # of a forecast in a notebook
+FEWEST_EQUAL = 8  # a constant series of this length is continued as is; the spread of its paths would be a guess
+SERIES_AT_ONCE = 8  # series between two progress reports
+SHOWN_STEPS, SHOWN_LEVEL = 24, 80  # steps and interval level of a forecast shown in a notebook
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,28 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Forecaster(TrainedCodec):
-    """A decoder that was trained on series, and the codec between their values and its ids."""
+    """A decoder trained on series, and the codec between values and ids."""
 
     decoder: Decoder = field(kw_only=True)
     name: str = "model"
-    minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
+    minimum: float | None = None  # lower limit of forecasts; None: 0 for series without negative values (`minimum_of`)
 
     def held_out(self, length: int) -> int:
-        """The number of values that training held out of a series of this length; all of it without an own training."""
+        """The number of values held out in training from a series of this length; all if it has no horizon."""
         return length if self.horizon is None else held_out_values(length, self.horizon, self.held_out_windows)
 
     @property
     def context_length(self) -> int:
-        """The most values that the decoder reads at once, including the forecast."""
+        """The maximum number of values that the decoder reads at once, including the forecast."""
         return self.decoder.config.context_length
 
     def for_series(self, series: Sequence[Series], season: int | None = None) -> tuple[Forecaster, int]:
-        """The forecaster with the given season, else the training's, else the series'; and the default horizon."""
+        """The forecaster with the season as given, from training, or from the series; and the default horizon."""
         seasons = self.seasons_of(series) if season is None else choose_seasons(series, season)[0]
         return replace(self, season=single(seasons)), self.horizon or default_horizon(series, seasons)
 
     def seasons_of(self, series: Sequence[Series]) -> list[int]:
-        """The season of each series: this forecaster's, else its own."""
+        """The season of each series: this forecaster's, or else the series'."""
         if self.season is not None:
             return [self.season] * len(series)
         pairs = zip(series, choose_seasons(series, None)[0], strict=True)
@@ -85,13 +85,13 @@ class Forecaster(TrainedCodec):
 
     @property
     def cycle(self) -> int:
-        """The season for values of which nothing else is known."""
+        """The season for values without further information."""
         return self.season or self.untimed_season or 1
 
     def context_for(self, horizon: int) -> int:
-        """The number of values read before a forecast that still fits behind them; at least half the context.
+        """The number of values to read before a forecast, so that both fit the context; at least half the context.
 
-        A horizon beyond that rolls: when the context is full, its last half is read again.
+        A longer horizon rolls: when the context is full, its last half is read again.
         """
         return max(1, self.context_length // 2, self.context_length - horizon)
 
@@ -100,7 +100,7 @@ class Forecaster(TrainedCodec):
         return self.context_for(horizon) + horizon > self.context_length + 1
 
     def prompt(self, history: np.ndarray, context: int) -> Prompt:
-        """The last `context` values of a history, scaled by themselves; the cycle is the one of the whole history."""
+        """The last `context` values of a history, scaled by their own statistics and the cycle of the whole history."""
         check_size(history, "a series")
         values = history[-context:]
         if np.isnan(values).all():
@@ -123,10 +123,10 @@ class Forecaster(TrainedCodec):
     ) -> list[np.ndarray]:
         """Sampled continuations (samples, horizon) of each history, independent of the other histories.
 
-        The draws are a function of the seed, the values of the history and the sample, so that the paths of different
-        series are independent. A history that occurs again has other draws.
-        context: read this many of the last values, at most the number that fits, which is the default. seasons: of each
-        history; default: the forecaster's.
+        The draws depend on the seed, the values of the history and the sample, so that the paths of different series
+        are independent. A repeated history has different draws.
+        context: the number of last values to read, at most the number that fits (the default). seasons: the season of
+        each history; default: the forecaster's.
         """
         check_count("horizon", horizon)
         check_count("samples", samples)
@@ -146,11 +146,11 @@ class Forecaster(TrainedCodec):
 
     @property
     def combination(self) -> Combination | None:
-        """The naive part of its forecasts; None without one."""
+        """The combination with a naive forecast; None if there is none."""
         return None if self.calibration is None else self.calibration.combination
 
     def combined(self, history: np.ndarray, paths: np.ndarray) -> np.ndarray:
-        """Paths with the naive part of the forecast, at least the minimum. Equal values are continued unchanged."""
+        """Paths combined with the naive forecast, and at least the minimum. Constant series are continued unchanged."""
         known = history[~np.isnan(history)]
         is_constant = len(known) >= FEWEST_EQUAL and (known == known[0]).all()
         paths = np.full_like(paths, known[0]) if is_constant else paths
@@ -177,7 +177,7 @@ class Forecaster(TrainedCodec):
     def continue_prompts(
         self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int, progress: Progress = silent
     ) -> list[np.ndarray]:
-        """The paths (samples, horizon) of prompts. A missing value is never sampled."""
+        """The paths (samples, horizon) for prompts. A missing value is never sampled."""
         scheduler = Scheduler(self.decoder, max_rows=ROWS_AT_ONCE, expected_tokens=horizon)
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
         rules = Rules(Sampler(sampling, self.codec.config.bins), horizon, slide=self.rolls(horizon))
@@ -190,7 +190,7 @@ class Forecaster(TrainedCodec):
                 for sample in range(samples)
             ]
             for _ in run(scheduler, sequences):
-                pass  # the sequences keep what is generated
+                pass  # the sequences store the results
             ids = np.array([sequence.generated for sequence in sequences]).reshape(len(part), samples, horizon)
             paths += [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, part, strict=True)]
             progress(len(paths), len(prompts))
@@ -199,7 +199,7 @@ class Forecaster(TrainedCodec):
 
 @dataclass(frozen=True)
 class Forecast(Shown):
-    """Sampled paths (samples, H) of a series' next values. forecaster: of the paths, for its calibrated intervals."""
+    """Sampled paths (samples, H) of a series' next values. forecaster: for its calibrated intervals."""
 
     series: Series
     paths: np.ndarray
@@ -242,7 +242,7 @@ def minimum_of(history: np.ndarray) -> float:
 
 
 def streams_of(histories: Sequence[np.ndarray]) -> list[int]:
-    """The stream of random numbers of each history: a hash of its values, and of how often they occurred before."""
+    """The random stream of each history: a hash of its values and of their number of earlier occurrences."""
     occurrences: Counter[str] = Counter()
     streams = []
     for history in histories:
@@ -264,7 +264,7 @@ def forecast(
 ) -> ShownList[Forecast]:
     """The next `horizon` values of each series, as sampled paths; default: the training's horizon, or two seasons.
 
-    series: also a file or a DataFrame of pandas or polars, read as the training's data was. file_format: fields of
+    series: also a file, or a DataFrame of pandas or polars, read in the training data's format. file_format: fields of
     `SeriesFormat`, such as date_format.
     """
     if isinstance(forecaster, str | Path):
@@ -294,7 +294,7 @@ def load_forecaster(
     verify: bool | None = False,
     quantize: Scheme | None = None,
 ) -> Forecaster:
-    """The forecaster that a MODEL argument names; another kind of model is a CheckpointError.
+    """The forecaster for a MODEL argument; a CheckpointError for another kind of model.
 
     verify, quantize: as in `load`.
     """

@@ -1,4 +1,4 @@
-"""Error measures as the M4 competition defines them, and the forecasts that a model is compared with."""
+"""Error measures as defined by the M4 competition, and baseline forecasts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 PEER = "statsforecast"
 WITHOUT_PEER = "AutoETS is not compared; it needs a package: pip install 'foretell[forecast]'"
-LONGEST_SEASON = 24  # values, of the seasonal components that AutoETS estimates
-FEWEST_VALUES = 12  # from which AutoETS chooses a model
+LONGEST_SEASON = 24  # longest season, in values, that AutoETS estimates
+FEWEST_VALUES = 12  # fewest values for AutoETS
 
 
 def has_peer() -> bool:
@@ -21,9 +21,9 @@ def has_peer() -> bool:
 
 
 def auto_ets(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
-    """The mean forecast (H,) of statsforecast's AutoETS; the seasonal naive one for very short histories.
+    """The mean forecast (H,) of statsforecast's AutoETS; the seasonal naive forecast for very short histories.
 
-    Missing values are interpolated. A season that is too long, or of which the history has less than two, is left out.
+    Missing values are interpolated. A season is ignored if it is too long, or the history has fewer than two of it.
     """
     known = np.flatnonzero(~np.isnan(history))
     values = np.interp(np.arange(known[0], len(history)), known, history[known])
@@ -35,7 +35,7 @@ def auto_ets(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
 
 
 def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
-    """The forecast (H,) that repeats the last season; with less history, or a missing value there, the last value."""
+    """The forecast (H,) that repeats the last season; if that is incomplete, it repeats the last value."""
     last = history[~np.isnan(history)][-1]
     if len(history) < season:
         return np.full(horizon, last)
@@ -45,13 +45,13 @@ def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray
 
 
 def smape(actual: np.ndarray, forecast: np.ndarray) -> float:
-    """200 |y - f| / (|y| + |f|) on average, in percent; 0 where both are 0 (Makridakis et al. 2020, equation 1)."""
+    """The mean of 200 |y - f| / (|y| + |f|), in percent; 0 if both are 0 (Makridakis et al. 2020, equation 1)."""
     size = np.abs(actual) + np.abs(forecast)
     return float(200 * np.nanmean(np.abs(actual - forecast) / np.where(size == 0, 1, size)))
 
 
 def mase_scale(history: np.ndarray, season: int) -> float:
-    """The mean error of the seasonal naive forecast inside the history; NaN where it cannot be measured, or is 0."""
+    """The mean error of the seasonal naive forecast within the history; NaN if it cannot be measured or is 0."""
     if len(history) <= season:
         return math.nan
     errors = np.abs(history[season:] - history[:-season])
@@ -60,7 +60,7 @@ def mase_scale(history: np.ndarray, season: int) -> float:
 
 
 def mase(actual: np.ndarray, forecast: np.ndarray, history: np.ndarray, season: int) -> float:
-    """The mean absolute error over `mase_scale` (Hyndman and Koehler 2006); NaN where that is."""
+    """The mean absolute error divided by `mase_scale` (Hyndman and Koehler 2006); NaN if that is NaN."""
     return float(np.nanmean(np.abs(actual - forecast))) / mase_scale(history, season)
 
 
@@ -80,7 +80,7 @@ def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int
 
 
 def mean_by_column(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """The mean (length,) of rows of different lengths at each position, over known values; 0 where none is known."""
+    """The mean (length,) at each position of rows of different lengths, over known values; 0 if none is known."""
     padded = np.full((len(rows), length), np.nan)
     for filled, row in zip(padded, rows, strict=True):
         filled[: len(row)] = row
@@ -88,6 +88,6 @@ def mean_by_column(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
 
 
 def over_known(reduce: Callable[[list[float]], Any], values: Sequence[float]) -> float | None:
-    """The mean or median of what could be measured; None for nothing."""
+    """The mean or median of the measured values; None if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return float(reduce(known)) if known else None

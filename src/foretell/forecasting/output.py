@@ -21,7 +21,7 @@ from foretell.session.plots import check_can_draw, import_figure, save_figure
 
 TABLE_MARK = b"unique_id,"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
-DIGITS = 10  # significant ones
+DIGITS = 10  # significant digits
 
 
 def check_outputs(out: Path | None, paths: Path | None, plot: Path | None, html: Path | None) -> None:
@@ -36,7 +36,7 @@ def check_outputs(out: Path | None, paths: Path | None, plot: Path | None, html:
 
 
 def table_rows(forecasts: Sequence[Forecast], levels: Sequence[float]) -> Iterator[list[str]]:
-    """The header and a row per value: unique_id, ds, mean, median, lo-80, hi-80, ..."""
+    """The header, then a row per value: unique_id, ds, mean, median, lo-80, hi-80, ..."""
     bounds = [f"{side}-{level:g}" for level in levels for side in ("lo", "hi")]
     yield ["unique_id", "ds", "mean", "median", *bounds]
     for forecast in forecasts:
@@ -48,7 +48,7 @@ def table_rows(forecasts: Sequence[Forecast], levels: Sequence[float]) -> Iterat
 
 
 def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
-    """The header and a row per value: unique_id, ds, and a column per sampled path."""
+    """The header, then a row per value: unique_id, ds, and a column per sampled path."""
     yield ["unique_id", "ds", *(f"path-{index + 1}" for index in range(len(forecasts[0].paths)))]
     for forecast in forecasts:
         for time, values in zip(forecast.times, forecast.paths.T, strict=True):
@@ -60,7 +60,7 @@ def number(value: float) -> str:
 
 
 def write_table(path: Path, rows: Iterator[list[str]]) -> None:
-    """Write rows as CSV, the whole file at once."""
+    """Write rows as CSV, atomically."""
     write_text(check_target(path, TABLE_MARK), table_text(rows))
 
 
@@ -75,14 +75,14 @@ def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]
     }
 
 
-MOST_TOKENS = 192  # of a page; the attention of more does not fit a screen
+MOST_TOKENS = 192  # tokens on a page; the attention of more does not fit on a screen
 
 
 def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) -> PageReport:
-    """Write the page of one forecast, a page like any model's, with the time and the value of each token.
+    """Write the page of a forecast, like other models' pages, with the time and value of each token.
 
-    The context is the series' last values and the first values of the median. Attention shows which past times each
-    head looked at.
+    The context is the series' last values and the first values of the median. Attention shows the past times that each
+    head attended to.
     """
     check_target(path, HTML_MARK)
     horizon = min(forecast.paths.shape[1], MOST_TOKENS // 4)
@@ -98,14 +98,14 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
 
 
 MOST_PANELS = 6
-HISTORY = 3  # horizons of history that are shown
-FEWEST_SHOWN = 24  # values of history
+HISTORY = 3  # shown history, in horizons
+FEWEST_SHOWN = 24  # fewest shown values of history
 MEDIAN, FANS = "#9a3412", ("#fed7aa", "#fdba74", "#fb923c", "#f97316")  # wide to narrow
 TICKS = 6
 
 
 def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[float]) -> list[str]:
-    """Draw the first few forecasts, one panel each; returns a line on what was left out."""
+    """Draw the first few forecasts, one panel each; returns a line about any omitted ones."""
     shown = forecasts[:MOST_PANELS]
     figure = import_figure(path)(figsize=(9, 1 + 2.6 * len(shown)), dpi=130, layout="constrained")
     panels = figure.subplots(len(shown), squeeze=False)[:, 0]
@@ -119,7 +119,7 @@ def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[f
 
 
 def choose_ticks(first: int, last: int, timeline: Timeline) -> list[int]:
-    """The indices of about TICKS values: round ones where the times are numbers."""
+    """The indices of about TICKS values, at round numbers if the times are numbers."""
     if timeline.unit == "number":
         numbers = {int(timeline.text(index)): index for index in range(first, last + 1)}
         extent = max(numbers) - min(numbers)
@@ -140,7 +140,7 @@ def draw_panel(axes: Any, forecast: Forecast, levels: Sequence[float]) -> None:
     past, future = np.arange(end - len(history), end), np.arange(end, end + horizon)
     axes.plot(past, history, color="#374151", linewidth=1.2, label="history")
     known = history[~np.isnan(history)][-1]
-    joined = np.concatenate([[end - 1], future])  # the fan opens at the last known value
+    joined = np.concatenate([[end - 1], future])  # the intervals start at the last known value
     for colour, level in zip(cycle(FANS), sorted(levels, reverse=True), strict=False):
         low, high = (np.concatenate([[known], bound]) for bound in forecast.interval(level))
         axes.fill_between(joined, low, high, color=colour, linewidth=0, label=f"{level:g}% interval")

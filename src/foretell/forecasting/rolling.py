@@ -22,21 +22,21 @@ from foretell.typesetting.html import Shown
 QUANTILES = tuple(round(0.1 * index, 1) for index in range(1, 10))
 LEVELS = (80.0, 95.0)
 FIGURES = ("mase", "mase_median", "smape", "smape_median", "wql", "mae", "rmse")
-HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # of the figures in a table
+HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # column names of the figures
 MOST_SERIES_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A point of a series from which to forecast: the values before it, and those to be forecast."""
+    """A forecast origin in a series: the values before it, and the values to forecast."""
 
     history: np.ndarray
     actual: np.ndarray  # (H,)
-    name: str = ""  # of the series
+    name: str = ""  # name of the series
     season: int = 1
 
 
-IntervalRule = Callable[[Origin, np.ndarray, float], Bounds]  # of an origin, paths and a level
+IntervalRule = Callable[[Origin, np.ndarray, float], Bounds]  # (origin, paths, level) -> bounds
 
 
 def own_interval(origin: Origin, paths: np.ndarray, level: float) -> Bounds:
@@ -55,9 +55,9 @@ class RollingSettings:
 def rolling_origins(
     series: Sequence[Series], horizon: int, stride: int, windows: int, seasons: Sequence[int]
 ) -> list[Origin]:
-    """Up to `windows` origins per series, the last one `horizon` values before its end, each `stride` before the next.
+    """Up to `windows` origins per series, `stride` values apart, the last one `horizon` values before the end.
 
-    Origins without a known value before them, or to be forecast, are left out. Raises DataError if none is left.
+    Origins without a known value before or after them are left out. Raises DataError if none is left.
     """
     if min(horizon, stride, windows) < 1:
         raise UsageError(f"horizon, stride and windows must be at least 1, not {horizon}, {stride}, {windows}")
@@ -71,7 +71,7 @@ def rolling_origins(
 
 
 def given_origins(series: Sequence[Series], following: Sequence[Series], seasons: Sequence[int]) -> list[Origin]:
-    """One origin per series, at its end: what follows is the series of the same name in another file."""
+    """One origin per series, at its end; the values to forecast are the series of the same name in another file."""
     by_name = {each.unique_id: each for each in following}
     absent = [each.unique_id for each in series if each.unique_id not in by_name]
     if absent or len(by_name) > len(series):
@@ -85,7 +85,7 @@ def given_origins(series: Sequence[Series], following: Sequence[Series], seasons
 
 
 def check_any(origins: list[Origin], horizon: int) -> list[Origin]:
-    """The origins that can be measured; none at all is a DataError."""
+    """The origins that can be measured; a DataError if there are none."""
     kept = [each for each in origins if np.isfinite(each.history).any() and np.isfinite(each.actual).any()]
     if not kept:
         raise DataError(f"no series is longer than the horizon of {horizon}; give a shorter --horizon")
@@ -94,25 +94,25 @@ def check_any(origins: list[Origin], horizon: int) -> list[Origin]:
 
 @dataclass(frozen=True)
 class Score:
-    """Errors of one kind of forecast, over all origins; None for what cannot be measured."""
+    """The errors of a kind of forecast over all origins; None if one cannot be measured."""
 
     mase: float | None
     mase_median: float | None
     smape: float | None
     smape_median: float | None
-    wql: float | None  # the quantile loss of all values over the sum of their sizes
-    mae: float | None  # of all values, as the RMSE
+    wql: float | None  # the quantile loss of all values divided by the sum of their absolute values
+    mae: float | None  # over all values, like the RMSE
     rmse: float | None
-    by_step: list[float]  # (H,) the absolute error at each step ahead, each series in units of its seasonal error
-    coverage: dict[str, float] = field(default_factory=dict)  # the share inside the interval of each level, in percent
+    by_step: list[float]  # (H,) the absolute error at each step ahead, in units of each series' seasonal error
+    coverage: dict[str, float] = field(default_factory=dict)  # percent of values inside the interval, by level
 
     def to_json(self) -> dict[str, Any]:
-        """All figures but those by step."""
+        """All figures except those by step."""
         figures = {key: getattr(self, key) for key in FIGURES}
         return {**figures, **({"coverage": self.coverage} if self.coverage else {})}
 
     def cells(self) -> list[str]:
-        """The figures as cells of a table; empty for what cannot be measured."""
+        """The figures as cells of a table; empty if one cannot be measured."""
         figures = ((self.mase, ".3f"), (self.mase_median, ".3f"), (self.smape, ".2f"), (self.wql, ".4f"))
         figures = (*figures, (self.mae, ".4g"), (self.rmse, ".4g"))
         return [
@@ -125,8 +125,7 @@ class Score:
 class RollingEvaluation:
     """The scores of the model and of the seasonal naive forecast.
 
-    others: the scores of further forecasts. by_series: the scores of the model and of the seasonal naive forecast for
-    each series, the worst first.
+    others: the scores of further forecasts. by_series: the scores of both for each series, worst first.
     """
 
     model: Score
@@ -134,12 +133,12 @@ class RollingEvaluation:
     origins: int
     without_mase: int  # origins whose history has no seasonal error
     others: dict[str, Score] = field(default_factory=dict)
-    own_coverage: dict[str, float] = field(default_factory=dict)  # of intervals before calibration, if there is one
+    own_coverage: dict[str, float] = field(default_factory=dict)  # coverage before any calibration
     by_series: dict[str, tuple[Score, Score]] = field(default_factory=dict)
 
     @property
     def behind_from(self) -> int | None:
-        """The first step from which on the model's error stays above the naive forecast's; None if it does not."""
+        """The first step from which the model's error stays above the naive forecast's; None if there is none."""
         behind = np.array(self.model.by_step) > np.array(self.naive.by_step)
         if not len(behind) or not behind[-1]:
             return None
@@ -160,12 +159,12 @@ class RollingEvaluation:
 class ForecastReport(Shown):
     """An evaluation, also from at most `context` values for each key of `by_context`.
 
-    season_reason: how the season was chosen; where: the origins in words.
+    season_reason: the reason for the season. where: a description of the origins.
     """
 
     evaluation: RollingEvaluation
     by_context: dict[int, RollingEvaluation]
-    season: int | None  # None: of each series
+    season: int | None  # None: the season of each series
     season_reason: str
     horizon: int
     where: str
@@ -213,7 +212,7 @@ class ForecastReport(Shown):
         return DocumentSection("", [table, *map(Paragraph, lines), *self.series_parts()])
 
     def series_parts(self) -> list[Table | Paragraph]:
-        """The table of the worst series, if it is asked for."""
+        """The table of the worst series, if requested."""
         if not self.per_series:
             return []
         rows = [
@@ -227,7 +226,7 @@ class ForecastReport(Shown):
 
 
 def series_rows(evaluation: RollingEvaluation) -> Iterator[list[str]]:
-    """The header and a row per series with all figures, the worst first; empty for what cannot be measured."""
+    """The header, then a row per series with all figures, worst first; empty if one cannot be measured."""
     yield ["unique_id", *FIGURES, "naive_mase", "naive_mae"]
     for name, (model, naive) in evaluation.by_series.items():
         values = [*(getattr(model, figure) for figure in FIGURES), naive.mase, naive.mae]
@@ -242,7 +241,7 @@ def evaluate_origins(
     context: int | None = None,
     progress: Progress = silent,
 ) -> RollingEvaluation:
-    """Forecast from every origin and measure. context: from at most this many values."""
+    """Forecast from every origin and compute the scores. context: the maximum number of values to read."""
     horizon = max(len(origin.actual) for origin in origins)
     histories = [origin.history for origin in origins]
     seasons = [forecaster.season or origin.season for origin in origins]
@@ -268,7 +267,7 @@ def evaluate_origins(
 
 
 def score_others(origins: Sequence[Origin], progress: Progress = silent) -> dict[str, Score]:
-    """The scores of the last value and of AutoETS, where its package is installed."""
+    """The scores of the last value and, if its package is installed, of AutoETS."""
     makers: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {}
     if any(origin.season > 1 for origin in origins):
         makers["naive"] = lambda history, season, horizon: metrics.seasonal_naive(history, 1, horizon)
@@ -287,7 +286,7 @@ def score_others(origins: Sequence[Origin], progress: Progress = silent) -> dict
 def score_series(
     origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray]
 ) -> dict[str, tuple[Score, Score]]:
-    """The scores of the model and of the seasonal naive forecast for each series, the largest error first."""
+    """The scores of the model and of the seasonal naive forecast for each series, largest error first."""
     indices: dict[str, list[int]] = defaultdict(list)
     for index, origin in enumerate(origins):
         indices[origin.name].append(index)
@@ -345,7 +344,7 @@ def coverage_of(
 
 
 def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float]:
-    """The mean of absolute errors over their scale at each step, of the series that have a scale."""
+    """The mean of the scaled absolute errors at each step, over series that have a scale."""
     horizon = max(len(each) for each in errors)
     rows = [np.abs(each) / scale for each, scale in zip(errors, scales, strict=True) if not math.isnan(scale)]
     return metrics.mean_by_column(rows, horizon).tolist() if rows else []

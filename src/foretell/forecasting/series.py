@@ -1,4 +1,4 @@
-"""Series: equally spaced times, whose frequency is found from the times of a file; names and values; their season."""
+"""Series: names, values and equally spaced times, with the detection of frequency and season."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretell.forecasting.metrics import mean_by_column
 
 Unit = Literal["number", "second", "month", "month end", "weekday"]
 SECONDS = {60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
-SEASONS: dict[tuple[str, int], int] = {  # values per cycle that is usual for a frequency
+SEASONS: dict[tuple[str, int], int] = {  # the usual number of values per cycle, by frequency
     **{("second", step): 86400 // step for step in (300, 600, 900, 1200, 1800, 3600)},  # a day
     ("second", 86400): 7,
     ("second", 604800): 52,
@@ -24,18 +24,18 @@ SEASONS: dict[tuple[str, int], int] = {  # values per cycle that is usual for a 
     ("weekday", 1): 5,
     **{(unit, step): 12 // step for unit in ("month", "month end") for step in (1, 3, 4, 6)},
 }
-FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may be daily
-COMMON_DAYS = 28  # the days that every month has
-MOST_ABSENT = 0.5  # share of the times of a regular grid that may be absent
+FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may still be daily
+COMMON_DAYS = 28  # days that every month has
+MOST_ABSENT = 0.5  # largest share of absent times on a regular grid
 CLOCK_CHANGE = 3600  # seconds
-LARGEST = 1e150  # its square is a number
+LARGEST = 1e150  # its square is still finite
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Equally spaced times: value i is at `first + i * step` units, and `offset` seconds, since 1970-01-01.
+    """Equally spaced times: value i is at `first + i * step` units plus `offset` seconds since 1970-01-01.
 
-    date_format: in which times are written; local: the offset from UTC that it ends with, as text.
+    date_format: the format of times in text. local: the offset from UTC at its end, as text.
     """
 
     unit: Unit
@@ -46,7 +46,7 @@ class Timeline:
     local: str = ""
 
     def text(self, index: int) -> str:
-        """The time of a value, written as in the file; beyond the last one the times continue."""
+        """The time of a value in the file's format; times continue after the last value."""
         at = self.first + index * self.step
         if self.unit == "number":
             return str(at)
@@ -55,7 +55,7 @@ class Timeline:
 
     @property
     def season(self) -> int | None:
-        """The number of values in the usual cycle of this frequency; None for numbers, which do not tell."""
+        """The number of values in the usual cycle of this frequency; None for numbers."""
         return SEASONS.get((self.unit, self.step))
 
     @property
@@ -73,7 +73,7 @@ class Timeline:
 
 
 def numbered() -> Timeline:
-    """1, 2, 3, ...: of values without times."""
+    """The timeline 1, 2, 3, ... for values without times."""
     return Timeline("number", 1, first=1)
 
 
@@ -92,7 +92,7 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
         advice = "; where clocks were set back, write times with their offset, as in +01:00"
         raise DataError(message + advice if has_clock(date_format) else message)
     step = Counter(gaps.tolist()).most_common(1)[0][0]
-    # Days by local time are an hour longer or shorter where clocks change, if the file has them in UTC
+    # If the file has UTC times, local days are an hour longer or shorter when clocks change
     slack = CLOCK_CHANGE if unit == "second" and step % DAY == 0 else 0
     odd = np.flatnonzero(np.abs(gaps - np.rint(gaps / step) * step) > slack)
     if len(odd):
@@ -111,7 +111,7 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
 
 
 def lone_timeline(text: str, shared: Timeline | None, name: str) -> Timeline:
-    """The timeline of a series with a single time, with the frequency of another."""
+    """The timeline of a series with a single time, with the frequency of another series."""
     if shared is None:
         raise DataError(f"{name}: a single value does not tell how far times are apart; give at least two")
     seconds, local = read_times([text], shared.date_format, name)
@@ -132,7 +132,7 @@ def unit_of(times: np.ndarray) -> Unit:
 
 
 def ordinals_of(seconds: np.ndarray, unit: Unit) -> np.ndarray:
-    """The times in units since 1970-01-01; numbers are as they are."""
+    """The times in units since 1970-01-01; numbers are not changed."""
     times = seconds.astype("datetime64[s]")
     if unit == "weekday":
         return np.busday_count(np.datetime64("1970-01-01"), times.astype("datetime64[D]"))
@@ -154,17 +154,17 @@ def offset_of(seconds: np.ndarray, unit: Unit) -> int:
     return int((times - times.astype("datetime64[M]")).astype(np.int64)[0]) if unit == "month" else 0
 
 
-MOST_SERIES = 200  # that are looked at
-LONGEST = 400  # values per season that is looked for
-CLEAR = 0.3  # autocorrelation from which a season counts
-SEASONS_AHEAD = 2  # the default horizon
-SLOW = 7  # a season is searched up to a seventh above the first lag that is as good
-AS_GOOD = 0.9  # of the best: a shorter season this good is the season, since its multiples are as good
+MOST_SERIES = 200  # series used for the search
+LONGEST = 400  # longest season in the search, in values
+CLEAR = 0.3  # smallest autocorrelation of a season
+SEASONS_AHEAD = 2  # the default horizon, in seasons
+SLOW = 7  # the maximum is searched up to a seventh above the first good lag
+AS_GOOD = 0.9  # share of the best autocorrelation that a shorter lag needs, because multiples of a season are as good
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values (T,) in float64, NaN where one is missing, and the times they belong to."""
+    """Values (T,) in float64, with NaN for missing values, and their times."""
 
     unique_id: str
     values: np.ndarray
@@ -192,7 +192,7 @@ def too_large(value: str, where: str) -> DataError:
 
 
 def fingerprint(series: Sequence[Series]) -> str:
-    """A hash of names and values, so that a resumed training can tell other data."""
+    """A hash of names and values, with which a resumed training detects other data."""
     digest = hashlib.sha256()
     for each in series:
         digest.update(repr((each.unique_id, len(each))).encode())
@@ -201,7 +201,7 @@ def fingerprint(series: Sequence[Series]) -> str:
 
 
 def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str]:
-    """The number of values per season, and why."""
+    """The number of values per season, and the reason."""
     if given is not None:
         longest = max(map(len, series))
         if not 1 <= given <= longest:
@@ -217,7 +217,7 @@ def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str
 
 
 def choose_seasons(series: Sequence[Series], given: int | None) -> tuple[list[int], str]:
-    """The number of values per season of each series, which its interval decides, and why."""
+    """The number of values per season for each series, by its interval, and the reason."""
     if given is not None or len(intervals := frequencies(series)) == 1:
         season, why = choose_season(series, given)
         return [season] * len(series), why
@@ -230,12 +230,12 @@ def choose_seasons(series: Sequence[Series], given: int | None) -> tuple[list[in
 
 
 def single(seasons: Sequence[int]) -> int | None:
-    """The season of all series; None where they have several."""
+    """The common season of all series; None if they differ."""
     return seasons[0] if len(set(seasons)) == 1 else None
 
 
 def frequencies(series: Sequence[Series]) -> list[str]:
-    """The intervals of the series, each once."""
+    """The different intervals of the series."""
     return list(dict.fromkeys(each.timeline.frequency for each in series))
 
 
@@ -248,14 +248,14 @@ def default_horizon(series: Sequence[Series], seasons: Sequence[int]) -> int:
 
 
 def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:
-    """The shortest lag after which the changes of the series repeat nearly as well as after the best; 1 for none."""
+    """The shortest lag at which the changes of the series repeat nearly as well as at the best lag; 1 for none."""
     chosen = series[:: max(1, len(series) // MOST_SERIES)]
     curves = [autocorrelation(values) for values in chosen]
     longest = max((len(curve) for curve in curves), default=0)
     if longest < 3:
         return 1, 0.0
     mean = mean_by_column(curves, longest)
-    # A lag and its multiples, compared with all lags: every lag of a smooth series is strong
+    # A lag and its multiples, relative to all lags, because all lags of a smooth series are strong
     strength = np.array([0, 0, *(mean[lag::lag].mean() - mean[1:].mean() for lag in range(2, longest))])
     best = float(strength.max())
     if best < CLEAR:
@@ -278,5 +278,5 @@ def autocorrelation(values: np.ndarray) -> np.ndarray:
 
 
 def value_text(value: float) -> str:
-    """A value in four digits, or whole from a thousand to a billion; `missing` for none."""
+    """A value with four digits, as an integer from a thousand to a billion, or `missing`."""
     return "missing" if np.isnan(value) else f"{value:.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Series from a file or a frame: its rows, its numbers with a decimal point or comma, and its layouts.
+"""Series from files and frames: rows, decimal marks, and layouts.
 
 - long: a column of names, one of times, one of values; the names unique_id, ds, y and item_id, timestamp, target are
   known
@@ -56,7 +56,7 @@ from foretell.forecasting.series_layout import (
 
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
-SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
+SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
 SNIFFED_LINES = 20
 MIDNIGHT = " 00:00:00"
 
@@ -70,16 +70,16 @@ class LazyFrame(Protocol):
     def collect(self) -> Frame: ...
 
 
-SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder stands for the files in it
+SeriesSource = str | Path | Frame | LazyFrame | Sequence[str | Path]  # a folder means the files in it
 
 
 def read_series(
     path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> list[Series]:
-    """The series of files, a folder or a frame. `columns` names those to read where every column is one.
+    """The series of files, a folder or a frame. columns: the series to read, if each column is one.
 
-    given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
-    Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
+    given: a format that must fit the file. remembered: another file's format, which resolves ambiguity. Missing values
+    at the beginning and end of a series are dropped; omissions are logged. Raises DataError.
     """
     return read_series_data(path, columns, given, remembered)[0]
 
@@ -87,7 +87,7 @@ def read_series(
 def read_series_data(
     path: SeriesSource, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
 ) -> tuple[list[Series], SeriesFormat]:
-    """As `read_series`, with the format that was found; of several files, what their formats share."""
+    """Like `read_series`, and returns the format; for several files, the common part of their formats."""
     check_given(given)
     check_given(remembered)
     check_type("columns", columns, list | tuple, "a list of names")
@@ -99,12 +99,12 @@ def read_series_data(
 
 
 def list_sources(source: SeriesSource) -> list[Path | Frame]:
-    """The frame, or the files; a folder stands for its files, sorted by name. Raises DataError for an empty folder."""
+    """The frame, or the files; a folder means its files, sorted by name. Raises DataError for an empty folder."""
     check_some(source, "files")
     if isinstance(source, LazyFrame):
         return [source.collect()]
     if not isinstance(source, str | Path | list | tuple):
-        return [cast("Frame", source)]  # anything else is refused where it is read
+        return [cast("Frame", source)]  # other types are refused when read
     sources: list[Path | Frame] = []
     for path in map(Path, [source] if isinstance(source, str | Path) else source):
         inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
@@ -115,7 +115,7 @@ def list_sources(source: SeriesSource) -> list[Path | Frame]:
 
 
 def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> list[Series]:
-    """The series of all files. A name that several files have gets the name of its file in front."""
+    """The series of all files. Names that occur in several files are prefixed with the file's name."""
     counts = Counter(each.unique_id for series in tables for each in series)
     made: dict[str, Series] = {}
     for source, series in zip(sources, tables, strict=True):
@@ -133,7 +133,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     cells, separator = table_cells(source, hints)
     path = source if isinstance(source, Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
-    is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
+    is_text = separator is not None  # in other formats columns have names, and an empty row is a missing value
     rows = [row for row in rows if any(row.cells)] if is_text else rows
     if not rows:
         raise DataError(f"{path} is empty; {LAYOUTS}")
@@ -172,7 +172,7 @@ def check_given(given: SeriesFormat) -> None:
 
 
 def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
-    """The number of series, their frequency, and what is unusual about the file."""
+    """The number of series, their frequency, and unusual properties of the file."""
     lines = [f"{len(series):,} series, {', '.join(frequencies(series))} apart"]
     if resolved.date_format not in (None, "number") and not resolved.date_format.startswith("%Y-%m"):
         lines.append(f"dates as {resolved.date_format}")
@@ -200,9 +200,9 @@ def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells]
 
 
 def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
-    """The cells with columns of times that are all at midnight as dates: pandas and Arrow have one type for both.
+    """Convert columns of times that are all at midnight to dates, because pandas and Arrow have one type for both.
 
-    kind: of the times.
+    kind: the type of the times.
     """
     rows = list(table)
     columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
@@ -214,7 +214,7 @@ def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
 
 
 def write_frame(frame: Frame, path: Path) -> None:
-    """Write a frame as CSV, as it is read."""
+    """Write a frame as CSV, in the form in which it is read."""
     write_text(path, table_text(cells for _, cells in with_dates(frame_cells(frame), dt.datetime)))
 
 
@@ -223,7 +223,7 @@ def table_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:
-    """The separator that splits each of the first lines; the usual one of the suffix where none does, or for tabs."""
+    """The separator that splits each of the first lines; if none does, or for tabs, the suffix's usual one."""
     first = [line for line in islice(lines, SNIFFED_LINES) if line.strip()]
     split = {each: list(csv.reader(first, delimiter=each)) for each in SEPARATORS}
     fitting = [each for each, rows in split.items() if rows and all(len(row) > 1 for row in rows)]
@@ -233,7 +233,7 @@ def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -
 
 
 def refuse_labels(table: SeriesTable) -> None:
-    """Refuse a column of labels, alone or after times, and name the commands that forecast labels."""
+    """Refuse a column of labels, with or without times; the error has the commands for labels."""
     labels = [row.cells[-1] for row in table.body]
     first = table.body[0].cells
     is_alone = len(table.names) == 1 or (
@@ -249,7 +249,7 @@ def refuse_labels(table: SeriesTable) -> None:
 
 
 def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str:
-    """The decimal mark of the values. Raises DataError for both, and for a comma that may separate thousands."""
+    """The decimal mark of the values. Raises DataError if both occur, and for a comma that may separate thousands."""
     if hints.given.decimal is not None:
         return hints.given.decimal
     cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
@@ -288,7 +288,7 @@ def is_readable(text: str, mark: str) -> bool:
 
 
 def swapped(text: str) -> str:
-    """The text with points for commas; a point becomes a character that is in no number."""
+    """Replace commas by points, and points by a character that is in no number."""
     return text.replace(".", "'").replace(",", ".")
 
 
@@ -307,7 +307,7 @@ def number(text: str, where: str, decimal: str) -> float:
     return value
 
 
-Groups = dict[str, tuple[list[str] | None, list[float]]]  # series: its times, None for 1, 2, 3, ..., and its values
+Groups = dict[str, tuple[list[str] | None, list[float]]]  # name: (times, or None for 1, 2, 3, ...; values)
 
 
 def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
@@ -358,7 +358,7 @@ def row_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
 
 
 def header_times(table: SeriesTable) -> list[str] | None:
-    """The times in the header of a table with a series per row; None where it has others names."""
+    """The times in the header of a table with a series per row; None if it has other names."""
     names = table.names[1:]
     is_header = table.body[0].where != table.where and len(names) == max(len(row.cells) for row in table.body) - 1
     return names if is_header and (all(map(is_time, names)) or (len(names) > 1 and is_counting(names))) else None
@@ -380,9 +380,9 @@ def date_format_of(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
 
 
 def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Series]:
-    """Series from the times and values of each, in the order of their times, absent times as missing values.
+    """Series from times and values, sorted by time, with missing values for absent times.
 
-    A series with a single time takes the frequency of the others.
+    A series with a single time gets the frequency of the others.
     """
     made: dict[str, Series] = {}
     known: dict[int, tuple[Timeline, np.ndarray]] = {}  # the columns of a wide table share their times

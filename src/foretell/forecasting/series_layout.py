@@ -1,4 +1,4 @@
-"""The layout of a table of series: which column has names, times and values, found from its header and its cells."""
+"""The layout of a table of series: the columns of names, times and values, found from header and cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretell.config import Section
 from foretell.errors import DataError, did_you_mean
 from foretell.forecasting.date_format import is_compact, is_time
 
-# A number, also with a decimal comma, and with groups of three digits
+# A number, possibly with a decimal comma or groups of three digits
 NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+)?([.,]\d*)?([eE][+-]?\d{1,4})?")
 WHOLE = re.compile(r"\d{1,9}")
 MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
@@ -25,13 +25,13 @@ LAYOUTS = (
     "give the columns unique_id, ds, y; or times in the first column and a series in each other; or a series in each "
     "row after its name; or a single column; or name columns with --time-column, --id-column, --target-column"
 )
-OWN_PAST = "a series is forecast from its own past alone"
+OWN_PAST = "a series is forecast only from its own past"
 
 logger = logging.getLogger(__name__)
 
 
 class SeriesFormat(Section):
-    """How a file writes series; None: found in the file. date_format: as in `date_format.py`."""
+    """The format of a file with series; None: found in the file. date_format: as in `date_format.py`."""
 
     id_column: str | None = None
     time_column: str | None = None
@@ -45,13 +45,13 @@ DETECT = SeriesFormat()
 
 
 class FormatHints(NamedTuple):
-    """A file's format, as far as it is known: options, which must fit, and the format of another file, which may."""
+    """Known parts of a file's format: options, which must fit, and another file's format, which may fit."""
 
     given: SeriesFormat = DETECT
     remembered: SeriesFormat = DETECT
 
     def column(self, table: SeriesTable, field: str) -> int | None:
-        """The column that an option names, or that has the name in the other file; None for neither."""
+        """The column given by an option, or named as in the other file; None if neither exists."""
         wanted, known = getattr(self.given, field), getattr(self.remembered, field)
         if wanted is not None:
             return table.index(wanted, f"--{field.replace('_', '-')}")
@@ -71,13 +71,13 @@ class TableRow:
     where: str
 
     def cell(self, column: int) -> str:
-        """The text of a cell; empty where the row is shorter."""
+        """The text of a cell; empty if the row is shorter."""
         return self.cells[column] if column < len(self.cells) else ""
 
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """The names of columns, where they are, and the rows below. name: of the file."""
+    """Column names, the place of the header, and the rows below. name: the file's name."""
 
     names: list[str]
     where: str
@@ -88,7 +88,7 @@ class SeriesTable:
         return [row.cell(index) for row in self.body]
 
     def index(self, wanted: str, option: str) -> int:
-        """The index of a column that an option names."""
+        """The index of a column given by an option."""
         if wanted not in self.names:
             raise DataError(f"{self.where}: no column '{wanted}'{did_you_mean(wanted, self.names)} ({option})")
         return self.names.index(wanted)
@@ -96,7 +96,7 @@ class SeriesTable:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of names, times and values by their index. kind: long, wide, rows, or one column."""
+    """The indices of the columns of names, times and values. kind: long, wide, rows, or one column."""
 
     kind: str
     values: list[int]
@@ -117,12 +117,12 @@ def is_number(cell: str) -> bool:
 
 
 def is_date(cell: str) -> bool:
-    """True for a time that is not a number as well, as 1.1994 is."""
+    """True for a time that cannot also be a number, such as 1.1994."""
     return is_time(cell) and not is_number(cell)
 
 
 def with_header(rows: list[TableRow], name: str) -> SeriesTable:
-    """The rows of a table below its header; a file without one gets the names ds, y, or 1, 2, 3."""
+    """The table below its header; a file without a header gets the column names ds, y, or 1, 2, 3."""
     first, body = rows[0].cells, rows[1:]
     numbers = [is_number(cell) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
@@ -150,7 +150,7 @@ def is_counting(cells: Sequence[str]) -> bool:
 
 
 def choose_layout(table: SeriesTable, columns: Sequence[str], hints: FormatHints) -> Layout:
-    """The layout that options name, that a model remembers, or that names and cells show. Raises DataError."""
+    """The layout by options, by a model's training file, or by names and cells. Raises DataError."""
     chosen = [table.index(name, "--column") for name in columns]
     time = find_time(table, hints)
     others = [index for index in range(len(table.names)) if index != time and not is_row_count(table, index)]
@@ -175,13 +175,13 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], hints: FormatHints
     if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])) and longest > 2:
         return Layout("rows", list(range(1, longest)), id=0)
     raise DataError(
-        f"{table.where}: what the columns {', '.join(table.names)[:80]} mean is not clear; {LAYOUTS}; or series "
+        f"{table.where}: the meaning of the columns {', '.join(table.names)[:80]} is not clear; {LAYOUTS}; or series "
         "without times with --column NAME for each"
     )
 
 
 def find_time(table: SeriesTable, hints: FormatHints) -> int | None:
-    """The column of times: with dates in its first row, else with a name for times, else dates such as 1.1994."""
+    """The column of times: by dates in the first row, by its name, or by dates such as 1.1994."""
     if (known := hints.column(table, "time_column")) is not None:
         return known
     first = table.body[0]
@@ -197,17 +197,17 @@ def find_time(table: SeriesTable, hints: FormatHints) -> int | None:
 
 
 def is_row_count(table: SeriesTable, index: int) -> bool:
-    """True for the index that pandas writes: a column without a name that counts the rows."""
+    """True for a pandas index: a column without a name that counts the rows."""
     return not table.names[index] and len(table.names) > 1 and is_counting(table.column(index))
 
 
 def find_id(table: SeriesTable, time: int | None, others: list[int], hints: FormatHints) -> int | None:
-    """The column that names the series of a row: known by its name, or the only text where times occur again."""
+    """The column with the name of a row's series: by its name, or the only text column if times repeat."""
     if (known := hints.column(table, "id_column")) is not None:
         return known
     lower = [name.lower() for name in table.names]
     named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
-    if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these are not series of numbers
+    if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these names are never series of numbers
         return named[0]
     if time is None or len(others) < 2:
         return None
@@ -217,7 +217,7 @@ def find_id(table: SeriesTable, time: int | None, others: list[int], hints: Form
     texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
     if again is None:
         return texts[0] if len(texts) == 1 else None
-    if len(texts) > 1:  # a column of numbers with a few texts has values; the reader names the first of these texts
+    if len(texts) > 1:  # a column of numbers with a few texts has values; the reader reports the first text
         texts = [index for index in texts if 2 * sum(map(is_number, table.column(index))) < len(table.body)]
     candidates = named[:1] or texts
     if len(candidates) == 1:

@@ -1,11 +1,11 @@
 """Effects of spans of past values on the forecast of the next value, as Shapley values.
 
 The forecast is the expected value of the next value's distribution, so nothing is sampled. The values of an absent span
-are replaced by the mean of the context. The scale stays the one of the whole context, so the values of the other spans
-keep their ids. The effects add up to the forecast minus the forecast from the mean alone (attribution/shapley.py).
+are replaced by the mean of the context. The scale is always that from the whole context, so the other spans keep their
+ids. The effects add up to the forecast minus the forecast from only means (attribution/shapley.py).
 
-Missing values are a worse replacement, although the codec has an id for them: training hides at most 30% of the values
-in a window, and the forecast from a context without values is far from all of them (docs/forecasting.md).
+Missing values would be a worse replacement, although the codec has an id for them: training hides at most 30% of a
+window's values, and a forecast from a context without values is far off (docs/forecasting.md).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar
 from foretell.typesetting.html import Shown
 
 SPANS = 12
-TOKENS_AT_ONCE = 2**17  # context of all rows together
-SIGNIFICANT = 3  # digits of the largest effect
+TOKENS_AT_ONCE = 2**17  # context tokens of all rows together
+SIGNIFICANT = 3  # significant digits of the largest effect
 
 
 @dataclass(frozen=True)
 class SpanEffect:
-    """The values from one time to another: their effect, its standard error, and the forecast without them alone."""
+    """A span of values between two times: its effect, standard error, and the forecast without only this span."""
 
     first: str
     last: str
@@ -64,7 +64,7 @@ class SpanEffects(Shown):
 
     @property
     def others_change(self) -> float | None:
-        """The mean absolute change of the forecast without one of the other spans; None for a single span."""
+        """The mean absolute change of the forecast when another single span is left out; None for a single span."""
         changes = [abs(span.without - self.effects.full) for span in self.spans if span is not self.largest]
         return float(np.mean(changes)) if changes else None
 
@@ -80,7 +80,7 @@ class SpanEffects(Shown):
         }
 
     def document(self) -> DocumentSection:
-        """A bar per span, half as long as others to leave room for times; the sum; the check of the largest effect."""
+        """A bar per span (of half length, to leave room for times), the sum, and a check of the largest effect."""
         longest, digits = abs(self.largest.effect) or 1.0, self.digits
         has_errors = any(span.error for span in self.spans)
         rows = [
@@ -139,8 +139,8 @@ def span_effects(
     """The effects of at most `spans` equally long spans of the values that a forecast reads, from at most `passes`
     passes.
 
-    context: read this many of the last values; default: the number that `forecast` reads. seed: of the random orders,
-    if `passes` does not allow all subsets. Raises UsageError for a number below 1 and too few passes.
+    context: the number of last values to read; default: as in `forecast`. seed: for random orders, if `passes` does not
+    allow all subsets. Raises UsageError for a number below 1 and too few passes.
     """
     if spans < 1:
         raise UsageError(f"--spans must be at least 1, not {spans}")
@@ -151,7 +151,7 @@ def span_effects(
     of_value = np.repeat(np.arange(players), np.diff(bounds))  # the span of each value
     bins = forecaster.codec.config.bins
     mean_id = bins // 2
-    levels = forecaster.codec.decode(np.arange(bins)[:, None], prompt.scale)[:, 0]  # at the next time
+    levels = forecaster.codec.decode(np.arange(bins)[:, None], prompt.scale)[:, 0]  # the bins' values at the next time
     levels = np.maximum(levels, forecaster.least(series.values))
 
     def value(masks: Masks) -> np.ndarray:
@@ -171,7 +171,7 @@ def span_effects(
 
 
 def last_values(forecaster: Forecaster, series: Series, context: int | None) -> Prompt:
-    """The last `context` values of a series, at most the number that a forecast reads, which is the default."""
+    """The last `context` values of a series, at most the number that a forecast reads (the default)."""
     if context is not None and context < 1:
         raise UsageError(f"--context must be at least 1, not {context}")
     forecaster, horizon = forecaster.for_series([series])
@@ -180,7 +180,7 @@ def last_values(forecaster: Forecaster, series: Series, context: int | None) -> 
 
 
 def as_tokens(forecaster: Forecaster, series: Series, context: int | None = None) -> tuple[LanguageModel, str]:
-    """The decoder as a model of texts of ids, and the context of a series as such a text."""
+    """The decoder as a model whose texts are ids, and the context of a series as such a text."""
     tokenizer = id_tokenizer(forecaster.decoder.config.vocab_size)
     ids = last_values(forecaster, series, context).ids
     return LanguageModel(forecaster.decoder, tokenizer, forecaster.name), " ".join(map(str, ids))
@@ -188,7 +188,7 @@ def as_tokens(forecaster: Forecaster, series: Series, context: int | None = None
 
 @torch.inference_mode()
 def next_probabilities(forecaster: Forecaster, ids: np.ndarray) -> np.ndarray:
-    """The probabilities (N, bins) of the value after each row of ids (N, T); a missing value has none."""
+    """The probabilities (N, bins) of the value after each row of ids (N, T), without the missing value."""
     decoder, count = forecaster.decoder, max(1, TOKENS_AT_ONCE // ids.shape[1])
     parts = []
     for first in range(0, len(ids), count):

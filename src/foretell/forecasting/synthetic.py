@@ -1,7 +1,7 @@
-"""Synthetic series of many kinds, to learn what series have in common; each is a function of (seed, index).
+"""Synthetic series of many kinds, for pretraining; each is a function of (seed, index).
 
-A series is drawn from one of the KINDS. Scale and unit do not matter, since the codec removes them. The values have no
-other source than this file and a random generator. Sums, products and ETS models have the components of classical
+A series is drawn from one of the KINDS. Scale and unit do not matter, because the codec removes them. The only source
+of the values is this file with a random generator. Sums, products and ETS models have the components of classical
 decomposition; kernels are the Gaussian processes of "Chronos" (Ansari et al. 2024, section 4.2).
 """
 
@@ -18,8 +18,8 @@ Rng = np.random.Generator
 # Values per season: quarters, weekdays, weeks, months, hours, half hours, weeks of a year, minutes or quarter hours
 PERIODS = np.array([4, 5, 7, 12, 24, 30, 48, 52, 60, 96, 168])
 PERIOD_SHARES = np.array([2, 1, 3, 4, 5, 1, 1, 3, 1, 1, 2]) / 24
-KNOWN_PERIODS = 0.75  # share of the seasons with one of these periods; the others have any
-LONGER = {4: 12, 5: 21, 7: 30, 12: 36, 24: 168, 48: 336, 96: 672}  # the second season that often goes with a first
+KNOWN_PERIODS = 0.75  # share of the seasons with one of these periods; the others have any period
+LONGER = {4: 12, 5: 21, 7: 30, 12: 36, 24: 168, 48: 336, 96: 672}  # the usual second season for a first one
 MOST = 1e6  # standard deviations: growth beyond that is clipped
 
 
@@ -36,7 +36,7 @@ def synthetic_series(seed: int, index: int, length: int) -> np.ndarray:
 
 
 def draw_period(rng: Rng, length: int) -> int:
-    """A usual number of values per season, or any from 2 to half the length, small ones more often."""
+    """A usual number of values per season, or any number from 2 to half the length, with smaller ones more likely."""
     if rng.random() < KNOWN_PERIODS:
         return int(rng.choice(PERIODS, p=PERIOD_SHARES))
     return int(np.exp(rng.uniform(np.log(2), np.log(max(3, length // 2)))))
@@ -51,18 +51,18 @@ def smooth_cycle(rng: Rng, period: int) -> np.ndarray:
 
 
 def rough_cycle(rng: Rng, period: int) -> np.ndarray:
-    """A free level for each phase, some far out: months of sales, with a Christmas."""
+    """A random level for each phase, with some outliers, such as sales by month with Christmas."""
     return rng.standard_normal(period) if rng.random() < 0.5 else rng.standard_t(2.5, period)
 
 
 def levels(rng: Rng, length: int, most: int = 4) -> np.ndarray:
-    """Two to `most` levels: of a cycle (weekdays and weekends, hours of opening), or of a trend with sudden changes."""
+    """Two to `most` levels, for a cycle (weekdays and weekends, opening hours) or a trend with sudden changes."""
     edges = np.sort(rng.integers(0, length, int(rng.integers(1, most))))
     return rng.standard_normal(len(edges) + 1)[np.searchsorted(edges, np.arange(length), side="right")]
 
 
 def peaked_cycle(rng: Rng, period: int) -> np.ndarray:
-    """One or two peaks on a flat ground, such as the traffic of rush hours, or the sun of a day."""
+    """One or two peaks on a flat base, such as rush-hour traffic or daily sunshine."""
     phase, cycle = np.arange(period) / period, np.zeros(period)
     for _ in range(int(rng.integers(1, 3))):
         cycle += rng.uniform(0.3, 1) * np.exp(rng.uniform(1, 20) * (np.cos(2 * np.pi * (phase - rng.random())) - 1))
@@ -73,7 +73,7 @@ CYCLES = (smooth_cycle, smooth_cycle, rough_cycle, levels, peaked_cycle)
 
 
 def season(rng: Rng, length: int, period: int) -> np.ndarray:
-    """A repeated cycle; in part of the series its size changes slowly, or it turns into another one."""
+    """A repeated cycle; in some series its size changes slowly, or it turns into another cycle."""
     at = (np.arange(length) + rng.integers(period)) % period
     values = standard(CYCLES[rng.integers(len(CYCLES))](rng, period))[at]
     change = rng.random()
@@ -86,7 +86,7 @@ def season(rng: Rng, length: int, period: int) -> np.ndarray:
 
 
 def seasons(rng: Rng, length: int) -> np.ndarray:
-    """One season, or two of which the longer changes the shorter, such as hours of a day and days of a week."""
+    """One season, or two of which the longer modulates the shorter, such as hours of a day and days of a week."""
     period = draw_period(rng, length)
     values = season(rng, length, period)
     if period in LONGER and rng.random() < 0.5:
@@ -105,12 +105,12 @@ def linear(rng: Rng, length: int) -> np.ndarray:
 
 
 def bent(rng: Rng, length: int) -> np.ndarray:
-    """Linear, with some changes of the slope."""
+    """Piecewise linear, with some changes of slope."""
     return np.cumsum(levels(rng, length, 5)) * 2 / length
 
 
 def saturating(rng: Rng, length: int) -> np.ndarray:
-    """A logistic curve, of which the series has a part."""
+    """A part of a logistic curve."""
     return rng.choice([-2, 2]) / (1 + np.exp(-rng.uniform(2, 12) * (np.linspace(0, 1, length) - rng.uniform(-0.3, 1))))
 
 
@@ -120,7 +120,7 @@ def walk(rng: Rng, length: int) -> np.ndarray:
 
 
 def smooth_walk(rng: Rng, length: int) -> np.ndarray:
-    """A random walk of the slope, damped: a level that turns slowly."""
+    """A damped random walk of the slope: a level that changes direction slowly."""
     return standard(autoregression(rng.standard_normal(length), rng.uniform(0.9, 1)).cumsum())
 
 
@@ -136,7 +136,7 @@ def autoregression(shocks: np.ndarray, share: float) -> np.ndarray:
 
 
 def noise(rng: Rng, length: int) -> np.ndarray:
-    """Independent, heavy-tailed, autocorrelated or moving-average noise, whose size may change in time."""
+    """Independent, heavy-tailed, autocorrelated or moving-average noise, whose size may vary over time."""
     shocks = rng.standard_normal(length) if rng.random() < 0.7 else rng.standard_t(3, length)
     if rng.random() < 0.2:
         shocks = shocks * np.exp(rng.uniform(0.2, 1) * smooth_walk(rng, length))
@@ -149,7 +149,7 @@ def noise(rng: Rng, length: int) -> np.ndarray:
 
 
 def standard(values: np.ndarray) -> np.ndarray:
-    """The values with a mean of 0 and a standard deviation of 1; a constant stays one."""
+    """The values scaled to mean 0 and standard deviation 1; constants stay constant."""
     return (values - values.mean()) / (values.std() or 1.0)
 
 
@@ -161,7 +161,7 @@ def composed(rng: Rng, length: int) -> np.ndarray:
 
 
 def multiplied(rng: Rng, length: int) -> np.ndarray:
-    """The exponential of a sum: a positive series whose season and noise grow with its level, or just one of them."""
+    """The exponential of a sum: a positive series whose season, noise or both grow with its level."""
     size = rng.uniform(0.05, 0.6)
     trend = np.exp(rng.normal(-0.5, 0.7)) * TRENDS[rng.integers(len(TRENDS))](rng, length)
     values = np.exp(trend + size * seasons(rng, length))
@@ -186,13 +186,13 @@ def smoothed(rng: Rng, length: int) -> np.ndarray:
 
 
 def price(rng: Rng, length: int) -> np.ndarray:
-    """A geometric random walk, whose shocks are larger in some times; of this nothing but the last value helps."""
+    """A geometric random walk with volatility clustering, whose best forecast is the last value."""
     shocks = rng.standard_t(rng.uniform(3, 10), length) * np.exp(0.5 * smooth_walk(rng, length))
     return np.exp(np.cumsum(rng.uniform(0.002, 0.05) * (shocks + 0.05 * rng.standard_normal())))
 
 
 def counts(rng: Rng, length: int) -> np.ndarray:
-    """Counts whose mean has a season and a trend; often most of them are 0."""
+    """Counts whose mean has a season and a trend; often most counts are 0."""
     mean = np.exp(rng.uniform(-2, 4) + rng.uniform(0, 0.8) * seasons(rng, length) + 0.5 * walk(rng, length))
     return rng.poisson(np.minimum(mean * rng.gamma(5, 0.2, length), MOST)).astype(float)
 
@@ -229,7 +229,7 @@ KIND_SHARES = (0.4, 0.22, 0.15, 0.08, 0.07, 0.08)
 
 
 def spoil(rng: Rng, values: np.ndarray) -> np.ndarray:
-    """Sometimes: outliers, a floor, or values rounded to few levels, as measuring and counting make them."""
+    """Sometimes add outliers, a floor, or rounding to few levels, as in measurements and counts."""
     form, spread = rng.random(), values.std()
     if form < 0.06:
         where = rng.random(len(values)) < rng.uniform(0.002, 0.02)

@@ -1,4 +1,4 @@
-"""The forecasting task: a decoder that learns to continue the values of series, from every length of context."""
+"""The forecasting task: a decoder learns to continue series from contexts of any length."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from foretell.session.task import Sample, Task
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective, TokenLosses
 
-REACH = 4  # standard deviations
+REACH = 4  # standard deviations of the smoothed targets
 
 
 class OrdinalLosses(TokenLosses):
-    """Cross entropy with the target spread over near bins as a normal distribution, `smoothing` bins wide.
+    """Cross entropy with the target spread over nearby bins as a normal distribution, `smoothing` bins wide.
 
-    A codec's bins are ordered, which the vocabulary of a text is not. In evaluation mode the loss is the plain one.
+    This is possible because a codec's bins are ordered, unlike a text vocabulary. The evaluation loss is not smoothed.
     """
 
     offsets: Tensor
@@ -70,15 +70,15 @@ class OrdinalLosses(TokenLosses):
 
 
 SHOWN_VALUES, SAMPLE_PATHS = 6, 20
-CALIBRATION_WINDOWS = 64  # from which the coverage of M4 hourly's test part has a standard deviation of 1.4%
+CALIBRATION_WINDOWS = 64  # gives a standard deviation of 1.4% for the coverage on M4 hourly's test part
 CALIBRATION_PATHS = 50
-# Sampling a value of a path takes the CPU time of evaluating this number of tokens. Measured with one thread on ETTh1,
+# Sampling a value of a path takes as much CPU time as evaluating this number of tokens. One thread, ETTh1,
 # horizon 48, context 448: toy 9.5, tiny 9.3, small 6.3; M4 hourly, tiny: 7.7.
 SAMPLING_COST = 9.0
 
 
 class ForecastTask(Task):
-    """Next-value prediction on series. `about` has the entries of run.json beyond the configuration."""
+    """Next-value prediction on series. about: the entries of run.json besides the configuration."""
 
     held_out_setting = "series.hold_out"
 
@@ -112,7 +112,7 @@ class ForecastTask(Task):
         return self.source.batch(step)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """The loss on the held-out values of series evenly spread over the data."""
+        """The loss on the held-out values of an evenly spread selection of series."""
         windows = self.evaluated_windows
         return {"validation_loss": self.loss_on(windows, dtype)} if windows else {}
 
@@ -122,24 +122,24 @@ class ForecastTask(Task):
         return self.held_out_after() if self.has_held_out else []
 
     def held_out_after(self, context: int | None = None) -> list[Window]:
-        """The windows with `context` values before the held-out ones, or with all that fit."""
+        """The windows with `context` values, or all that fit, before the held-out ones."""
         config, values = self.config.series, [each.values for each in self.series]
         return held_out_windows(values, self.row_length, config.horizon, context, config.held_out_windows, self.cycles)
 
     @property
     def evaluated_windows(self) -> list[Window]:
-        """At most about `evaluation_tokens` in windows."""
+        """Windows with at most about `evaluation_tokens` tokens."""
         return evenly_chosen(self.held_out, self.config.training.evaluation_tokens // self.row_length)
 
     @cached_property
     def calibration_windows(self) -> list[Window]:
-        """At most CALIBRATION_WINDOWS windows with values to compare a forecast with."""
+        """At most CALIBRATION_WINDOWS windows with known values after the context."""
         return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
 
     def calibration(self, forecaster: Forecaster, prior: Calibration | None = None) -> Calibration | None:
-        """The combination and the calibrated intervals that held-out windows choose; None without a value in them.
+        """The combination and intervals chosen on held-out windows; None if these have no values.
 
-        prior: of the model that the training started from.
+        prior: the start model's calibration.
         """
         chosen = self.calibration_windows
         histories = [each.history for each in chosen]
@@ -173,18 +173,18 @@ class ForecastTask(Task):
         return evaluate(self.objective, batches, dtype).loss
 
     def loss_by_context(self, dtype: torch.dtype) -> dict[int, float]:
-        """The loss on the held-out values by the number of values before them: 1, 2, 4, ... and all that fit."""
+        """The loss on the held-out values by the length of the context: 1, 2, 4, ... and all that fit."""
         most = self.config.training.evaluation_tokens // self.row_length
         windows = {context: evenly_chosen(self.held_out_after(context), most) for context in self.contexts()}
         return {context: self.loss_on(each, dtype) for context, each in windows.items() if each}
 
     def contexts(self) -> list[int]:
-        """1, 2, 4, ... and the number of values that fit before the horizon."""
+        """The context lengths 1, 2, 4, ... and the number of values that fit before the horizon."""
         most = self.row_length - self.config.series.horizon
         return sorted({*(2**power for power in range(most.bit_length())), most})
 
     def samples(self) -> list[Sample]:
-        """The forecast of the first series' held-out values, a few numbers of it."""
+        """A few values of the forecast for the first series' held-out values."""
         series = self.series[0]
         horizon = min(self.config.series.horizon, SHOWN_VALUES, max(1, len(series) // 2))
         history = series.values[: len(series) - horizon]
@@ -207,7 +207,7 @@ class ForecastTask(Task):
         return {"series": fingerprint(self.series)}
 
     def check(self, batch: Batch, dtype: torch.dtype) -> None:
-        """Refuse a model that sees the future, and scales that do."""
+        """Refuse a model or scales that see the future."""
         check_mask(self.decoder, batch, dtype)
         rng = np.random.default_rng(0)
         check_no_look_ahead([self.source.draw(rng, index) for index in range(4)], self.codec)
@@ -223,13 +223,13 @@ def evenly_chosen(windows: list[Window], most: int) -> list[Window]:
 
 
 def is_measurable(window: Window) -> bool:
-    """True if there is a value before the forecast, and one to compare it with."""
+    """True if there are known values before and after the start of the forecast."""
     known = ~np.isnan(window.values)
     return bool(known[: window.context].any() and known[window.context :].any())
 
 
 def check_series_fit(series: Sequence[Series], config: ForecastConfig) -> None:
-    """Refuse data in which nothing can be held out although it should be."""
+    """Refuse data of which nothing can be held out, if holding out is on."""
     if config.series.hold_out and all(len(each) <= config.series.horizon + 1 for each in series):
         longest = max(len(each) for each in series)
         raise DataError(

@@ -37,12 +37,12 @@ from foretell.session.session import Session
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
-FRAME_NAME = "frame.csv"  # of the run's copy of a frame
-MOST_PASSES = 100  # over the values, unless the number of steps is given
-FEWEST_STEPS = 300  # are always allowed, for short series
+FRAME_NAME = "frame.csv"  # the run's copy of a frame
+MOST_PASSES = 100  # maximum passes over the values, unless the number of steps is given
+FEWEST_STEPS = 300  # always allowed, for short series
 EVALUATIONS = 10  # per training
-HELD_OUT_SHARE = 10  # a series holds out at most a tenth, or one horizon
-PROBED_VALUES = 512  # per series, for what the codec's rounding costs
+HELD_OUT_SHARE = 10  # at most a tenth of a series is held out, or one horizon
+PROBED_VALUES = 512  # values per series to measure the codec's rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ForecastRequest(TrainingRequest):
     format: SeriesFormat = DETECT
     horizon: int | None = None
     season: int | None = None
-    is_from_scratch: bool = False  # random weights; otherwise the weights of `start`, by default INCLUDED where it fits
+    is_from_scratch: bool = False  # True: random weights; False: the weights of `start`, by default INCLUDED if it fits
     free_with_start: ClassVar[tuple[str, ...]] = ("dropout", "context_length")
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class ForecastRequest(TrainingRequest):
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
 
     def other_shape(self) -> str:
-        """The first option that would change the shape or the bins of the model to start from."""
+        """The first option that would change the shape or the bins of the start model."""
         return super().other_shape() or next((f"codec.{key}" for key in self.section("codec")), "")
 
     @property
@@ -85,12 +85,12 @@ class ForecastRequest(TrainingRequest):
 
 
 class ForecastTraining(Training[ForecastRequest, ForecastTask]):
-    """Training on series of numbers. The run keeps a copy of the file."""
+    """Training on series of numbers. The run stores a copy of the file."""
 
     verb = "train --task forecast"
     default_minutes = 5.0
     curve = SERIES
-    format = DETECT  # of the file, once it is read
+    format = DETECT  # the format of the file, set when it is read
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
         return [*self.verb.split(), *record["data"], "--start-from", run]
@@ -164,7 +164,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         horizon = self.request.horizon or default_horizon(series, seasons)
         fitting = max(1, longest // (HELD_OUT_SHARE * horizon))
         windows = min(-(-CALIBRATION_WINDOWS // len(series)), fitting)
-        # A season that the times do not tell is remembered; else the times of what is forecast tell it
+        # A season that times do not determine is stored; otherwise the times of the forecast series determine it
         is_usual = self.request.season is None and any(each.timeline.season for each in series)
         cycle = None if is_usual else single(seasons)
         values = {"horizon": horizon, "held_out_windows": windows, "cycle": cycle}
@@ -173,8 +173,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     def model_config(
         self, series: Sequence[Series], codec: CodecConfig, config: SeriesConfig, size: str
     ) -> ModelConfig:
-        """The shape of a size, or of the start, with a context no longer than the part of the longest series to learn
-        from."""
+        """The shape of a size or of the start model, with a context no longer than the training part of the longest
+        series."""
         chosen = self.request.section("model")
         longest = max(len(each) for each in series) - (config.horizon if config.hold_out else 0)
         context = max(min(CONTEXT_LENGTH, longest), config.horizon + 1, 2)
@@ -195,7 +195,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return model
 
     def training_config(self, steps: int) -> TrainingConfig:
-        """The recipe, changed by what the user set."""
+        """The recipe with the user's settings."""
         chosen = self.request.section("training")
         steps = chosen.get("steps", steps)
         checked = make_section(TrainingConfig, {**chosen, "steps": steps}, "training")
@@ -210,7 +210,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return ForecastTask(config, data, model, about)
 
     def closed(self, session: Session[ForecastTask]) -> None:
-        """Combine the forecasts of the best checkpoint, and calibrate their intervals, on held-out windows."""
+        """Choose the combination and calibrate the intervals of the best checkpoint on held-out windows."""
         if not session.world.is_first or not session.task.has_held_out:
             return
         began = time.monotonic()
@@ -252,14 +252,14 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
 
 
 def forecaster_start(argument: str | Path) -> Start:
-    """A trained forecaster to start from; another kind of model is a CheckpointError."""
+    """A trained forecaster to start from; a CheckpointError for another kind of model."""
     start = load_start(argument)
     as_forecaster(start.model)
-    return replace(start, model=replace(start.model, notes=()))  # on the missing tokenizer
+    return replace(start, model=replace(start.model, notes=()))  # drop notes about the missing tokenizer
 
 
 def described(data: SeriesSource | None) -> list[str]:
-    """The data as run.json names them."""
+    """The names of the data in run.json."""
     if data is None:
         return []
     paths = [data] if isinstance(data, str | Path) else data if isinstance(data, list | tuple) else [FRAME_NAME]
@@ -284,7 +284,7 @@ def make_training(data: SeriesSource | None, out: str | Path | None, **options: 
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons: Sequence[int]) -> str:
-    """The cost of rounding values to bins, in units of the seasonal naive forecast's error (MASE)."""
+    """The error of rounding values to bins, in units of the seasonal naive forecast's error (MASE)."""
     codec, costs = SeriesCodec(config.codec), []
     for each, season in zip(series, seasons, strict=True):
         values = each.values[-PROBED_VALUES:]

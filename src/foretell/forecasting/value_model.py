@@ -22,7 +22,7 @@ MISSING = frozenset(("", "-", "–", "?", "nan", "na", "null", "none", "missing"
 
 
 class ValueTokenizer(Tokenizer):
-    """Ids as texts; each shows the value that it stands for in some scale."""
+    """A tokenizer of ids that shows the value of each id in a scale."""
 
     def __init__(self, vocab_size: int):
         super().__init__(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
@@ -34,10 +34,10 @@ class ValueTokenizer(Tokenizer):
 
 @dataclass(frozen=True, repr=False)
 class ValueModel(LanguageModel):
-    """A forecaster's decoder in the scale of one context. A text is a list of values, as `parse_values` reads it.
+    """A forecaster's decoder in the scale of one context. A text is a list of values for `parse_values`.
 
-    levels: the values of the next forecast, (bins,). context: the number of values that the scale is of.
-    `reading_values` makes one.
+    levels: the possible next values (bins,). context: the number of values that determine the scale. Made by
+    `reading_values`.
     """
 
     codec: SeriesCodec = field(default_factory=SeriesCodec)
@@ -55,13 +55,13 @@ class ValueModel(LanguageModel):
 def reading_values(
     forecaster: Forecaster, text: str | np.ndarray, tokenizer: ValueTokenizer | None = None
 ) -> ValueModel:
-    """The model for a context, given as a text or as values. tokenizer: of an earlier context of the same forecaster.
+    """The model for a context, given as text or values. tokenizer: from an earlier call for the same forecaster.
 
-    Raises UsageError for a text that is not a list of values, DataError where all values are missing.
+    Raises UsageError for a text that is not a list of values, DataError if all values are missing.
     """
     values = parse_values(text) if isinstance(text, str) else text
     codec, scale = forecaster.codec, forecaster.prompt(values, len(values)).scale
-    following = codec.decode(np.arange(codec.vocab_size)[:, None], scale)[:, 0]  # of the time after the context
+    following = codec.decode(np.arange(codec.vocab_size)[:, None], scale)[:, 0]  # for the time after the context
     named = copy.copy(tokenizer or ValueTokenizer(codec.vocab_size))
     named.texts = [value_text(value) for value in following]
     levels = np.maximum(following[: codec.config.bins], forecaster.least(values))
@@ -71,7 +71,7 @@ def reading_values(
 
 
 def parse_values(text: str) -> np.ndarray:
-    """The values (T,) of a text, between white space, commas or semicolons; `-` or `missing` is NaN."""
+    """The values (T,) of a text, separated by white space, commas or semicolons; `-` or `missing` is NaN."""
     values = np.array([parse_value(word) for word in SEPARATOR.split(text.strip(" \t\r\n,;"))])
     if np.isinf(values).any():
         raise UsageError("a value is infinite; give finite numbers")

@@ -1,8 +1,8 @@
-"""Training windows: a stretch of a series, scaled by its first values alone, that teaches the values after them.
+"""Training windows: a stretch of a series, scaled by its first values, with the later values as targets.
 
-A forecast scales a series by its context and continues it. Training does the same at every context length: in each
-window the first `context` values, a random number of them, give the scale, and the loss counts from there on. No value
-of the loss has helped to scale it.
+A forecast scales a series by its context and continues it. Training does the same with random context lengths: in each
+window the first `context` values determine the scale, and the loss is on the later values. So no target affects its own
+scale.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from foretell.forecasting.config import SeriesConfig
 from foretell.forecasting.synthetic import synthetic_series
 from foretell.randomness import stream_key
 
-MOST_HIDDEN = 0.3  # of the values of a window in which some are hidden
+MOST_HIDDEN = 0.3  # the largest share of hidden values in a window
 
 
 @dataclass(frozen=True)
 class Window:
-    """Values of a series (T,), of which the first `context` are known when the others are forecast."""
+    """Values of a series (T,), of which the first `context` are known and the others are forecast."""
 
     values: np.ndarray
     context: int
     season: int = 1
-    before: Earlier = ()  # earlier values of the series, which help to find its cycle
+    before: Earlier = ()  # earlier values of the series, for its cycle
 
     @property
     def history(self) -> np.ndarray:
@@ -38,11 +38,11 @@ class Window:
         return np.concatenate([self.before, self.values[: self.context]])
 
     def scale(self) -> Scale:
-        """The scale, from the values before the forecast alone."""
+        """The scale, which depends only on values before the forecast."""
         return scale_of(self.values[: self.context], self.season, self.before)
 
     def loss_mask(self) -> np.ndarray:
-        """(T-1,) which targets count: values after the context that are not missing."""
+        """The mask (T-1,) of targets in the loss: known values after the context."""
         counts = ~np.isnan(self.values)
         counts[: self.context] = False
         return counts[1:]
@@ -62,7 +62,7 @@ def make_window_batch(windows: Sequence[Window], codec: SeriesCodec, scales: Seq
 
 
 class WindowSource:
-    """Random windows of some series; the windows of a step are a function of (seed, step)."""
+    """Random windows of series; the windows of a step depend only on (seed, step)."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class WindowSource:
         return make_window_batch(windows, self.codec, scales, self.length)
 
     def draw(self, rng: np.random.Generator, index: int) -> Window:
-        """A random stretch of a random series, or the synthetic series `index`, with a random context."""
+        """A random stretch of a random series, or synthetic series `index`, with a random context."""
         values, before, season = self.stretch(rng)
         if rng.random() < self.config.synthetic:
             values, before, season = synthetic_series(self.seed, index, self.length), (), 1
@@ -102,8 +102,8 @@ class WindowSource:
         return Window(self.hide(values, rng), context, season, before)
 
     def stretch(self, rng: np.random.Generator) -> tuple[np.ndarray, Earlier, int]:
-        """A random stretch of a random series, the values before it and the season; of a series that is shorter than a
-        row, its end from a random start."""
+        """A random stretch of a random series, the values before it, and the season. From a series shorter than a row,
+        it is the end from a random start."""
         chosen = rng.choice(len(self.series), p=self.shares)
         values = self.series[chosen]
         last_start = len(values) - self.length if len(values) > self.length else len(values) // 2
@@ -111,14 +111,14 @@ class WindowSource:
         return values[start : start + self.length], values[:start], self.seasons[chosen]
 
     def hide(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Hide a random share of the values of some windows, so that the model learns the id of missing values."""
+        """Hide a random share of the values in some windows, so that the model learns missing values."""
         if rng.random() >= self.config.missing_rate:
             return values
         hidden = rng.random(len(values)) < MOST_HIDDEN * rng.random()
         return np.where(hidden, np.nan, values)
 
     def change(self, scale: Scale, rng: np.random.Generator) -> Scale:
-        """A scale near the given one, so that the model learns more bins than these series happen to use."""
+        """A scale close to the given one, so that the model learns more bins than these series use."""
         shift, stretch = self.config.noise * rng.standard_normal(2)
         return scale.moved(float(shift), float(np.exp(stretch)))
 
@@ -131,7 +131,7 @@ def held_out_windows(
     most: int = 1,
     seasons: Sequence[int] | None = None,
 ) -> list[Window]:
-    """The last values of each series, `horizon` at a time, after what precedes them and fits, or `context` values."""
+    """Windows of the last values of each series, `horizon` at a time, after `context` values or all that fit."""
     windows = []
     for values, season in zip(series, seasons or [1] * len(series), strict=True):
         for end in range(len(values), len(values) - held_out_values(len(values), horizon, most), -horizon):
@@ -144,9 +144,9 @@ def held_out_windows(
 
 
 def held_out_values(length: int, horizon: int, windows: int) -> int:
-    """The number of values held out of a series, in `windows` windows, or in one if they are over a tenth of it.
+    """The number of values held out of a series: `windows` windows, or one if they exceed a tenth of the series.
 
-    None of a series that is not longer than the horizon, which is learned from as a whole.
+    0 for a series that is not longer than the horizon; it is used for training as a whole.
     """
     if length <= horizon:
         return 0
@@ -154,7 +154,7 @@ def held_out_values(length: int, horizon: int, windows: int) -> int:
 
 
 def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec) -> None:
-    """Change every value after the context; if that changes an id before it, raise a TrainingError."""
+    """Change every value after the context. Raises TrainingError if that changes an id before it."""
     for window in windows:
         future = 3 * np.abs(window.values[window.context :]) + 1
         changed = replace(window, values=np.concatenate([window.values[: window.context], future]))

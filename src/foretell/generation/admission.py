@@ -9,17 +9,17 @@ from itertools import islice
 
 from foretell.generation.sequence import Sequence
 
-# Fewer take as long, since a pass reads all weights; also the first number, before the speed is known. A pass reads a
-# multiple of it, for which no kernel has to fill rows up
+# Fewer take as long, because a pass reads all weights. Also the number before the speed is known. A pass reads a
+# multiple of it, so that no kernel has to pad rows
 LEAST_TOKENS = 32
-LEAST_SHARE = 0.3  # of a step for reading, however long the other sequences take
-# The share of a step's time that is used where far fewer prompts are read than texts grow. 16 clients, prompts of 256
-# tokens: 99% of the gaps are below 104 ms instead of 115, at the same tokens/s
+LEAST_SHARE = 0.3  # the least share of a step for reading prompts, however long the other sequences take
+# The share of a step's time that is used if far fewer prompts are read than texts grow. With 16 clients and prompts of
+# 256 tokens, 99% of the gaps between tokens are below 104 ms instead of 115, at the same tokens/s
 SHORT_STEP = 0.75
 
 
 class WaitingSequences:
-    """Sequences that wait to run, by the key of their user."""
+    """Sequences that wait to run, with one queue per user key."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()  # the next user first
@@ -32,7 +32,7 @@ class WaitingSequences:
         return sequence in self._queues.get(sequence.key, ())
 
     def add(self, sequence: Sequence, is_next: bool = False) -> None:
-        """Let a sequence wait, after the others of its user, or before them."""
+        """Queue a sequence after the others of its user, or before them if `is_next`."""
         queue = self._queues.setdefault(sequence.key, OrderedDict())
         queue[sequence] = None
         queue.move_to_end(sequence, last=not is_next)
@@ -46,12 +46,12 @@ class WaitingSequences:
             del self._queues[sequence.key]
 
     def take_turn(self, sequence: Sequence) -> None:
-        """Take out a sequence that starts; its user is the last to have another turn."""
+        """Remove a sequence that starts, and move its user to the end of the queue."""
         self._queues.move_to_end(sequence.key)
         self.remove(sequence)
 
     def first(self, count: int) -> list[Sequence]:
-        """The next `count` sequences, in turns."""
+        """The next `count` sequences, taken from the users in turn."""
         return list(islice(self._in_turns(), count))
 
     def _in_turns(self) -> Iterator[Sequence]:
@@ -66,16 +66,16 @@ class WaitingSequences:
 class ReadingPace:
     """The number of prompt tokens that one step reads, from measured passes.
 
-    seconds: the time that a step may take; None: no limit, so that equal prompts are always cut alike.
+    seconds: the time that a step may take; None: no limit, so that equal prompts are always split alike.
     """
 
     def __init__(self, seconds: float | None, most_tokens: int):
         self.seconds, self.most_tokens = seconds, most_tokens
         self._per_token: float | None = None
-        self._growing = 0.0  # seconds of the last pass that read one token of each growing sequence
+        self._growing = 0.0  # seconds that the last pass with one token of each growing sequence took
 
     def room(self, num_growing: int, num_reading: int) -> int:
-        """The number of tokens of prompts to read in this step, with their padding."""
+        """The number of prompt tokens to read in this step, including padding."""
         if self.seconds is None:
             return self.most_tokens
         if self._per_token is None:
@@ -88,13 +88,13 @@ class ReadingPace:
         return min(self.most_tokens, max(1, multiple) * LEAST_TOKENS)
 
     def note(self, num_tokens: int, started: float) -> None:
-        """Note that a pass over `num_tokens` of prompts began at `started`, as `now` gives it, and has ended."""
+        """Record a finished pass over `num_tokens` prompt tokens that began at `started` (a value of `now`)."""
         if num_tokens:
             measured = (now() - started) / num_tokens
             self._per_token = measured if self._per_token is None else (self._per_token + measured) / 2
 
     def note_growing(self, started: float) -> None:
-        """Note the pass over the newest token of each growing sequence."""
+        """Record a finished pass over the newest token of each growing sequence."""
         self._growing = now() - started
 
 

@@ -1,4 +1,4 @@
-"""A list of sequences, continued by one scheduler until all have ended."""
+"""Generation for a list of sequences, by one scheduler, until all have ended."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def generate(
     end_ids: Collection[int] = (),
     slide: bool = False,
 ) -> Iterator[Event]:
-    """Continue all sequences together by the same rules, yielding an event for each sampled token.
+    """Continue all sequences together with the same rules, and yield an event for each sampled token.
 
-    Prompts may differ in length, and the result of each does not depend on the others. A token of end_ids ends its
+    Prompts may differ in length, and the result of each does not depend on the others. A token in end_ids ends its
     sequence; it is added to `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`.
     For max_tokens and slide see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
     """
@@ -35,10 +35,10 @@ def generate(
 
 
 def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
-    """Continue sequences, each by its own rules, yielding an event for each sampled token.
+    """Continue sequences, each with its own rules, and yield an event for each sampled token.
 
-    Other sequences of the scheduler continue too, and are not yielded. If the iterator is closed before the sequences
-    have ended, they are cancelled. Raises the error of a sequence that ends by one.
+    Other sequences of the scheduler also continue, without events. If the iterator is closed before the sequences have
+    ended, they are cancelled. If a sequence ends with an error, this error is raised.
     """
     own = set(sequences)
     try:
@@ -59,7 +59,7 @@ def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
 
 
 def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
-    """A scheduler with just enough cache for these sequences, or as much as the memory allows."""
+    """A scheduler with just enough cache for these sequences, or with what the memory allows."""
     context_length, limits = decoder.config.context_length, [rules_of(sequence).max_tokens for sequence in sequences]
     num_blocks = sum(blocks_needed(sequence, context_length) for sequence in sequences)
     known = [limit for limit in limits if limit is not None]

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest continuations of several rows at once."""
+"""Beam search: the most likely continuations of several rows at once."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Hypothesis:
 class Beam:
     """The search for one row: the open continuations, best first, and the ended ones."""
 
-    limit: int  # tokens
+    limit: int  # maximum number of tokens
     ids: list[list[int]] = field(default_factory=lambda: [[]])
     logprobs: list[float] = field(default_factory=lambda: [0.0])
     ended: list[Hypothesis] = field(default_factory=list)
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """The divisor of a continuation's log-probability (Wu et al. 2016, equation 14); alpha 0 favours short ones.
+    """The divisor of a continuation's log-probability (Wu et al. 2016, equation 14); alpha = 0 favours short ones.
 
-    length: in tokens, with the end token.
+    length: in tokens, including the end token.
     """
     return ((5 + length) / 6) ** alpha
 
@@ -50,10 +50,10 @@ def beam_search(
     alpha: float = 0.6,
     vocab_size: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each row, best score first; a row's result does not depend on the others.
+    """The hypotheses for each row, best score first; a row's result does not depend on the others.
 
     A row ends when `beam_size` of its continuations have ended, or after limits[b] tokens. With one beam this is greedy
-    decoding. `vocab_size`: only ids below it, since a model may have more rows than its tokenizer has tokens.
+    decoding. `vocab_size`: use only ids below it, because a model may have more rows than its tokenizer has tokens.
     """
     beams = [Beam(limit) for limit in limits]
     logits, active = model.start(), list(range(len(beams)))
@@ -68,9 +68,9 @@ def beam_search(
 def advance(
     beams: list[Beam], active: list[int], logits: Tensor, end_id: int, beam_size: int, alpha: float
 ) -> tuple[list[int], list[int]]:
-    """Extend every active beam by a token; returns the row that each open continuation comes from, and its token."""
+    """Extend every active beam by a token; returns the parent row and the new token of each open continuation."""
     logprobs = log_probabilities(logits)
-    best, tokens = logprobs.topk(min(2 * beam_size, logprobs.shape[-1]))  # (R, 2K): of these at most K are the end
+    best, tokens = logprobs.topk(min(2 * beam_size, logprobs.shape[-1]))  # (R, 2K): at most K of these are end tokens
     rows: list[int] = []
     read: list[int] = []
     first = 0
@@ -86,7 +86,7 @@ def advance(
 def extend(
     beam: Beam, logprobs: list[list[float]], tokens: list[list[int]], end_id: int, beam_size: int, alpha: float
 ) -> list[tuple[int, int]]:
-    """Replace the continuations of a beam by the best that are one token longer; returns (parent, token) of each."""
+    """Replace a beam's continuations by the best that are one token longer; returns (parent, token) of each."""
     candidates = sorted(
         (-(beam.logprobs[parent] + logprob), parent, rank, token)
         for parent, row in enumerate(zip(logprobs, tokens, strict=True))
@@ -118,18 +118,18 @@ def hypothesis(ids: list[int], logprob: float, length: int, alpha: float, reason
 
 
 class CachedSteps:
-    """A decoder that reads prompts of equal length, then a token at a time, with a KV cache."""
+    """A decoder with a KV cache that reads prompts of equal length, then one token at a time."""
 
     def __init__(self, decoder: Decoder, prompts: list[list[int]], max_tokens: int):
         self.decoder, self.prompts = decoder, prompts
         self.cache: KVCache = decoder.make_cache(len(prompts), len(prompts[0]) + max_tokens)
 
     def start(self) -> Tensor:
-        """The logits (B, V) of the first token of each row."""
+        """The logits (B, V) for the first token of each row."""
         return self._read(torch.tensor(self.prompts, device=self.cache.keys.device))
 
     def step(self, rows: list[int], tokens: list[int]) -> Tensor:
-        """The logits (R, V) after reading tokens[r] in a copy of the current row rows[r], which becomes row r."""
+        """Copy row rows[r] to row r, append tokens[r], and return the logits (R, V)."""
         if rows != list(range(len(self.cache.lengths))):
             self.cache.keep_rows(rows)
         return self._read(torch.tensor(tokens, device=self.cache.keys.device)[:, None])

@@ -1,4 +1,4 @@
-"""Constrained decoding: only tokens with which a text can still match a regular expression or a JSON schema.
+"""Constrained decoding: allow only tokens after which the text can still match a regular expression or JSON schema.
 
 The matching is done by llguidance (the extra `constrain`), over the bytes that each token writes.
 """
@@ -21,20 +21,20 @@ from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefix, Prefixes
 
-# llguidance has no time limit, and a{100000} takes 0.3 s per token: each step follows the rest of the repetition
-MAX_CHARACTERS = 20_000  # of a regular expression with its repetitions written out
+# llguidance has no time limit, and a{100000} takes 0.3 s per token, because each step follows the whole repetition
+MAX_CHARACTERS = 20_000  # characters of a regular expression with its repetitions expanded
 MAX_SCHEMA = 2**16  # characters of a schema
 REPETITION = re.compile(r"\{([0-9]{1,9})(?:,([0-9]{0,9}))?\}")  # llguidance refuses larger numbers
-STATES_KEPT = 256  # of unfinished and finished texts; a missing state is computed from the beginning of its text
+STATES_KEPT = 256  # states of texts; a missing state is computed from the beginning of its text
 JSON_FORM: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as json.dumps writes
 TokenBytes = tuple[bytes, ...]  # the bytes of each id; empty for special tokens
 
 
 @dataclass
 class State:
-    """A text in the constraint: which tokens can follow, a bit each, and whether it may end.
+    """The state of the constraint after a text: the tokens that can follow, as bits, and whether the text may end.
 
-    matcher: None for no match.
+    matcher: None if the text does not match.
     """
 
     matcher: Any
@@ -49,23 +49,23 @@ class State:
 
 
 class Constraint:
-    """A regular expression or JSON schema that the text has to match, with the state of each continuation."""
+    """A regular expression or JSON schema that the text must match, with the state of each continuation."""
 
     def __init__(self, config: SamplingConfig, token_bytes: TokenBytes):
-        """Raises UsageError for a pattern or schema that is wrong, cannot match, or that no tokens can write."""
+        """Raises UsageError for a pattern or schema that is invalid or matches no text of these tokens."""
         self.name = "regex" if config.regex is not None else "json_schema"
         self.shown = "the JSON schema" if config.regex is None else f"regex '{excerpt(config.regex)}'"
         check_size(config)
         self.size, self.vocabulary = len(token_bytes), vocabulary_of(token_bytes)
         try:
             self.grammar = make_grammar(config)
-        except ValueError as error:  # such as a number or a text that JSON of the library lacks
+        except ValueError as error:  # such as a number that the library's JSON does not support
             raise UsageError(f"{self.shown} cannot be used: {excerpt(first_reason(str(error)))}") from None
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
         self._check()
 
     def state(self, generated: Sequence[int]) -> State:
-        """The state after these ids. After ids that do not match, anything can follow: they are guesses."""
+        """The state after these ids. After ids that do not match (wrong guesses), any token can follow."""
         key = tuple(generated)
         if key not in self._states:
             self._states[key] = self._advance(key)
@@ -80,7 +80,7 @@ class Constraint:
         return state.may_end and not state.bits.any()
 
     def mask(self, prefix: Prefix) -> Tensor:
-        """True for the tokens (V,) that can follow; the end tokens where the text may end."""
+        """True for the tokens (V,) that can follow, including the end tokens if the text may end."""
         state = self.state(prefix.generated)
         mask = state.allowed
         if state.may_end:
@@ -88,12 +88,12 @@ class Constraint:
         return mask
 
     def exclude(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
-        """A filter that excludes tokens with which the generated text cannot match."""
+        """A filter that excludes tokens after which the generated text cannot match."""
         allowed = torch.stack([self.mask(prefix) for prefix in prefixes])
         return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def _advance(self, key: tuple[int, ...]) -> State:
-        """The state after these ids, computed from the state before the last id if that is kept."""
+        """The state after these ids, computed from the state before the last id if it is in memory."""
         from llguidance import LLMatcher
 
         before = self._states.get(key[:-1]) if key else None
@@ -115,9 +115,9 @@ class Constraint:
         return State(matcher, np.packbits(allowed), self.size, may_end)
 
     def _check_matcher(self, matcher: Any) -> None:
-        """Raises UsageError for a matcher in an error state, such as a limit reached; it accepts nothing after that."""
+        """Raises UsageError for a matcher in an error state, such as after a limit; it accepts no more tokens."""
         error = matcher.get_error()
-        if error and not error.startswith("NoExtensionBias"):  # no token can follow: the mask shows that
+        if error and not error.startswith("NoExtensionBias"):  # NoExtensionBias: no token can follow, as the mask shows
             raise UsageError(f"{self.shown} cannot be used: {first_reason(error)}")
 
     def _check(self) -> None:
@@ -125,7 +125,7 @@ class Constraint:
         if not bool(start.allowed.any()):
             why = "matches only the empty text" if start.may_end else "has no match that this vocabulary can write"
             raise UsageError(f"{self.shown} {why}")
-        self.state((int(start.allowed.nonzero()[0]),))  # one step finds most limits before a text begins
+        self.state((int(start.allowed.nonzero()[0]),))  # one step reaches most limits before any text is generated
 
 
 def excerpt(text: str) -> str:
@@ -133,7 +133,7 @@ def excerpt(text: str) -> str:
 
 
 def check_size(config: SamplingConfig) -> None:
-    """Raises UsageError for a regular expression or schema that would take long for each token."""
+    """Raises UsageError for a regular expression or schema that would take too long per token."""
     try:
         size = len(json.dumps(config.json_schema)) if config.json_schema else 0
     except RecursionError:
@@ -143,7 +143,7 @@ def check_size(config: SamplingConfig) -> None:
     for pattern in [config.regex] if config.regex else iter_patterns(config.json_schema):
         if (size := written_out(pattern)) > MAX_CHARACTERS:
             raise UsageError(
-                f"regex '{excerpt(pattern)}' has {size:,} characters with its repetitions written out; "
+                f"regex '{excerpt(pattern)}' has {size:,} characters with its repetitions expanded; "
                 f"at most {MAX_CHARACTERS:,} are supported"
             )
 
@@ -158,15 +158,15 @@ def iter_patterns(schema: Any) -> Iterator[str]:
 
 
 def written_out(pattern: str) -> int:
-    """The characters of a regular expression with its counted repetitions written out, at most."""
-    groups, last, position = [0], 0, 0  # characters of each open group, and of the part that a repetition would repeat
+    """An upper bound of the characters of a regular expression with its counted repetitions expanded."""
+    groups, last, position = [0], 0, 0  # characters of each open group, and of the part that a repetition repeats
     while position < len(pattern):
         repetition = REPETITION.match(pattern, position)
         character = pattern[position]
         if repetition is not None:
             count = max(int(number) for number in repetition.groups() if number)
             groups[-1] += last * (count - 1)
-            last *= max(1, count)  # a{9}{9} repeats the repetition
+            last *= max(1, count)  # a{9}{9} is a repeated repetition
             position = repetition.end()
             continue
         if character == "(":
@@ -182,14 +182,14 @@ def written_out(pattern: str) -> int:
 
 
 def first_reason(error: str) -> str:
-    """One line of the library's message: the one after `error:`, or the first."""
+    """One line of the library's message: the text after `error:`, or the first line."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     reasons = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
     return [*reasons, *lines][0]
 
 
 def make_grammar(config: SamplingConfig) -> str:
-    """The constraint of a configuration in the library's form."""
+    """The constraint of a configuration as a grammar of llguidance."""
     from llguidance import LLMatcher
 
     if config.regex is not None:
@@ -199,7 +199,7 @@ def make_grammar(config: SamplingConfig) -> str:
 
 
 class EndedVocabulary:
-    """A vocabulary as llguidance reads it, with one more token, which ends a text."""
+    """A vocabulary for llguidance, with one more token that ends a text."""
 
     bos_token_id = None
     is_tokenizer_wrapper = True
@@ -213,9 +213,9 @@ class EndedVocabulary:
         self.longest = max(map(len, self.ids), default=0)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """The ids of a text that has to come next: the longest token at each place; the end where none fits.
+        """Tokenize a text that must follow: the longest token at each position; the end token if none matches.
 
-        Without these ids, llguidance would treat the text as already written.
+        Without these ids, llguidance would treat the text as already generated.
         """
         rest, ids = text.encode() if isinstance(text, str) else text, []
         while rest:
@@ -229,7 +229,7 @@ class EndedVocabulary:
 
 @lru_cache(maxsize=2)  # 0.1 s at 50,257 tokens
 def vocabulary_of(token_bytes: TokenBytes) -> Any:
-    """The library's form of a vocabulary. Raises UsageError where it is not installed."""
+    """A vocabulary as llguidance's object. Raises UsageError if llguidance is not installed."""
     try:
         from llguidance import LLTokenizer
     except ModuleNotFoundError:

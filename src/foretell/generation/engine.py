@@ -22,25 +22,25 @@ MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's me
 class Engine:
     """A decoder with a cache of `num_blocks` blocks.
 
-    expected_tokens: the number of tokens to be generated per sequence, which decides whether the weights are packed for
-    the generation; None means many. The first pass of a form of the model uses its plain modules, so the first token
-    does not wait for the packing, which happens in the second pass and takes memory until the engine is dropped.
+    expected_tokens: the number of tokens to generate per sequence; None means many. With enough of them, the weights
+    are packed for generation. The first pass of a form of the model uses its plain modules, so the first token does not
+    wait for the packing. It happens in the second pass and takes memory until the engine is dropped.
     """
 
     def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None):
         self.decoder, self.expected_tokens = decoder, expected_tokens
         self.cache = PagedKVCache(decoder.config, num_blocks, decoder.dtype, decoder.device)
-        self._prepared: dict[Decoder, Decoder | None] = {}  # None: one pass was made, with the plain modules
-        self._was_compiling = False  # when the last form was prepared
+        self._prepared: dict[Decoder, Decoder | None] = {}  # None: one pass was made with the plain modules
+        self._was_compiling = False  # True if kernels were being compiled when the last form was prepared
         self._recorders: dict[Decoder, StepRecorder] = {}
-        self.reading: list[tuple[Sequence, int]] = []  # during a pass: the sequence of each row, and its new tokens
+        self.reading: list[tuple[Sequence, int]] = []  # during a pass: each row's sequence and number of new tokens
 
     @torch.inference_mode()
     def read(self, sequences: list[Sequence], tokens: list[list[int]], num_logits: list[int]) -> Iterator[Tensor]:
-        """Read new tokens of sequences that use one form of the model, after the cached tokens of each.
+        """Read new tokens of sequences that use the same form of the model, after their cached tokens.
 
-        Yields the logits (r, V) after the last num_logits[b] tokens of each, one sequence after the other, r rows at a
-        time so that memory stays bounded.
+        Yields the logits (r, V) after the last num_logits[b] tokens of each sequence, in order; r rows at a time, to
+        bound the memory.
         """
         decoder = self._prepare(sequences)
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
@@ -61,13 +61,13 @@ class Engine:
         yield from logits
 
     def _prepare(self, sequences: list[Sequence]) -> Decoder:
-        """The form of the sequences' decoder that is fastest here; it shares weights and hooks."""
+        """The fastest form of the sequences' decoder on this machine; it shares weights and hooks."""
         decoder = sequences[0].decoder or self.decoder
         if decoder not in self._prepared:
             self._prepared[decoder] = None
             return decoder
         if self._was_compiling and any(each.num_cached == 0 for each in sequences) and not is_compiling():
-            self._prepared = dict.fromkeys(self._prepared)  # kernels that were missing may be there now
+            self._prepared = dict.fromkeys(self._prepared)  # missing kernels may have been compiled by now
         form = self._prepared[decoder]
         if form is None:
             form = self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
@@ -77,7 +77,7 @@ class Engine:
     def watched_copy(self) -> Decoder:
         """A copy of the prepared decoder for the hooks of one sequence; packed weights are shared.
 
-        It is kept until a sequence of the scheduler that has it as its decoder ends, or until `forget`.
+        It is kept until a sequence with this decoder ends in the scheduler, or until `forget`.
         """
         watched = copy_with_own_hooks(self._prepared.get(self.decoder) or self.decoder)
         self._prepared[watched] = watched
@@ -95,22 +95,22 @@ class Engine:
 
 
 def padded(rows: list[list[int]]) -> Tensor:
-    """Rows of ids as one tensor (B, T); shorter rows are filled up with 0."""
+    """Rows of ids as one tensor (B, T); shorter rows are padded with 0."""
     length = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (length - len(row))] for row in rows])
 
 
 def bytes_per_block(decoder: Decoder) -> int:
-    """Bytes of one block of the cache, keys and values of all layers."""
+    """The bytes of one block of the cache: keys and values of all layers."""
     config = decoder.config
     numbers = 2 * config.num_layers * config.num_kv_heads * config.head_width * POSITIONS_PER_BLOCK
     return numbers * decoder.dtype.itemsize
 
 
 def affordable_blocks(decoder: Decoder, memory: int | None = None, num_schedulers: int = 1) -> int:
-    """The number of blocks in `memory` bytes for several schedulers; None: in a share of the device's memory.
+    """The number of blocks per scheduler in `memory` bytes; None: in a share of the device's memory.
 
-    Raises UsageError where the cache would not fit the machine, or not hold one block.
+    Raises UsageError if `memory` is larger than the machine's.
     """
     installed = memory_of(decoder.device)
     memory = installed // MEMORY_SHARE if memory is None else memory

@@ -1,8 +1,8 @@
-"""Sampler filters: how the logits change before a token is drawn.
+"""Filters, which change the logits before a token is sampled.
 
 A filter takes logits (B, V) in float64 and the prefix of each row, and returns logits (B, V); excluded tokens become
--infinity. `FILTERS` has all of them. Filters that see logits alone have a second form for one row on a CPU, which keeps
-the same tokens without sorting the vocabulary.
+-infinity. `FILTERS` has all of them. Filters that depend only on logits have a second form for one row on a CPU, which
+keeps the same tokens without sorting the vocabulary.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ Filter = Callable[[Tensor, Prefixes], Tensor]
 
 
 def odds(logits: Tensor) -> Tensor:
-    """Probabilities up to a factor, (..., V): the largest is 1.
+    """Unnormalised probabilities (..., V), of which the largest is 1.
 
-    They are not divided by their sum, so that leaving out excluded tokens changes no bit of the others.
+    They are not divided by their sum, so that leaving out excluded tokens does not change the bits of the others.
     """
     if logits.is_cuda:
         return (logits - logits.amax(-1, keepdim=True)).exp_()
-    values = logits.numpy(force=True)  # NumPy for the reason given at `narrow`
+    values = logits.numpy(force=True)  # `narrow` has the reason for NumPy
     return torch.from_numpy(np.exp(values - values.max(-1, keepdims=True)))
 
 
-# Each function below with a decorator becomes a function of the setting, its last parameter, that returns the filter
+# The decorators below turn a function into one that takes only the setting (its last parameter) and returns the filter
 
 
 def with_setting(apply: Callable[[Tensor, Prefixes, Any], Tensor]) -> Callable[[Any], Filter]:
-    """A filter with a setting, for the whole batch."""
+    """Make a filter of the whole batch."""
     return lambda setting: lambda logits, prefixes: apply(logits, prefixes, setting)
 
 
 def for_each_row(change: Callable[[Tensor, Prefix, Any], None]) -> Callable[[Any], Filter]:
-    """A filter that changes a copy of each row of logits (V,) in place."""
+    """Make a filter from a function that changes a row of logits (V,) in place; it gets a copy."""
 
     def apply(logits: Tensor, prefixes: Prefixes, setting: Any) -> Tensor:
         logits = logits.clone()
@@ -73,7 +73,7 @@ def for_each_row(change: Callable[[Tensor, Prefix, Any], None]) -> Callable[[Any
 
 
 def excluding(excluded: Callable[[Prefix, Any], Collection[int]]) -> Callable[[Any], Filter]:
-    """A filter that excludes the ids that a function of the prefix returns."""
+    """Make a filter from a function that returns the ids to exclude."""
 
     def change(row: Tensor, prefix: Prefix, setting: Any) -> None:
         ids = excluded(prefix, setting)
@@ -87,7 +87,7 @@ def check_ids(ids: Collection[int], logits: Tensor, name: str) -> None:
     """Refuse ids outside the vocabulary of logits (..., V)."""
     count = logits.shape[-1]
     if unknown := [token for token in ids if not 0 <= token < count]:
-        raise ConfigError(f"{name} names token {unknown[0]}, and the ids of this model are 0 to {count - 1}")
+        raise ConfigError(f"{name} names token {unknown[0]}, but the ids of this model are 0 to {count - 1}")
 
 
 # --- filters that see the prefix -------------------------------------------------------------------------------------
@@ -95,14 +95,14 @@ def check_ids(ids: Collection[int], logits: Tensor, name: str) -> None:
 
 @for_each_row
 def repetition_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
-    """Divide positive and multiply negative logits of tokens that occurred by the penalty (Keskar et al. 2019, 4.1)."""
+    """Divide positive logits of earlier tokens by the penalty, multiply negative ones (Keskar et al. 2019, 4.1)."""
     seen = torch.tensor(sorted(set(prefix.ids)), device=row.device, dtype=torch.long)
     row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
 
 
 @for_each_row
 def frequency_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
-    """Subtract the penalty times the number of times that a token was generated; the prompt does not count.
+    """Subtract the penalty times the count of each generated token; the prompt does not count.
 
     The formula of OpenAI's API reference: logit - count * frequency_penalty - (count > 0) * presence_penalty.
     """
@@ -113,7 +113,7 @@ def frequency_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
 
 @for_each_row
 def presence_penalty(row: Tensor, prefix: Prefix, penalty: float) -> None:
-    """Subtract the penalty from the logits of tokens that were generated, however often."""
+    """Subtract the penalty from the logit of each generated token, independent of its count."""
     row[torch.tensor(list(set(prefix.generated)), device=row.device, dtype=torch.long)] -= penalty
 
 
@@ -135,7 +135,7 @@ def min_tokens(prefix: Prefix, count: int) -> Collection[int]:
 
 @excluding
 def ban(prefix: Prefix, words: Sequence[Sequence[int]]) -> Collection[int]:
-    """Exclude the last token of a word whose other tokens are the last ids."""
+    """Exclude the token that would complete a banned word."""
     return {word[-1] for word in words if ends_with(prefix.ids, word[:-1])}
 
 
@@ -148,25 +148,25 @@ def no_repeat_ngram(prefix: Prefix, size: int) -> Collection[int]:
     """Exclude tokens that would make the last `size` ids equal to earlier ones (Paulus et al. 2018, section 2.5)."""
     ids = prefix.ids
     start = ids[len(ids) - size + 1 :]
-    last = range(size - 1, len(ids))  # where an earlier n-gram can end
+    last = range(size - 1, len(ids))  # positions at which an earlier n-gram can end
     return {ids[index] for index in last if ids[index - size + 1 : index] == start}
 
 
-# --- filters that see logits alone -----------------------------------------------------------------------------------
+# --- filters that see only logits ------------------------------------------------------------------------------------
 
 
 @with_setting
 def temperature(logits: Tensor, _: Prefixes, value: float) -> Tensor:
-    """Divide by the temperature: below 1 likely tokens become more likely. 0 keeps only the most likely token."""
+    """Divide by the temperature: below 1, likely tokens become more likely; 0 keeps only the most likely token."""
     if value == 0:
         only = torch.full_like(logits, -torch.inf)
-        return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)  # ties go to the first
+        return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)  # the first of tied tokens
     return (logits - logits.amax(-1, keepdim=True)).div_(value)  # the largest stays 0 for any value
 
 
 @with_setting
 def top_k(logits: Tensor, _: Prefixes, count: int) -> Tensor:
-    """Keep the `count` most likely tokens and any tied with the last of them (Fan et al. 2018, section 5.4)."""
+    """Keep the `count` most likely tokens and any tied with the least of these (Fan et al. 2018, section 5.4)."""
     smallest = logits.topk(min(count, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < smallest, -torch.inf)
 
@@ -192,21 +192,21 @@ def min_p(logits: Tensor, _: Prefixes, share: float) -> Tensor:
 # --- the same for one row on a CPU -----------------------------------------------------------------------------------
 
 Vector: TypeAlias = np.ndarray  # (V,) or a part of it, float64; ids are int64 and ascending
-DISTANCES = (4.0, 8.0, 12.0)  # below the largest logit: where a shortlist ends
+DISTANCES = (4.0, 8.0, 12.0)  # the lower limits of shortlists, as distances from the largest logit
 
 
 def narrow(logits: Vector, settings: Mapping[str, float]) -> tuple[np.ndarray | None, Vector]:
-    """The ids that filters leave of logits (V,), None for all, and their logits; settings by name, in order.
+    """The ids that the filters keep (None for all) and their logits, from logits (V,); settings by name, in order.
 
-    Equal to the plain filters bit for bit. Top-k and top-p look first at the likeliest tokens alone, and at more only
-    where these do not decide. Measured at a vocabulary of 50,257 on one core: sorting takes 4.2 ms, finding the tokens
-    above a limit 0.02 ms. NumPy uses one thread: torch shares arrays of this size between threads, which costs more
-    than it gains, and a hundred times as much where other programs keep a core busy.
+    Bit-identical to the plain filters. Top-k and top-p first examine only the most likely tokens, and more only if
+    these are not enough. For a vocabulary of 50,257 on one core, sorting takes 4.2 ms, and finding the tokens above a
+    limit 0.02 ms. NumPy uses one thread: torch divides arrays of this size between threads, which is slower, and a
+    hundred times as slow if other programs keep a core busy.
     """
     ids = None
     for name, setting in settings.items():
         if name == "temperature":
-            with np.errstate(over="ignore"):  # to minus infinity at the smallest temperatures
+            with np.errstate(over="ignore"):  # the smallest temperatures give minus infinity
                 logits = (logits - logits.max()) / setting
         else:
             kept = KEEP[name](logits, setting)
@@ -227,7 +227,7 @@ def keep_top_k(logits: Vector, count: float) -> np.ndarray:
 def keep_top_p(logits: Vector, mass: float) -> np.ndarray:
     """The ids that `top_p` keeps of logits (V,)."""
     weights = np.exp(logits - logits.max())
-    target = mass * cumulated(weights)[-1]  # not `sum`, which adds in another order
+    target = mass * cumulated(weights)[-1]  # `sum` adds in another order
     for ids in shortlists(weights, np.exp(-np.array(DISTANCES))):
         short, is_last = weights[ids], len(ids) == len(weights)
         if not is_last and short.sum() < target:
@@ -240,7 +240,7 @@ def keep_top_p(logits: Vector, mass: float) -> np.ndarray:
 
 
 def likeliest(values: Vector, ordered: Vector, count: int) -> np.ndarray:
-    """True for the `count` largest of values (n,); ties go to the first. `ordered` has them in descending order."""
+    """True for the `count` largest of values (n,), the first if tied. `ordered` has the values in descending order."""
     smallest = ordered[count - 1]
     kept = values > smallest
     ties = np.flatnonzero(values == smallest)
@@ -254,20 +254,20 @@ def keep_min_p(logits: Vector, share: float) -> np.ndarray:
 
 
 def shortlists(values: Vector, limits: np.ndarray) -> Iterator[np.ndarray]:
-    """The ids whose values are at least each limit in turn; at last all ids."""
+    """For each limit, the ids whose values are at least the limit; finally all ids."""
     for limit in limits:
         yield np.flatnonzero(values >= limit)
     yield np.arange(len(values))
 
 
 def cumulated(values: Vector) -> Vector:
-    """Cumulative sums as torch adds them, where zeros in between change nothing. NumPy takes four times as long."""
+    """torch's cumulative sums, which zeros in between do not change. NumPy's take four times as long."""
     return torch.from_numpy(values).cumsum(-1).numpy()
 
 
 # --- all filters -----------------------------------------------------------------------------------------------------
 
-# The field of `SamplingConfig`: its neutral value, and the filter for any other one
+# field of `SamplingConfig`: its neutral value, and the filter for any other value
 FILTERS: dict[str, tuple[Any, Callable[[Any], Filter]]] = {
     "repetition_penalty": (1, repetition_penalty),
     "frequency_penalty": (0, frequency_penalty),
@@ -283,11 +283,11 @@ FILTERS: dict[str, tuple[Any, Callable[[Any], Filter]]] = {
 }
 CONSTRAINTS = ("regex", "json_schema")
 KEEP: dict[str, Callable[[Vector, float], np.ndarray]] = {"top_k": keep_top_k, "top_p": keep_top_p, "min_p": keep_min_p}
-SHAPING = frozenset({"temperature", *KEEP})  # these see logits alone and always leave a token
+SHAPING = frozenset({"temperature", *KEEP})  # these depend only on logits and always keep a token
 
 
 def make_filters(config: SamplingConfig, constraint: Filter | None = None) -> dict[str, Filter]:
-    """The filters of a configuration by name, in the order of its fields; neutral values have none.
+    """The filters of a configuration by name, in the order of its fields; neutral values need none.
 
     constraint: the filter for its regex or JSON schema.
     """

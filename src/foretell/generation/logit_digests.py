@@ -1,6 +1,6 @@
-"""Digests of logits, and one digest of a list of them: the root of a Merkle tree.
+"""Digests of logits, and one digest for a list of them: the root of a Merkle tree.
 
-The tree is the Merkle tree of RFC 6962, section 2.1. The data of a leaf is the logits of one token, bit for bit, as
+The tree is the Merkle tree of RFC 6962, section 2.1. The data of a leaf is the exact logits of one token as
 little-endian numbers, so one digest commits to the exact logits of all tokens of an answer.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
-LEAF, NODE = b"\x00", b"\x01"  # no leaf has the data of an inner node
+LEAF, NODE = b"\x00", b"\x01"  # prefixes, so that the data of a leaf and of an inner node always differ
 
 
 def little_endian(vector: Tensor) -> bytes:
@@ -23,7 +23,7 @@ def little_endian(vector: Tensor) -> bytes:
 
 
 def logits_digest(logits: Tensor) -> bytes:
-    """The digest of logits (V,): of a leaf of the tree."""
+    """The digest of logits (V,), a leaf of the tree."""
     return hashlib.sha256(LEAF + little_endian(logits)).digest()
 
 

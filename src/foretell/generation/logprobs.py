@@ -11,13 +11,13 @@ from foretell.generation.filters import Vector, keep_top_k
 from foretell.generation.sampling import on_cpu_or_cuda
 from foretell.model.decoder import log_probabilities
 
-NUMBERS_AT_ONCE = 2**20  # logits of the rows whose softmax is computed together: 8 MiB in float64
+NUMBERS_AT_ONCE = 2**20  # logits whose softmax is computed together: 8 MiB in float64
 
 
 class TokenLogprob(NamedTuple):
-    """The log-probability of a token in nats, from the logits before any filter, and the likeliest tokens there.
+    """The log-probability of a token in nats, from the unfiltered logits, and the most likely tokens at its position.
 
-    top: (id, log-probability), likeliest first; ties go to the lower id. rank: of the token in this order, from 1.
+    top: (id, log-probability), most likely first, lower ids first if tied. rank: the token's, in this order, from 1.
     """
 
     token: int
@@ -27,7 +27,7 @@ class TokenLogprob(NamedTuple):
 
 
 def token_logprobs(logits: Tensor, tokens: list[int], counts: list[int]) -> list[TokenLogprob]:
-    """The log-probability of a token for each row of logits (B, V), in float64, with the counts[b] likeliest tokens.
+    """The log-probability of a token for each row of logits (B, V), in float64, with the counts[b] most likely tokens.
 
     Raises CheckpointError for logits that are not finite.
     """

@@ -1,4 +1,4 @@
-"""From the logits of one pass to the next token of each sequence; a failure stays with its own sequence."""
+"""From the logits of one pass to the next token of each sequence; an error affects only its own sequence."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Part:
-    """The tokens of a sequence that one pass reads.
+    """The part of a sequence that one pass reads.
 
-    num_sampled: tokens are sampled after the last tokens, one after each of them. num_given: log-probabilities of this
-    number of the prompt's tokens are wanted, from the logits before these.
+    num_sampled: tokens are sampled after the last num_sampled tokens, one after each. num_given: the number of prompt
+    tokens whose log-probabilities are wanted; they come from the logits before these tokens.
     """
 
     sequence: Sequence
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class LogitsRow:
-    """The logits of one token: of `given`, a token of the prompt, or of the one to sample after the guess."""
+    """The logits for one token: `given`, a token of the prompt, or the token to sample after the guess."""
 
     sequence: Sequence
     guess: list[int]
@@ -56,13 +56,13 @@ class LogitsRow:
 
     @property
     def num_top(self) -> int | None:
-        """The number of likeliest tokens to report with the log-probability; None for no log-probability."""
+        """The number of most likely tokens to report with the log-probability; None for no log-probability."""
         rules = rules_of(self.sequence)
         return rules.top_logprobs if self.given is None else rules.prompt_logprobs
 
 
 class ChosenToken(NamedTuple):
-    """The next token of a row, or the given one; if wanted, its log-probability and the digest of its logits."""
+    """The sampled or given token of a row; if wanted, its log-probability and the digest of its logits."""
 
     token: int
     logprob: TokenLogprob | None
@@ -70,7 +70,7 @@ class ChosenToken(NamedTuple):
 
 
 def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exception]:
-    """The next token of each row, from its logits (R, V); for a row that has none, the exception that was raised."""
+    """The next token of each row, from logits (R, V), or the exception that its choice raised."""
     choices: dict[int, ChosenToken | Exception] = {}
     for members in grouped(range(len(rows)), lambda index: rules_of(rows[index].sequence).sampler.group):
         chosen = separately(lambda each: choose_together([rows[index] for index in each], taken(logits, each)), members)
@@ -79,7 +79,7 @@ def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exceptio
 
 
 def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
-    """The next token of each row, from its logits (R, V). All rows have samplers of one group."""
+    """The next token of each row, from logits (R, V). The samplers of all rows are in one group."""
     sampler = rules_of(rows[0].sequence).sampler
     free = [index for index, row in enumerate(rows) if row.given is None]
     prefixes = [rows[index].sequence.prefix(rows[index].guess) for index in free]
@@ -102,7 +102,7 @@ def taken(logits: Tensor, rows: list[int]) -> Tensor:
 
 
 def separately(call: Callable[[list[Item]], list[Result]], items: list[Item]) -> list[Result | Exception]:
-    """The results of all items together; if that raises, of each alone, with its exception in the result's place."""
+    """The results of one call for all items; if it raises, of one call per item, with exceptions as results."""
     try:
         return [*call(items)]
     except Interrupted:
@@ -112,7 +112,7 @@ def separately(call: Callable[[list[Item]], list[Result]], items: list[Item]) ->
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
-    """Items with equal keys together, in the order in which the keys first occur."""
+    """Group items by key, in the order in which the keys first occur."""
     groups: dict[Hashable, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

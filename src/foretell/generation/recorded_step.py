@@ -1,11 +1,11 @@
-"""Steps, a token for each row, that are captured as CUDA graphs: one launch per token instead of one per operation.
+"""Decoding steps captured as CUDA graphs: one launch per step instead of one per operation.
 
 With few rows a GPU finishes the operations of a step faster than the host can launch them. A graph repeats the recorded
-operations with the same addresses, sizes and numbers, so a captured step must not depend on the rows and their length:
-`StaticPagedKVView` has their blocks and positions on the device. Capturing takes as long as a few steps, so the numbers
-of rows and blocks are rounded up, and a captured step is used again for any rows that fit.
+operations with the same addresses, sizes and constants, so a captured step must not depend on the rows and their
+length: `StaticPagedKVView` has their blocks and positions on the device. Capturing takes as long as a few steps, so the
+numbers of rows and blocks are rounded up, and a captured step is used again for any rows that fit.
 
-A graph calls no hooks. The tensors of the residual stream are kept instead, and each replay hands them to the hooks
+A graph calls no hooks. Instead, the tensors of the residual stream are kept, and each replay passes them to the hooks
 that only read them.
 """
 
@@ -29,7 +29,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import PADDING_BLOCK, PagedKVCache, PagedRow, StaticPagedKVView, filled_table
 
 MIN_TOKENS = 16  # capturing takes about as long as a few steps
-STEPS_KEPT = 16  # captured steps of one form of the model
+STEPS_KEPT = 16  # captured steps per form of the model
 
 Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 
@@ -39,18 +39,18 @@ logger = logging.getLogger(__name__)
 class ReadingHook(ABC):
     """A forward hook of the embedding or a block that changes nothing; captured steps call it too.
 
-    While there is another hook, no step is captured or replayed.
+    With any other hook, no step is captured or replayed.
     """
 
     @abstractmethod
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Read the output. The next replay writes to the same place, so keep only copies."""
+        """Read the output. The next replay overwrites it, so keep only copies."""
 
 
 class StepRecorder:
-    """Captured steps of one form of a model, the latest used last; off for short generations.
+    """Captured steps of one form of a model, the most recently used last; off for short generations.
 
-    They share one pool of memory: no two run at once, and what a step leaves there is copied before the next one runs.
+    They share one memory pool: no two run at once, and the results of a step are copied before the next one runs.
     """
 
     def __init__(self, decoder: Decoder, cache: PagedKVCache, expected_tokens: int | None):
@@ -63,7 +63,7 @@ class StepRecorder:
         return graph_recorder()
 
     def step_for(self, rows: list[PagedRow], source_rows: list[int | None]) -> RecordedStep | None:
-        """A captured step for these rows, None where none is captured. A failure is logged and ends the capturing."""
+        """A captured step for these rows, or None if capturing is off. A failure is logged and turns capturing off."""
         if not self.is_on or is_changed(self.decoder):
             return None
         most = blocks_for(self.decoder.config.context_length)
@@ -76,7 +76,7 @@ class StepRecorder:
         except RuntimeError as error:
             self.is_on = False
             self.steps.clear()
-            logger.warning(f"steps are not recorded as a CUDA graph: {' '.join(str(error).split())[:200]}")
+            logger.warning(f"cannot capture decoding as a CUDA graph: {' '.join(str(error).split())[:200]}")
             return None
         self.steps.move_to_end(key)
         if len(self.steps) > STEPS_KEPT:
@@ -86,18 +86,18 @@ class StepRecorder:
 
 
 def rounded_up(count: int) -> int:
-    """The number of rows, or of blocks of each, for which a step is captured: 1, 2, 4, or a multiple of 8."""
+    """A number of rows, or of blocks per row, rounded up to 1, 2, 4 or a multiple of 8."""
     return -(-count // 8) * 8 if count > 4 else 1 << (count - 1).bit_length()
 
 
 class RecordedStep:
-    """One step, a token each, of up to B rows with up to K blocks, the same or others each time.
+    """One step (one token per row) for any rows, up to B rows of up to K blocks.
 
     Missing rows are padding: they read and write the padding block, which no row reads.
     source_rows: (B,) the rows of the source that the step reads.
     """
 
-    view: KVView  # the captured one: the graph reads its source, which the decoder drops when it generates other rows
+    view: KVView  # kept, because the graph reads its source, which the decoder drops when it generates other rows
 
     @torch.inference_mode()
     def __init__(
@@ -109,12 +109,12 @@ class RecordedStep:
         record: Record,
     ):
         self.decoder, self.cache, self.source_rows = decoder, cache, list(source_rows)
-        self.tables: list[list[int]] = []  # of the rows, without padding
+        self.tables: list[list[int]] = []  # the tables of the rows, without padding
         self.starts: list[int] = []
         B, device = len(source_rows), cache.keys.device
         self.ids, self.positions = (torch.zeros(B, 1, dtype=torch.long, device=device) for _ in range(2))
         self.blocks = torch.full((B, num_blocks), PADDING_BLOCK, device=device)  # capturing writes to no other block
-        self.stream: dict[nn.Module, tuple[tuple[Any, ...], Tensor]] = {}  # inputs and output, which replays write
+        self.stream: dict[nn.Module, tuple[tuple[Any, ...], Tensor]] = {}  # inputs and outputs, which replays overwrite
         with ExitStack() as hooks:
             for module in stream_modules(decoder):
                 hooks.callback(module.register_forward_hook(self.keep).remove)
@@ -125,7 +125,7 @@ class RecordedStep:
 
     @torch.inference_mode()
     def use_for(self, rows: list[PagedRow]) -> None:
-        """Copy blocks and positions of rows to the device, unless these rows are where the last step left them."""
+        """Copy blocks and positions of rows to the device, unless they are already there after the last step."""
         starts, tables = [row.start for row in rows], [row.table for row in rows]
         if starts == self.starts and tables == self.tables:
             return
@@ -137,13 +137,13 @@ class RecordedStep:
         self.positions[:, 0].copy_(to_device(torch.tensor([*starts, *[0] * padding]), self.blocks.device))
 
     def step(self) -> Tensor:
-        """The captured operations: the logits (B, V) after `ids`, each row's at its place in `positions`."""
+        """The captured operations: the logits (B, V) after `ids`, which are at `positions`."""
         self.view = self.decoder.join(StaticPagedKVView(self.cache, self.blocks, self.positions), self.source_rows)
         return self.decoder.head(self.decoder.hidden(self.ids, self.view)[:, -1])
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor) -> Tensor:
-        """Read the newest token of each row, ids (B, 1); returns the logits (B, V) of the next token."""
+        """Read the newest token of each row, ids (B, 1); returns the logits (B, V) for the next token."""
         count = len(ids)
         self.ids[:count].copy_(to_device(ids, self.ids.device))
         self.replay()
@@ -152,11 +152,11 @@ class RecordedStep:
                 hook(module, *call)
         self.positions[:count].add_(1)
         self.starts = [start + 1 for start in self.starts]
-        return self.logits[:count].clone()  # the next replay writes to the same place
+        return self.logits[:count].clone()  # the next replay overwrites them
 
 
 def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
-    """True on a GPU, if enough steps follow and no module inside a block has hooks, which a graph does not call."""
+    """True on a GPU if enough steps follow and no module inside a block has hooks, which a graph would not call."""
     is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
     return decoder.device.type == "cuda" and not is_short and not has_inner_hooks(decoder)
 
@@ -179,12 +179,12 @@ def stream_modules(decoder: Decoder) -> list[nn.Module]:
 
 
 def graph_recorder() -> Record:
-    """A function that runs a step, then captures it; returns the replay and the tensor that each replay writes."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # one: a stream keeps memory for matmuls
+    """Make a function that runs and captures a step, and returns the replay and the tensor that it writes."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # one: each stream keeps memory for matmuls
 
     def record(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries allocate and choose kernels in their first run, a graph must not
+        with torch.cuda.stream(stream):  # run once first: libraries then allocate and choose kernels, a graph must not
             step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()

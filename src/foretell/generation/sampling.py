@@ -1,4 +1,4 @@
-"""From logits to a token: the filters, and a draw that depends only on (seed, sample, position)."""
+"""From logits to a token: the filters, and a random draw that depends only on (seed, sample, position)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters,
 from foretell.model.decoder import check_logits
 from foretell.randomness import stream_key, uniform
 
-NUMBERS_AT_ONCE = 2**15  # logits of rows that are sampled together: in float64 they fit a core's cache
+NUMBERS_AT_ONCE = 2**15  # logits that are sampled together: in float64 they fit in a core's cache
 
 
 class TokenChooser(Protocol):
-    """Chooses the next tokens of sequences; `Sampler` does by their probabilities."""
+    """Chooses the next tokens of sequences; `Sampler` samples them."""
 
     @property
     def vocab_size(self) -> int | None:
-        """Only ids below it have probabilities: a model may have more rows than its tokenizer has tokens."""
+        """Only ids below this are chosen: a model may have more rows than its tokenizer has tokens."""
         ...
 
     @property
     def group(self) -> Hashable:
-        """Equal for choosers of which one can choose for the sequences of all."""
+        """Any chooser can choose for the sequences of all choosers with an equal group."""
         ...
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
@@ -48,7 +48,7 @@ class Sampler:
     def __init__(
         self, config: SamplingConfig, vocab_size: int | None = None, token_bytes: Callable[[], TokenBytes] | None = None
     ):
-        """vocab_size: sample only ids below it, since a model may have more rows than its tokenizer has tokens.
+        """vocab_size: sample only ids below it, because a model may have more rows than its tokenizer has tokens.
 
         token_bytes: the bytes of each id, for a configuration with a regex or a JSON schema.
         """
@@ -58,19 +58,19 @@ class Sampler:
         self.filters = make_filters(config, None if self.constraint is None else self.constraint.exclude)
         self._excluding = [name for name in self.filters if name not in SHAPING]
         self._shaping = {name: float(getattr(config, name)) for name in self.filters if name in SHAPING}
-        # `narrow` needs all shaping filters at the end; one without an entry in KEEP among them takes the plain path
+        # `narrow` needs all shaping filters at the end; a filter without an entry in KEEP selects the plain path
         self._in_order = [*self._excluding, *self._shaping] == list(self.filters)
 
     @property
     def is_greedy(self) -> bool:
-        """True if the token with the largest logit is chosen, with any seed."""
+        """True if the token with the largest logit is always chosen, for any seed."""
         return self.config.temperature == 0 and not self._excluding
 
     @property
     def group(self) -> Hashable:
-        """Shared by greedy samplers, so that the requests of a server are one call; others draw by their own seed.
+        """Shared by greedy samplers, so that a server samples their requests in one call; others have their own seed.
 
-        Samplers of a subclass, which may do more than choose, are groups by themselves.
+        Each sampler of a subclass, which may do more than choose, has its own group.
         """
         return self.vocab_size if self.is_greedy and type(self) is Sampler else self
 
@@ -90,7 +90,7 @@ class Sampler:
             return pick(odds(filtered), draws)
         if not self.filters:
             return pick_unfiltered(logits, draws)
-        rows = zip(logits.split(1), prefixes, draws, strict=True)  # one by one: a row in float64 fits a core's cache
+        rows = zip(logits.split(1), prefixes, draws, strict=True)  # one by one: a row in float64 fits in a core's cache
         return [self._sample(row, prefix, draw) for row, prefix, draw in rows]
 
     def _sample(self, logits: Tensor, prefix: Prefix, draw: float) -> int:
@@ -104,7 +104,7 @@ class Sampler:
         return index if ids is None else int(ids[index])
 
     def stages(self, logits: Tensor, prefixes: Prefixes) -> Iterator[tuple[str, Tensor]]:
-        """("logits", the logits (B, V) in float64), then (name, logits) after each filter. Raises as a call does."""
+        """("logits", logits (B, V) in float64), then (name, logits) after each filter. Raises the errors of a call."""
         logits = check_logits(on_cpu_or_cuda(logits[:, : self.vocab_size])).double()
         yield "logits", logits
         for name, apply in self.filters.items():
@@ -112,14 +112,14 @@ class Sampler:
             yield name, logits
 
     def completes(self, generated: list[int]) -> bool:
-        """True if nothing can follow the ids after the prompt: they complete the regex or the JSON.
+        """True if the ids after the prompt complete the regex or the JSON, so that nothing can follow.
 
         Raises UsageError if they do so before min_tokens.
         """
         if self.constraint is None or not self.constraint.is_complete(generated):
             return False
         if (count := len(generated)) < (least := self.config.min_tokens):
-            raise UsageError(f"{self.constraint.shown} is complete at token {count}; min_tokens is {least}")
+            raise UsageError(f"{self.constraint.shown} is complete at token {count}, but min_tokens is {least}")
         return True
 
     def draw(self, sample: int, position: int) -> float:
@@ -136,12 +136,12 @@ def make_constraint(config: SamplingConfig, token_bytes: Callable[[], TokenBytes
 
 
 def on_cpu_or_cuda(logits: Tensor) -> Tensor:
-    """Logits on a device with float64, which Apple's MPS lacks."""
+    """Move logits to the CPU from a device without float64 (Apple's MPS)."""
     return logits if logits.is_cuda else logits.cpu()
 
 
 def largest(logits: Tensor) -> list[int]:
-    """The id of the largest logit of each row of (B, V); ties go to the first. Raises as `check_logits` does."""
+    """The id of the largest logit of each row of (B, V), the first if tied. Raises the errors of `check_logits`."""
     if logits.is_cuda:
         return largest_on_gpu(logits)
     values = in_numpy(logits)
@@ -159,7 +159,7 @@ def in_numpy(logits: Tensor) -> np.ndarray:
 
 
 def largest_on_gpu(logits: Tensor) -> list[int]:
-    """The same, and the host waits for the device once."""
+    """The same on a GPU, with a single synchronisation."""
     values, ids = logits.max(-1)  # NaN is the largest
     are_finite, largest_ids = torch.stack((values.isfinite().long(), ids)).tolist()
     if not all(are_finite):
@@ -170,22 +170,22 @@ def largest_on_gpu(logits: Tensor) -> list[int]:
 def check_left(logits: Tensor, name: str) -> Tensor:
     """The logits (B, V) after a filter. Raises UsageError if a row has no token left."""
     if name not in SHAPING and not bool((logits.amax(-1) > -torch.inf).all()):
-        raise UsageError(f"{name.replace('_', '-')} leaves no token to write; relax it or the other filters")
+        raise UsageError(f"{name.replace('_', '-')} leaves no token to sample; relax it or the other filters")
     return logits
 
 
 def pick(weights: Tensor, draws: list[float]) -> list[int]:
-    """The id at which the cumulative weights (B, V), in the order of ids, first exceed each row's share of them."""
+    """The first id at which the cumulative weights (B, V) exceed each row's draw times their sum."""
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     targets = torch.tensor(draws, dtype=cumulative.dtype, device=cumulative.device)[:, None] * total
-    # Rounding can leave the target at the last sum; then the answer is the id that reaches it
+    # Rounding can make the target equal to the last sum; then the answer is the first id that reaches it
     last = torch.searchsorted(cumulative, total)
     return torch.searchsorted(cumulative, targets, right=True).minimum(last)[:, 0].tolist()
 
 
 def pick_unfiltered(logits: Tensor, draws: list[float]) -> list[int]:
-    """One id for each row of logits (B, V), a few rows at a time: a call for each takes longer than small rows."""
+    """One id for each row of logits (B, V), several rows per call, because a call takes longer than a small row."""
     rows = max(1, NUMBERS_AT_ONCE // logits.shape[-1])
     firsts = range(0, len(draws), rows)
     parts = ((logits[first : first + rows].double(), draws[first : first + rows]) for first in firsts)

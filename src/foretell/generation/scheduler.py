@@ -1,4 +1,4 @@
-"""`Scheduler`: sequences that join, run together and leave."""
+"""`Scheduler`: continuous batching of sequences, which join and leave at any time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 # Sequences that run at once. With more than 64 rows on a CPU, blocks are not fused: a token takes three times as long
 MAX_ROWS = {"cpu": 64}
 MAX_ROWS_ELSEWHERE = 256
-TOKENS_AT_ONCE = 4096  # of prompts in one pass; padding counts
-MOST_BLOCKED = 16  # sequences without room that one step looks at
-ROOTS_KEPT = 1024  # users whose texts the cache remembers; of others, the blocks are used for something else
-MOST_PASSED = 64  # sequences that may start before one for which there is no room
+TOKENS_AT_ONCE = 4096  # prompt tokens in one pass, including padding
+MOST_BLOCKED = 16  # sequences without room that one step tries to start
+ROOTS_KEPT = 1024  # users whose texts stay in the cache
+MOST_PASSED = 64  # sequences that may start before an earlier one for which there is no room
 
 
 class Event(NamedTuple):
-    """A sequence, the token that it got, and the token's log-probability if its rules want it."""
+    """A sequence, its new token, and the token's log-probability if its rules want it."""
 
     sequence: Sequence
     token: int
@@ -54,12 +54,12 @@ class Scheduler:
                 ...
 
     The continuation of a sequence does not depend on the others. A sequence starts when there are blocks for its
-    prompt. It gets blocks for the longest text that its rules allow while there are enough, else as it grows. When none
-    is left, the sequence that started last gives its blocks back and is read again later. memory: bytes of the cache;
-    default: a quarter of the machine's. num_schedulers: the number of schedulers that share it. num_blocks: the number
-    of blocks needed, if that is fewer. proposer: guesses tokens, several of which are then checked in one pass.
-    expected_tokens: see `Engine`. step_seconds: about the time that a step may take, so that long prompts are read in
-    parts; None: all that fits one pass, so that the bits of a result do not depend on the time.
+    prompt. It gets blocks for the longest text that its rules allow if enough are free, else as it grows. When none is
+    left, the sequence that started last releases its blocks and is read again later. memory: bytes of the cache;
+    default: a quarter of the machine's. num_schedulers: the number of schedulers that share the memory. num_blocks: an
+    upper limit of the blocks. proposer: guesses tokens, which are then checked several per pass. expected_tokens: see
+    `Engine`. step_seconds: the approximate time limit of a step, for which long prompts are read in parts; None: read
+    all that fits in one pass, so that the bits of a result do not depend on timing.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Scheduler:
         self.pace = ReadingPace(step_seconds, TOKENS_AT_ONCE)
         self.waiting = WaitingSequences()
         self.running: list[Sequence] = []
-        self.ended: list[Sequence] = []  # since the last step began
-        self._roots: OrderedDict[tuple[Decoder, int | None, str, str], int] = OrderedDict()  # latest last
-        self._forms: Counter[Decoder] = Counter()  # other forms of the model: the sequences that use each
+        self.ended: list[Sequence] = []  # sequences that ended since the last step began
+        self._roots: OrderedDict[tuple[Decoder, int | None, str, str], int] = OrderedDict()  # most recently used last
+        self._forms: Counter[Decoder] = Counter()  # the number of sequences that use each other form of the model
 
     @property
     def is_busy(self) -> bool:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence join. Raises ContextLengthError or UsageError for one that does not fit or is not new."""
+        """Add a sequence. Raises ContextLengthError or UsageError for one that does not fit or is not new."""
         if sequence.finish_reason is not None or sequence in self.waiting or sequence in self.running:
             raise UsageError("this sequence was added before; make a new one")
         check_ids(sequence, self.engine.decoder.config.vocab_size)
@@ -106,7 +106,7 @@ class Scheduler:
         if needed > self.num_blocks:
             raise UsageError(
                 f"a text of {needed * POSITIONS_PER_BLOCK:,} tokens needs {needed * size / 2**20:,.0f} MiB of cache, "
-                f"and there are {self.num_blocks * size / 2**20:,.0f}; ask for fewer tokens, or give more memory"
+                f"but there are {self.num_blocks * size / 2**20:,.0f}; ask for fewer tokens, or give more memory"
             )
         if rules.prompt_logprobs is not None:
             sequence.prompt_logprobs = [None] * min(len(sequence.prompt), max(1, sequence.first_logprob))
@@ -115,7 +115,7 @@ class Scheduler:
             self._forms[sequence.decoder] += 1
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence now and free its blocks. A sequence that has ended, or was never added, does not change."""
+        """End a sequence now and free its blocks. No effect on a sequence that has ended or was never added."""
         is_waiting = sequence in self.waiting
         if is_waiting:
             self.waiting.remove(sequence)
@@ -125,14 +125,14 @@ class Scheduler:
         self._release_finished()
 
     def step(self) -> list[Event]:
-        """Read a part of the prompts, and one token of each sequence whose prompt was read; returns the new tokens.
+        """Read parts of prompts, and the newest token of each sequence whose prompt is read; returns the new tokens.
 
-        Sequences that end are in `ended`, also those that end without a new token: by an error, or by max_tokens 0.
+        Sequences that end are in `ended`, including those without a new token (after an error, or with max_tokens 0).
         """
         self.ended = []
         self._release_finished()
         self._admit()
-        self._release_finished()  # a prompt of one token without a continuation, or one that a cache holds
+        self._release_finished()  # sequences without continuation whose prompt needs no reading
         growing = [sequence for sequence in self.running if sequence.is_growing]
         reading = [sequence for sequence in self.running if not sequence.is_growing]
         started = now()
@@ -148,7 +148,7 @@ class Scheduler:
     # ------------------------------------------------------------------ starting and ending
 
     def _admit(self) -> None:
-        """Start sequences in their order, as long as there is room; one without room lets some others pass."""
+        """Start sequences in order while there is room; some may pass an earlier one that does not fit."""
         being_read = {}
         for sequence in self.running:
             being_read.update(dict.fromkeys(self._first_unread_content(sequence)))
@@ -172,7 +172,7 @@ class Scheduler:
                 other.num_passed += 1
 
     def _match(self, sequence: Sequence) -> list[Content]:
-        """Give a sequence the blocks that hold its beginning; returns the content that it will read next."""
+        """Assign a sequence the cached blocks of its beginning; returns the content that it will read next."""
         known = sequence.visible[: sequence.num_known]
         sequence.table = self.pool.matched(self._root(sequence), known)
         sequence.num_cached = len(sequence.table.blocks) * POSITIONS_PER_BLOCK
@@ -193,18 +193,18 @@ class Scheduler:
         return True
 
     def _take_blocks(self, sequence: Sequence) -> bool:
-        """Take blocks for the longest text of a sequence, or else for what is to be read of it."""
+        """Take blocks for the longest possible text of a sequence, or else for the tokens to read."""
         table, longest = table_of(sequence), self._blocks_needed(sequence)
         if self.pool.take(table, longest):
             return True
         self._reclaim({})
         growing = sum(len(table_of(other).blocks) < self._blocks_needed(other) for other in self.running)
         num_blocks = min(longest, blocks_for(sequence.num_visible))
-        is_free = self.pool.num_free >= num_blocks - len(table.blocks) + growing  # each of them soon needs another
+        is_free = self.pool.num_free >= num_blocks - len(table.blocks) + growing  # each growing one soon needs another
         return is_free and self.pool.take(table, num_blocks)
 
     def _make_way(self, sequence: Sequence) -> bool:
-        """Pause a sequence of the user with the most running ones, if the user of this one has fewer."""
+        """Pause a sequence of the user with the most running sequences, if this sequence's user has fewer."""
         counts = Counter(other.key for other in self.running)
         key, most = counts.most_common(1)[0] if counts else ("", 0)
         if most < counts[sequence.key] + 2:
@@ -213,13 +213,13 @@ class Scheduler:
         return True
 
     def _reclaim(self, num_read: dict[Sequence, int]) -> None:
-        """Take back blocks that running sequences do not need yet; num_read: the tokens that the next pass reads."""
+        """Reclaim blocks that running sequences do not need yet; num_read: the tokens that the next pass reads."""
         for sequence in self.running:
             length = max(sequence.num_visible, sequence.num_cached + num_read.get(sequence, 0))
             self.pool.give_back(table_of(sequence), blocks_for(length))
 
     def _with_blocks(self, parts: list[Part]) -> list[Part]:
-        """The parts for which there are blocks; those who started last give theirs back until there are."""
+        """The parts for which there are blocks; the sequences that started last are paused until there are enough."""
         self._release_finished()
         num_read = {part.sequence: len(part.tokens) for part in parts}
         for sequence, count in num_read.items():
@@ -231,14 +231,14 @@ class Scheduler:
         return [part for part in parts if part.sequence.table is not None]
 
     def _pause(self, sequence: Sequence) -> None:
-        """Let a running sequence wait, without blocks; what was read of it is read again, or found in the cache."""
+        """Move a running sequence back to the queue, without blocks; its tokens are read again unless still cached."""
         self._give_back(sequence)
         sequence.num_cached = 0
         self.running.remove(sequence)
         self.waiting.add(sequence, is_next=True)
 
     def _give_back(self, sequence: Sequence) -> None:
-        """Return the blocks of a sequence; others with its beginning may use their content."""
+        """Return the blocks of a sequence; sequences with the same beginning can still use their content."""
         table = table_of(sequence)
         if not has_finite_logits(sequence):
             self.pool.unsound.update(table.blocks)
@@ -250,7 +250,7 @@ class Scheduler:
         return blocks_needed(sequence, self.context_length)
 
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
-        """The content of the next block of a sequence that is being read, as far as others could share it."""
+        """The content of the next block that a sequence will read, if other sequences could share it."""
         if sequence.num_cached < sequence.num_known:
             table = table_of(sequence)
             first = len(table.content_ids) * POSITIONS_PER_BLOCK
@@ -258,9 +258,9 @@ class Scheduler:
             yield table.last_content, tuple(sequence.visible[first:last])
 
     def _root(self, sequence: Sequence) -> int:
-        """The content id of no blocks. Other forms of the model, and other sources, give equal tokens other keys.
+        """The content id before the first block, which differs by form of the model, source and user.
 
-        Users with different keys share none, so the time until the first token does not show what others asked.
+        Users with different keys share no blocks, so the time to the first token does not reveal the prompts of others.
         """
         key = sequence.decoder or self.engine.decoder, sequence.row, sequence.key, sequence.cache_salt
         if key not in self._roots:
@@ -281,7 +281,7 @@ class Scheduler:
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
 
     def _release_form(self, sequence: Sequence) -> None:
-        """Forget another form of the model with the last sequence that uses it."""
+        """Forget another form of the model when its last sequence ends."""
         decoder = sequence.decoder
         if decoder is None:
             return
@@ -295,9 +295,9 @@ class Scheduler:
     # ------------------------------------------------------------------ reading
 
     def _next_parts(self, reading: list[Sequence], room: int) -> list[Part]:
-        """The prompts to read next, or parts of them; at most `room` tokens with the padding.
+        """The prompts to read next, or parts of them: at most `room` tokens, including padding.
 
-        Where the time decides, a prompt is also cut to fill a pass next to others.
+        With a time limit, a prompt is also split to fill a pass together with others.
         """
         parts: list[Part] = []
         for sequence in reading:
@@ -325,12 +325,12 @@ class Scheduler:
         return parts
 
     def _room_to_guess(self, sequence: Sequence) -> int:
-        """The largest number of tokens to guess: the token after them has to fit too."""
+        """The largest number of tokens to guess: the token after them must fit too."""
         longest, room = rules_of(sequence).max_tokens, self.context_length - sequence.num_visible
         return room if longest is None else min(room, longest - len(sequence.generated) - 1)
 
     def _read(self, parts: list[Part]) -> list[Event]:
-        """Read new tokens of sequences; a sequence read to its end gets one token, or all guessed tokens."""
+        """Read new tokens of sequences; a sequence read to its end gets a new token, after any correct guesses."""
         events: list[Event] = []
         for members in grouped(parts, lambda part: part.sequence.decoder):
             choices = iter(self._choose(members))
@@ -339,7 +339,7 @@ class Scheduler:
         return events
 
     def _choose(self, parts: list[Part]) -> list[ChosenToken | Exception]:
-        """Read parts of sequences with the same form of the model; returns the token of each row of logits."""
+        """Read parts of sequences with the same form of the model; returns the choice for each row of logits."""
         rows = [row for part in parts for row in part.rows()]
         choices: list[ChosenToken | Exception] = []
         try:
@@ -356,7 +356,7 @@ class Scheduler:
         return choices
 
     def _take(self, part: Part, choices: list[ChosenToken | Exception]) -> list[Event]:
-        """Add sampled tokens to a sequence, up to the first that differs from its guess."""
+        """Add sampled tokens to a sequence, up to the first one that differs from its guess."""
         sequence, guess = part.sequence, part.guess
         events: list[Event] = []
         if sequence.finish_reason == "error":
@@ -390,7 +390,7 @@ class Scheduler:
     # ------------------------------------------------------------------ growing
 
     def _append(self, sequence: Sequence, token: int) -> None:
-        """Add a token to a sequence, which may end there."""
+        """Add a token to a sequence, and end it if the token is its last."""
         sequence.generated.append(token)
         try:
             reason = reason_to_end(sequence, token, self.context_length)
@@ -399,32 +399,32 @@ class Scheduler:
         except Exception as error:
             fail(sequence, error)
             return
-        if sequence.finish_reason is None:  # else `stop` has cancelled it
+        if sequence.finish_reason is None:  # otherwise `stop` has cancelled it
             sequence.finish_reason = reason
         if sequence.finish_reason is None and sequence.num_visible > self.context_length:
             self._shift(sequence)
 
     def _end_if_read(self, sequence: Sequence) -> None:
-        """End a sequence whose prompt was read, and that generates nothing."""
+        """End a sequence that generates nothing once its prompt is read."""
         if sequence.finish_reason is None and rules_of(sequence).max_tokens == 0 and sequence.num_to_read == 0:
             sequence.finish_reason = "length"
 
     def _shift(self, sequence: Sequence) -> None:
-        """Keep only the last half visible. Its positions change, so all of it is read again."""
+        """Keep only the last half visible. Its positions change, so it is read again."""
         self._pause(sequence)
         sequence.window_start = first_kept(sequence, self.context_length)
 
 
 def blocks_needed(sequence: Sequence, context_length: int) -> int:
-    """Blocks for the longest text that the model will see of a sequence."""
+    """The blocks for the longest visible text of a sequence."""
     limit = rules_of(sequence).max_tokens
     left = context_length if limit is None else limit - len(sequence.generated)
     return blocks_for(min(context_length, sequence.num_visible + left))
 
 
 def has_finite_logits(sequence: Sequence) -> bool:
-    """True if the logits after all tokens that were read are finite: then all keys and values are."""
-    if sequence.decoder is not None or sequence.finish_reason == "error":  # another form may hide what is not finite
+    """True if the logits after the last read token are finite; then all keys and values are."""
+    if sequence.decoder is not None or sequence.finish_reason == "error":  # another form may hide non-finite values
         return False
     last = sequence.prompt_logprobs[-1] if sequence.prompt_logprobs else None
     return bool(sequence.generated) or (last is not None and math.isfinite(last.logprob))

@@ -1,4 +1,4 @@
-"""`Sequence`: a prompt and its continuation as ids, its rules, and when it ends."""
+"""`Sequence`: a prompt and its continuation as ids, with its rules; and the conditions that end it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Rules:
 
     max_tokens: None means until the context is full; 0 means that the prompt is read and nothing generated. end_ids:
     tokens that end a sequence; they are added to it. slide: a sequence that fills the context continues from its last
-    half, which is read again (a context shift). top_logprobs: the number of likeliest tokens that are reported with the
-    log-probability of each generated token; 0: the token's alone; None: no log-probabilities. prompt_logprobs: the same
-    for the prompt's tokens. digests: keep a digest of the logits from which each token was sampled.
+    half, which is read again (a context shift). top_logprobs: the number of most likely tokens to report with the
+    log-probability of each generated token; 0: report only the token's; None: no log-probabilities. prompt_logprobs:
+    the same for the prompt's tokens. digests: keep a digest of the logits from which each token was sampled.
     """
 
     sampler: TokenChooser
@@ -40,16 +40,16 @@ class Rules:
 class Sequence:
     """A prompt and the tokens generated after it.
 
-    sample: index of the stream of random numbers. stop: called with every generated token, true for the token that ends
-    the sequence. decoder: another form of the model for this sequence alone, such as one with a replaced module.
-    row: for a model with an encoder, the row of its source. key: the user; those who wait take turns by user. Sequences
-    share cached blocks only with equal key and cache_salt. first_logprob: the index of the first token of the prompt
-    with a log-probability, 1 or more.
-    prompt_logprobs: one for each token of the prompt, if its rules want them; None before first_logprob. digests: of
-    the logits of each generated token, if its rules want them.
+    sample: index of the stream of random numbers. stop: called with every generated token; a true result ends the
+    sequence. decoder: another form of the model for this sequence only, such as one with a replaced module. row: the
+    row of its source in a model with an encoder. key: the user; waiting users take turns. Sequences share cached blocks
+    only if key and cache_salt are equal. first_logprob: the index of the first prompt token with a log-probability, 1
+    or more.
+    prompt_logprobs: one per prompt token, if its rules want them; None before first_logprob. digests: one per generated
+    token, if its rules want them.
     finish_reason is set once: length (max_tokens reached), end (an end token was sampled), context (the context is
-    full), stop (`stop` was true, the constraint of its sampler is complete, or set by the caller), cancelled, or error:
-    its sampler, its stop rule or its form of the model has raised `error`.
+    full), stop (`stop` returned true, the constraint of its sampler is complete, or set by the caller), cancelled, or
+    error (its sampler, its stop rule or its form of the model raised `error`).
     """
 
     prompt: list[int]
@@ -66,8 +66,8 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
-    num_passed: int = 0  # sequences that started before it, although it was their turn later
-    window_start: int = 0  # the first token that the model still sees; moves only with slide
+    num_passed: int = 0  # later sequences that started before it
+    window_start: int = 0  # the first token that the model still sees; changes only with slide
     num_cached: int = 0  # visible tokens that are in the cache
     table: BlockTable | None = None  # its blocks of the cache, while it runs
 
@@ -91,25 +91,25 @@ class Sequence:
 
     @property
     def num_given(self) -> int:
-        """The number of the prompt's tokens whose log-probability is wanted and not yet known."""
+        """The number of prompt tokens whose log-probability is wanted but not yet known."""
         return 0 if rules_of(self).prompt_logprobs is None else len(self.prompt) - len(self.prompt_logprobs)
 
     @property
     def num_known(self) -> int:
-        """The number of visible tokens whose logits are not wanted: a cache may hold them."""
+        """The number of visible tokens whose logits are not needed, so they can come from the cache."""
         return self.num_visible - 1 - self.num_given
 
     @property
     def num_to_read(self) -> int:
-        """The number of visible tokens to read before the next token is sampled, or, with max_tokens 0, before the end.
+        """The number of visible tokens to read before the next token is sampled or, with max_tokens 0, before the end.
 
-        A token after which none is sampled is not read.
+        A last token after which nothing is sampled is not read.
         """
         return self.num_unread - int(rules_of(self).max_tokens == 0)
 
     @property
     def is_growing(self) -> bool:
-        """True if all but the newest token has been read: the prompt has, and no context shift is pending."""
+        """True if only the newest token is unread: the prompt is read and no context shift is pending."""
         return bool(self.generated) and self.num_unread == 1
 
     def unread(self, count: int) -> list[int]:
@@ -125,22 +125,22 @@ class Sequence:
 
 
 def rules_of(sequence: Sequence) -> Rules:
-    """The rules of a sequence, which it has when it is added."""
+    """The rules of a sequence. Raises UsageError if it has none."""
     if sequence.rules is None:
         raise UsageError("the sequence has no rules: make it with rules=foretell.Rules(sampler)")
     return sequence.rules
 
 
 def table_of(sequence: Sequence) -> BlockTable:
-    assert sequence.table is not None, "the scheduler gives a sequence its blocks before it is read"
+    assert sequence.table is not None, "the scheduler assigns blocks before a sequence is read"
     return sequence.table
 
 
 class NoRoomError(ContextLengthError):
     """A prompt and its new tokens do not fit the context.
 
-    room: the number of tokens that may follow the prompt; the last one is predicted, and not read. max_tokens: None for
-    a prompt that is too long by itself.
+    room: the number of tokens that can follow the prompt; the last one is predicted, but not read. max_tokens: None if
+    the prompt itself is too long.
     """
 
     def __init__(self, prompt_tokens: int, max_tokens: int | None, context_length: int):
@@ -149,7 +149,7 @@ class NoRoomError(ContextLengthError):
         super().__init__(self.message("--max-tokens", "--slide"))
 
     def message(self, max_tokens: str, slide: str | None) -> str:
-        """The message with these names of the setting and of the option to continue from the prompt's tail."""
+        """The message, with the names of the setting and of the option to continue from the prompt's tail."""
         prompt = counted(self.prompt_tokens, "token")
         if self.room < 1 or self.max_tokens is None:
             tail = "" if slide is None else f", or use {slide} to continue from its tail"
@@ -160,11 +160,11 @@ class NoRoomError(ContextLengthError):
         return f"{size} context of {self.context_length:,}; {advice}"
 
 
-# --- the end: no other file decides when a sequence ends --------------------------------------------------------------
+# --- the conditions that end a sequence, decided only in this file ----------------------------------------------------
 
 
 def reason_to_end(sequence: Sequence, token: int, context_length: int) -> FinishReason | None:
-    """The reason to end after this new token; None if the sequence goes on."""
+    """The reason to end after this new token; None if the sequence continues."""
     rules = rules_of(sequence)
     if token in rules.end_ids:
         return "end"
@@ -179,7 +179,7 @@ def reason_to_end(sequence: Sequence, token: int, context_length: int) -> Finish
 
 
 def check_length(sequence: Sequence, context_length: int) -> Rules:
-    """Refuse a prompt and a length that do not fit; returns the rules of the sequence."""
+    """Refuse invalid limits, and a prompt and length that do not fit; returns the rules of the sequence."""
     limit, length, rules = context_length, len(sequence.prompt), rules_of(sequence)
     if rules.max_tokens is not None and not (isinstance(rules.max_tokens, int) and rules.max_tokens >= 0):
         raise UsageError(f"max_tokens must be a whole number, 0 or more, not {rules.max_tokens}")
@@ -193,7 +193,7 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
         sequence.window_start = 0 if length <= limit else first_kept(sequence, limit)
     elif length > limit + (rules.max_tokens == 0):
         raise NoRoomError(length, None, limit)
-    elif length + (rules.max_tokens or 0) > limit + 1:  # the last token is predicted, and not read
+    elif length + (rules.max_tokens or 0) > limit + 1:  # the last token is predicted, but not read
         raise NoRoomError(length, rules.max_tokens, limit)
     return rules
 
@@ -201,9 +201,9 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
 def check_ids(sequence: Sequence, vocab_size: int) -> None:
     wrong = next((token for token in sequence.prompt if not 0 <= token < vocab_size), None)
     if wrong is not None:
-        raise UsageError(f"the prompt has the id {wrong}; the model's ids are 0 to {vocab_size - 1}")
+        raise UsageError(f"the prompt has the id {wrong}, but the model's ids are 0 to {vocab_size - 1}")
 
 
 def first_kept(sequence: Sequence, context_length: int) -> int:
-    """The index of the first id that a context shift keeps: the last half of the context."""
+    """The index of the first id that a context shift keeps; it keeps half a context."""
     return len(sequence.prompt) + len(sequence.generated) - max(1, context_length // 2)

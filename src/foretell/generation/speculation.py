@@ -1,8 +1,8 @@
-"""Speculative decoding: cheap guesses of the next tokens, which the model checks in one pass.
+"""Speculative decoding: cheap guesses of the next tokens, which the model verifies in one pass.
 
-The model samples the token at every guessed position as it would without guesses, since a draw depends on the position
-alone. A guess that equals its token saves a pass; the text is the same (Leviathan et al. 2023, with shared draws
-instead of a rejection rule).
+At every guessed position the model samples the same token as without guesses, because a draw depends only on the
+position. A correct guess saves a pass; the text is the same (Leviathan et al. 2023, with shared draws instead of a
+rejection rule).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LONGEST_MATCH = 3  # tokens
 
 
 class Proposer:
-    """Base class of guesses of the next tokens of sequences, at most `num_tokens` at once."""
+    """Base class: guesses the next tokens of sequences, at most `num_tokens` at once."""
 
     num_tokens: int
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
-        """At most rooms[b] next ids of each sequence; an empty list without a guess."""
+        """At most rooms[b] next ids for each sequence; an empty list for no guess."""
         pairs = zip(sequences, rooms, strict=True)
         return [self.guess(sequence, min(room, self.num_tokens)) for sequence, room in pairs]
 
     def guess(self, sequence: Sequence, room: int) -> list[int]:
-        """At most `room` next ids of a sequence."""
+        """At most `room` next ids for a sequence."""
         raise NotImplementedError
 
     def release(self, sequence: Sequence) -> None:
@@ -40,16 +40,16 @@ class Proposer:
 
 
 class PromptLookup(Proposer):
-    """The tokens that followed the last tokens when they occurred before (Saxena 2023, prompt lookup decoding).
+    """Guesses what followed an earlier occurrence of the last tokens (Saxena 2023, prompt lookup decoding).
 
-    Good for texts that repeat themselves or their prompt: code, summaries, corrections.
+    Suits texts that repeat themselves or their prompt: code, summaries, corrections.
     """
 
     def __init__(self, num_tokens: int = 8):
         self.num_tokens = num_tokens
 
     def guess(self, sequence: Sequence, room: int) -> list[int]:
-        """The continuation of the latest earlier occurrence of the longest possible ending."""
+        """The continuation after the latest earlier occurrence of the longest matching ending."""
         ids = sequence.visible
         for length in range(min(LONGEST_MATCH, len(ids) - 1), 0, -1):
             start = last_occurrence(ids[:-1], ids[-length:])
@@ -62,15 +62,15 @@ def last_occurrence(ids: list[int], pattern: list[int]) -> int | None:
     """The last index at which a pattern occurs in a list of ids. Searching bytes is 20 times as fast as a loop."""
     text, wanted = array("q", ids).tobytes(), array("q", pattern).tobytes()
     offset = text.rfind(wanted)
-    while offset > 0 and offset % 8:  # the bytes of two neighbours
+    while offset > 0 and offset % 8:  # a match across two ids
         offset = text.rfind(wanted, 0, offset + len(wanted) - 1)
     return offset // 8 if offset >= 0 else None
 
 
 class DraftModel(Proposer):
-    """A smaller model with the same vocabulary, which guesses with the sampler and the draws of each sequence.
+    """Guesses with a smaller model of the same vocabulary, using the sampler and draws of each sequence.
 
-    It reads one sequence at a time, so it is faster than no guesses only for one or a few sequences.
+    It reads one sequence at a time, so it saves time only for one or a few sequences.
     """
 
     def __init__(self, decoder: Decoder, num_tokens: int = 4):

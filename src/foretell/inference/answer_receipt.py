@@ -27,7 +27,7 @@ from foretell.installation import cpu_features, cpu_info, cpu_model, version_of
 from foretell.language_model import LanguageModel
 from foretell.model.kernels.fast_decoder import has_numba
 
-FORMAT = "foretell.receipt/3"  # 1 and 2 are of one token
+FORMAT = "foretell.receipt/3"  # formats 1 and 2 are receipts of one token
 LIMITS = (  # variables that limit the instructions of torch, oneDNN, MKL and numba
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
@@ -66,7 +66,7 @@ class MachineRecord(Section):
 
 
 class AnsweredRequest(Section):
-    """The prompt as ids, and everything that decides what follows it. vocab_size: only ids below it are sampled."""
+    """The prompt as ids, and all settings that decide the answer. vocab_size: only ids below it are sampled."""
 
     prompt: tuple[Id, ...]
     sampling: SamplingConfig
@@ -79,23 +79,23 @@ class AnsweredRequest(Section):
 
 
 class SealedRecord(Section):
-    """A record whose last field, `sha256`, is the digest of the others, so that a damaged one is recognised."""
+    """A record whose last field, `sha256`, is the digest of the others, so that damage is detected."""
 
     def sealed(self) -> Self:
         """The record with this digest."""
         return self.model_copy(update={"sha256": self.expected_sha256()})
 
     def expected_sha256(self) -> str:
-        """The digest that the other fields have."""
+        """The digest of the other fields."""
         return json_digest(self.model_dump(mode="json", exclude={"sha256"}))
 
 
 class AnswerReceipt(SealedRecord):
     """The receipt of an answer.
 
-    tokens: all sampled ones, also the end token and those that a stop string removed. draws: the random number of each,
-    which follows from seed, sample and position. logits: the digest of the logits that each was sampled from. root: of
-    the Merkle tree over them. sha256: of all other fields, so that a damaged receipt is recognised.
+    tokens: all sampled ids, including the end token and those that a stop string removed. draws: the random number of
+    each, which follows from seed, sample and position. logits: for each, the digest of its logits. root: the root of
+    the Merkle tree over these digests. sha256: the digest of all other fields, so that damage is detected.
     """
 
     format: Literal["foretell.receipt/3"]
@@ -112,10 +112,10 @@ class AnswerReceipt(SealedRecord):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AnswerReceipt:
-        """Read a receipt. Raises DataError for one that is malformed; `verify` tests if it is true."""
+        """Read a receipt. Raises DataError if it is malformed; whether it is true is checked by `verify`."""
         if str(values.get("format")) in ("foretell.receipt/1", "foretell.receipt/2"):
             raise UsageError(
-                "this receipt is of one token and has its logits, not digests; one of a whole answer: "
+                "this receipt is for one token and has its logits, not digests; for a whole answer: "
                 "foretell generate --strict --receipt --json"
             )
         try:
@@ -139,7 +139,7 @@ def json_digest(value: Any) -> str:
 
 
 def identity_of(model: LanguageModel) -> ModelIdentity:
-    """The identity of a model; it reads all weights."""
+    """The identity of a model; this reads all weights."""
     return ModelIdentity(
         name=model.name,
         weights_sha256=model.weights_digest(),
@@ -152,7 +152,7 @@ def identity_of(model: LanguageModel) -> ModelIdentity:
 
 @cache
 def this_machine(device: torch.device) -> MachineRecord:
-    """This machine, as receipts name it."""
+    """The receipts' record of this machine."""
     info = cpu_info()
     return MachineRecord(
         foretell=version_of("foretell"),
@@ -167,7 +167,7 @@ def this_machine(device: torch.device) -> MachineRecord:
 
 
 def make_receipt(identity: ModelIdentity, continuation: Continuation, device: torch.device) -> AnswerReceipt:
-    """The receipt of a continuation that has ended, whose rules had the digests kept."""
+    """The receipt of a finished continuation that was generated with digests."""
     sequence, rules = continuation.sequence, rules_of(continuation.sequence)
     sampler = rules.sampler
     assert isinstance(sampler, Sampler), "receipts are of sampled tokens"

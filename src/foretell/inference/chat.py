@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class Answer:
     """An answer. `str` gives its text.
 
-    finish_reason: end (of the turn), stop (the next speaker's name was next), length, context (it is full), or
-    interrupted. dropped: how many of the oldest messages the model did not see, since the context was full.
+    finish_reason: end (of the turn), stop (the next speaker's name follows), length, context (it is full), or
+    interrupted. dropped: how many of the oldest messages the model did not see, because the context was full.
     """
 
     text: str
@@ -60,8 +60,8 @@ class Chat:
             print(piece, end="")
 
     template: a built-in name, a file, or a `ChatTemplate`; by default the model's own, and `plain` for a model without
-    one, which the log "foretell" reports. max_tokens: of an answer; by default what fits the context. The other
-    keywords are the fields of `SamplingConfig`. `messages` is the history, with the system message; `answer` the last
+    one, which the log "foretell" reports. max_tokens: the limit of an answer; default: what fits the context. The
+    other keywords are fields of `SamplingConfig`. `messages` is the history, with the system message; `answer` the last
     answer.
     Raises TokenizerError for a template that cannot be used, UsageError or ConfigError for wrong arguments.
     """
@@ -83,16 +83,16 @@ class Chat:
         self.format = ChatFormat(choose_template(model, template), model.tokenizer)
         self.messages: list[Message] = []
         self.answer: Answer | None = None
-        self._dropped = 0  # of the turns, while the context is full
+        self._dropped = 0  # turns left out because the context is full
         self._sampler: NewestReceipts | None = None
-        self._scheduler: tuple[list[int], Scheduler] | None = None  # with the state of the model that it was made for
+        self._scheduler: tuple[list[int], Scheduler] | None = None  # with the model's state when it was made
         self.set_system(system)
 
     def __repr__(self) -> str:
         return f"Chat({self.model.name!r}, {counted(len(self.messages), 'message')})"
 
     def say(self, text: str) -> Answer:
-        """The answer to a text; both are added to the history. Raises as `stream` does."""
+        """The answer to a text; both are added to the history. Raises the errors of `stream`."""
         for _ in self.stream(text):
             pass
         assert self.answer is not None, "a stream that ended has an answer"
@@ -101,14 +101,14 @@ class Chat:
     def stream(self, text: str) -> Generator[str]:
         """Pieces of the answer to a text, as they are generated.
 
-        The question and the answer, also one that is interrupted or not read to its end, are then in the history.
+        The question and the answer, even if interrupted or not read to its end, are added to the history.
         Raises UsageError for an empty text, ContextLengthError for one that leaves no room for an answer.
         """
         if not isinstance(text, str) or not text.strip():
             raise UsageError("the message must be a text that is not empty; write something")
         asked = [*self.messages, Message("user", text)]
         prompt, dropped = self._fitting_prompt(asked)
-        limit = self.model.config.context_length + 1 - len(prompt)  # the last token is predicted, and not read
+        limit = self.model.config.context_length + 1 - len(prompt)  # the last token is predicted, but not read
         stop_texts, stop_ids = self.format.stop_texts, self.format.stop_ids
         sampler = NewestReceipts(self.sampling, self.model)
         completer = Completer(self.model, [prompt], self.sampling, stop_texts, stop_ids, sampler)
@@ -147,7 +147,7 @@ class Chat:
             self._finish(asked, dropped, completer, is_finished)
 
     def _finish(self, asked: list[Message], dropped: int, completer: Completer, is_finished: bool) -> None:
-        """Put the answer into the history; a question without one is left out."""
+        """Add question and answer to the history, unless the answer is empty."""
         completion, sequence = completer.completions()[0], completer.sequences[0]
         reason = completion.finish_reason if is_finished else "interrupted"
         if reason == "length" and len(sequence.prompt) + len(sequence.generated) > self.model.config.context_length:
@@ -180,7 +180,7 @@ class Chat:
         return {"messages": [message.to_json() for message in self.messages]}
 
     def _fitting_prompt(self, messages: Sequence[Message]) -> tuple[list[int], int]:
-        """The ids of a prompt that leaves room for an answer, and how many of the oldest turns it is without.
+        """The ids of a prompt that leaves room for an answer, and the number of the oldest turns left out.
 
         Turns are dropped in pairs, never the system message or the question.
         """
@@ -195,7 +195,7 @@ class Chat:
             prompt = self.format.encode_prompt([*system, *turns[dropped:]])
         if len(prompt) > length:
             raise ContextLengthError(
-                f"the message takes {len(prompt):,} tokens with its template and the model's context is {length:,}; "
+                f"the message takes {len(prompt):,} tokens with its template, but the model's context is {length:,}; "
                 "shorten it"
             )
         self._dropped = dropped
@@ -208,7 +208,7 @@ class Chat:
     def receipt(self, back: int = 1) -> Receipt:
         """How a token of the last answer was sampled, `back` tokens from its end. The last one usually ends the turn.
 
-        Only the newest 64 are kept. Raises UsageError where there is none.
+        Only the newest 64 are kept. Raises UsageError if there is none.
         """
         kept = [] if self._sampler is None else list(self._sampler.newest)
         if not 1 <= back <= len(kept):
@@ -223,7 +223,7 @@ class Chat:
 
 
 class NewestReceipts(RecordingSampler):
-    """A sampler that keeps the receipts of the newest tokens alone: each has a number for every token there is."""
+    """A sampler that keeps only the newest tokens' receipts, because each holds a number for every vocabulary token."""
 
     def __init__(self, config: SamplingConfig, model: LanguageModel):
         super().__init__(config, model.tokenizer)
@@ -244,7 +244,7 @@ def state_of(decoder: Decoder) -> list[int]:
 
 
 def choose_template(model: LanguageModel, template: str | ChatTemplate | None) -> ChatTemplate:
-    """The template asked for, else the model's own, else the plain one, with a note."""
+    """The given template, else the model's own, else the plain one, with a note in the log."""
     if isinstance(template, ChatTemplate):
         return template
     if template is not None:

@@ -1,4 +1,4 @@
-"""Continue text: prompts and options as users give them in, pieces of text out as soon as they are certain."""
+"""Continue text: takes prompts and options from users, yields pieces of text as soon as they are final."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from foretell.text import StopStrings, Tokenizer
 from foretell.typesetting.html import ShownList
 
 DRAFT_TOKENS = 4
-SHOWN_TOKENS = 5  # of a text that is more than one token
+SHOWN_TOKENS = 5  # tokens shown in a message about a text of several tokens
 ID = re.compile(r"#(\d+)")
 WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
 
 
 def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingConfig:
-    """The configuration of options, with texts as ids. Raises UsageError, ConfigError or TokenizerError."""
+    """The configuration from options, texts converted to ids. Raises UsageError, ConfigError or TokenizerError."""
     values = dict(options)
     if "logit_bias" in values:
         if not isinstance(values["logit_bias"], Mapping):
@@ -77,7 +77,7 @@ def spellings(word: str | Iterable[int], tokenizer: Tokenizer) -> list[tuple[int
 
 
 def make_proposer(model: LanguageModel, speculate: int | None, draft: LanguageModel | None) -> Proposer | None:
-    """A draft model where one is given, else prompt lookup with guesses of `speculate` tokens, else none.
+    """The draft model if given, else prompt lookup with guesses of `speculate` tokens, else none.
 
     With a draft model, `speculate` is the length of its guesses. Raises UsageError for a draft model with another
     vocabulary and for a length below 1.
@@ -97,16 +97,16 @@ def make_proposer(model: LanguageModel, speculate: int | None, draft: LanguageMo
 
 Prompt = str | list[int]
 DEFAULT_TOKENS = 200
-MOST_CONTINUATIONS = 10_000  # of one prompt; each is a sequence that waits in memory
-REPR_CHARACTERS = 40  # of the prompt and of the text in a completion's repr
+MOST_CONTINUATIONS = 10_000  # for one prompt; each is a sequence that waits in memory
+REPR_CHARACTERS = 40  # shown of the prompt and of the text in a completion's repr
 
 
 @dataclass(frozen=True, repr=False)
 class Completion:
-    """A prompt and its continuation. `str` gives both; `text` is the continuation alone.
+    """A prompt and its continuation. `str` gives both; `text` is only the continuation.
 
-    The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if asked for, has one receipt
-    for each sampled token, including those that were left out. With a strict model, `receipt` is of the
+    The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if requested, has one receipt
+    for each sampled token, including those that were left out. With a strict model, `receipt` covers the
     whole answer, and others can verify it.
     """
 
@@ -135,7 +135,7 @@ class Completion:
     def to_json(self) -> dict[str, Any]:
         names = ("prompt", "text", "token_ids", "finish_reason")
         values = {name: getattr(self, name) for name in names}
-        if self.receipt is not None:  # its digests are enough where the logits can be computed again
+        if self.receipt is not None:  # its digests suffice, because the logits can be computed again
             return {**values, "receipt": self.receipt.to_json()}
         return values if self.receipts is None else {**values, "receipts": [item.to_json() for item in self.receipts]}
 
@@ -181,13 +181,13 @@ def generate(
 ) -> Completion | ShownList[Completion]:
     """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
-    n: continue each prompt in this many ways, at most 10,000, sample 0 to n - 1; then a list is returned in any case,
-    with the n completions of the first prompt, then of the second, and so on. max_tokens: None is 200, or what
-    fits the context after the longest prompt. stop: end before any of these strings. slide: when the context is
-    full, continue from its last half. receipts: keep what decided each token. Other keywords are fields of
+    n: continue each prompt in this many ways, at most 10,000, samples 0 to n - 1; the result is then always a list:
+    the n completions of the first prompt, then of the second, and so on. max_tokens: None is 200, or what fits the
+    context after the longest prompt. stop: end before any of these strings. slide: when the context is
+    full, continue from its last half. receipts: record how each token was sampled. Other keywords are fields of
     `SamplingOptions`.
-    The continuation of a prompt does not depend on the other prompts; one that is given n times is continued in n ways,
-    the first as alone. Raises ContextLengthError, UsageError or ConfigError before anything is generated,
+    The continuation of a prompt does not depend on the other prompts; a prompt given n times is continued in n ways,
+    first as if it were alone. Raises ContextLengthError, UsageError or ConfigError before anything is generated,
     CheckpointError for logits that are not finite.
     """
     check_model(model)
@@ -217,9 +217,9 @@ def stream(
 class Completer:
     """Continues prompts and yields their text while it grows.
 
-    A prompt is a text, or the ids to continue. stop_ids: tokens that end a continuation; the end tokens do so anyway.
+    A prompt is a text, or the ids to continue. stop_ids: tokens that end a continuation, besides the end tokens.
     Copies of a prompt draw from random streams 0, 1, 2, ...
-    sampler: of a kind that keeps receipts; default: a plain one.
+    sampler: one that keeps receipts; default: a plain one.
     """
 
     def __init__(
@@ -262,10 +262,10 @@ class Completer:
         scheduler: Scheduler | None = None,
         proposer: Proposer | None = None,
     ) -> Iterator[tuple[int, str, bool]]:
-        """(prompt index, new text, has it ended) for every token; what does not fit is refused at once.
+        """(prompt index, new text, has it ended) for every token; prompts that do not fit are refused at once.
 
-        scheduler: one of the same model, whose cache may hold the beginnings of the prompts; default: a new one, which
-        has the next tokens guessed by a proposer, if there is one.
+        scheduler: one for the same model, whose cache may hold the beginnings of the prompts; default: a new one that
+        uses the proposer, if there is one.
         """
         limit = self._default_length(slide) if max_tokens is None else max_tokens
         rules = Rules(self.sampler, limit, self.stop_ids, slide, digests=self.keeps_digests)
@@ -277,7 +277,7 @@ class Completer:
         return self._read(scheduler or make_scheduler(self.model.decoder, self.sequences, proposer))
 
     def finished(self, max_tokens: int | None = None, *, slide: bool = False) -> ShownList[Completion]:
-        """The results, after reading all that is generated; arguments and errors as in `advance`."""
+        """Generate everything and return the results; arguments and errors as in `advance`."""
         for _ in self.advance(max_tokens, slide=slide):
             pass
         return self.completions()
@@ -296,16 +296,16 @@ class Completer:
         if not isinstance(prompt, str):
             return list(prompt)
         ids, end_id = self.model.encode(prompt), self.model.tokenizer.end_id
-        if not ids and end_id is not None:  # nothing to continue: what follows the end of a document
+        if not ids and end_id is not None:  # an empty prompt: begin a new document
             return [end_id]
         return ids
 
     def _default_length(self, slide: bool) -> int:
-        """DEFAULT_TOKENS, or what fits after the longest prompt."""
+        """DEFAULT_TOKENS, or fewer if only fewer fit after the longest prompt."""
         if slide:
             return DEFAULT_TOKENS
         longest = max((len(sequence.prompt) for sequence in self.sequences), default=0)
-        room = self.model.config.context_length + 1 - longest  # the last token is predicted, and not read
+        room = self.model.config.context_length + 1 - longest  # the last token is predicted, but not read
         return min(DEFAULT_TOKENS, max(1, room))  # `check_length` refuses a longer prompt
 
     def _read(self, scheduler: Scheduler) -> Iterator[tuple[int, str, bool]]:
@@ -318,7 +318,7 @@ class Completer:
 
 
 def number_copies(prompts: list[Prompt]) -> list[int]:
-    """How often each prompt occurs before: 0, 0, 1 for a, b, a. So a prompt's draws do not depend on the others."""
+    """How often each prompt occurred before, such as 0, 0, 1 for a, b, a; this chooses its random stream."""
     counts: Counter[str | tuple[int, ...]] = Counter()
     numbers = []
     for prompt in prompts:
@@ -340,7 +340,7 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
 
 
 class RecordingCompleter(Completer):
-    """A completer that keeps a receipt of every sampled token; of a strict model also one of each answer."""
+    """A completer that keeps a receipt of every sampled token; with a strict model, also one of each answer."""
 
     def __init__(self, model: LanguageModel, *arguments: Any, recorder: RecordingSampler):
         super().__init__(model, *arguments, sampler=recorder)
@@ -348,7 +348,7 @@ class RecordingCompleter(Completer):
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """The model, as receipts name it."""
+        """The model's identity in receipts."""
         return identity_of(self.model)
 
     def completion(self, index: int) -> Completion:
@@ -367,7 +367,7 @@ def make_completer(
     receipts: bool = False,
     stop_ids: Collection[int] = (),
 ) -> Completer:
-    """A completer, one that keeps receipts where they are asked for."""
+    """A completer; one that keeps receipts if they are requested."""
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not receipts:
         return Completer(model, prompts, sampling, stops, stop_ids)

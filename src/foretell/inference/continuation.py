@@ -1,4 +1,4 @@
-"""`Continuation`: a sequence of ids and the text that it grows into; a stop string ends both."""
+"""`Continuation`: a growing sequence of ids and its text; a stop string ends both."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from foretell.text import StopStrings, Tokenizer
 class Continuation:
     """The text of one sequence while it grows.
 
-    text: what is final so far, without the stop string. starts: for each token, the length of the text before it; a
-    character of several tokens counts from its last one.
+    text: the final text so far, without the stop string. starts: for each token, the length of the text before it; a
+    character of several tokens belongs to the last of them.
     """
 
     tokenizer: Tokenizer
@@ -25,11 +25,11 @@ class Continuation:
     def __post_init__(self) -> None:
         self.sequence.stop = self._take
         self._decoder = self.tokenizer.stream(before=self.sequence.prompt)
-        self._decoded = 0  # characters, with those that may become a stop string
+        self._decoded = 0  # number of characters, including those that may become a stop string
         self._new = ""
 
     def _take(self, token: int) -> bool:
-        """Note the text of a new token; true if a stop string ends there."""
+        """Add the text of a new token; True if a stop string is complete."""
         text = self._decoder.push(token)
         self.starts.append(self._decoded)
         self._decoded += len(text)
@@ -43,17 +43,17 @@ class Continuation:
         return text
 
     def _flush(self) -> str:
-        """The text that was held back, since it could have become a stop string or a character."""
+        """The text that was held back because it could have become a stop string or a character."""
         if self.stops.stopped:
             return ""
         text = self.stops.push(self._decoder.finish())
-        if self.stops.stopped:  # completed by the last bytes
+        if self.stops.stopped:  # the last bytes completed a stop string
             self.sequence.finish_reason = "stop"
             return text
         return text + self.stops.finish()
 
     def kept_ids(self) -> list[int]:
-        """The generated ids without the end token, and without those that the stop string removed."""
+        """The generated ids without the end token and without the ids that the stop string removed."""
         sequence = self.sequence
         if sequence.finish_reason == "end":
             return sequence.generated[:-1]
@@ -65,6 +65,6 @@ class Continuation:
         return sequence.generated[:kept]
 
     def _text_of(self, count: int) -> str:
-        """The text of the first `count` generated tokens, as it reads after the prompt."""
+        """The text of the first `count` generated tokens, decoded after the prompt."""
         decoder = self.tokenizer.stream(before=self.sequence.prompt)
         return "".join([*map(decoder.push, self.sequence.generated[:count]), decoder.finish()])

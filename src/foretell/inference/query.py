@@ -33,10 +33,10 @@ from foretell.training.objective import Objective
 from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, percent, quoted
 from foretell.typesetting.html import Shown, ShownList
 
-MOST_ROWS = 40  # of a score in a notebook
+MOST_ROWS = 40  # tokens of a score shown in a notebook
 Pooling = Literal["last", "mean"]
-SORTED_AT_ONCE = 1024  # texts to embed, in the order of their lengths
-TOKENS_AT_ONCE = 2**11  # that are embedded in one pass
+SORTED_AT_ONCE = 1024  # texts to embed that are sorted by length together
+TOKENS_AT_ONCE = 2**11  # tokens that are embedded in one pass
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "last": lambda hidden: hidden[-1],  # the only position that has seen the whole text
     "mean": lambda hidden: hidden.mean(0),
@@ -45,7 +45,7 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, repr=False)
 class NextTokens(Shown):
-    """The most likely tokens after a context. `context` is the text that the distribution really follows."""
+    """The most likely tokens after a context. `context` is the text that the model has read."""
 
     context: str
     tokens: list[TokenProbability]
@@ -79,8 +79,8 @@ class ScoredToken:
 class Score(Shown):
     """The log-probability of a text in nats, per token and in total.
 
-    Without a start token the first token has no probability, and the total leaves it out. perplexity is None where no
-    token has one, infinity where it is too large for a float (null in JSON). `start` is the text of the start token.
+    Without a start token the first token has no probability, and the total leaves it out. perplexity is None if no
+    token has one, infinity if it is too large for a float (null in JSON). `start` is the text of the start token.
     """
 
     tokens: list[ScoredToken]
@@ -132,7 +132,7 @@ def next_tokens(
 ) -> ShownList[NextTokens]:
     """The `top` most likely tokens after the text, or after each of the token positions `at` (0 is the first token).
 
-    The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
+    The first token is the start token if the tokenizer has one. Negative positions count from the end. Raises
     UsageError for a position outside the text, ContextLengthError for a text longer than the context.
     """
     check_model(model)
@@ -162,7 +162,7 @@ def score(model: LanguageModel, text: str) -> Score:
     own = ids[starts:]
     if not own:
         raise UsageError("the text is empty; give at least one character")
-    logprobs = target_log_probabilities(model, ids)[max(0, starts - 1) :]  # of the text's own, all or all but the first
+    logprobs = target_log_probabilities(model, ids)[max(0, starts - 1) :]  # for the text's own tokens
     values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
     pairs = zip(own, values, strict=True)
     tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
@@ -172,9 +172,9 @@ def score(model: LanguageModel, text: str) -> Score:
 
 
 def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
-    """The log-probability of each id but the first given those before it, (T-1,) in float64."""
+    """The log-probability of each id except the first, given those before it, (T-1,) in float64."""
     read = torch.tensor([ids], device=model.device)  # (1, T)
-    targets = torch.cat((read[0, 1:], read[0, :1]))  # nothing follows the last id: its place is dropped below
+    targets = torch.cat((read[0, 1:], read[0, :1]))  # nothing follows the last id: its entry is dropped below
     chunks = logit_chunks(model.decoder, model.decoder.hidden(read)[0])
     logprobs, done = [], 0
     for logits in chunks:
@@ -185,7 +185,7 @@ def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
 
 
 def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float]:
-    """The vector (D,) of a text: the stream after the last norm, (T, D), at the last token or averaged over all."""
+    """The vector (D,) of a text: the residual stream after the last norm, at the last token or averaged over all."""
     check_model(model)
     check_name("pool", pool, tuple(POOLINGS))
     return next(embed_each(model, [model.encode_fitting(text)], pool))
@@ -202,7 +202,7 @@ def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) 
 def embed_in_passes(
     model: LanguageModel, texts: Sequence[list[int]], pool: Pooling, tokens_at_once: int
 ) -> Iterator[list[tuple[int, list[float]]]]:
-    """The indices and vectors of texts, from each pass; texts of about the same length are read together.
+    """The indices and vectors of the texts of each pass; texts of about the same length are read together.
 
     A pass of several texts has at most `tokens_at_once` tokens, padding included.
     """

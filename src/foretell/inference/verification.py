@@ -1,4 +1,4 @@
-"""The check of an answer's receipt: the answer is computed again, by the scheduler and the sampler that wrote it."""
+"""The check of an answer's receipt: the same scheduler and sampler compute the answer again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foretell.typesetting.html import Shown
 
 # Logits of two machines may differ by this. Measured with and without numba: 8e-6 in float32, 0.06 in bfloat16
 TOLERANCES = {"float32": 1e-3, "float64": 1e-3}
-TOLERANCE = 0.25  # of shorter formats
+TOLERANCE = 0.25  # in formats shorter than float32
 TRIES = 64  # logits with random differences of that size
 Verdict = Literal["verified", "consistent", "rejected"]
 
@@ -36,9 +36,9 @@ Verdict = Literal["verified", "consistent", "rejected"]
 class Verification(Shown):
     """The result of a check.
 
-    findings: one line for each field or position that is not as the model computes it. num_equal: the positions whose
-    logits have the bits of the receipt; num_near: those whose logits differ and lead to the same token. differences:
-    what differs between this machine and the receipt's.
+    findings: one line for each field or position that differs from the model's result. num_equal: number of positions
+    whose logits have the receipt's bits; num_near: number whose logits differ but lead to the same token. differences:
+    differences between this machine and the receipt's.
     """
 
     receipt: AnswerReceipt
@@ -51,7 +51,7 @@ class Verification(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """verified: all bits are equal. consistent: bits differ, as machines do, and lead to these tokens."""
+        """verified: all bits are equal. consistent: bits differ as between machines, but lead to the same tokens."""
         if self.findings:
             return "rejected"
         return "consistent" if self.num_near else "verified"
@@ -87,8 +87,8 @@ VERDICTS: dict[Verdict, str] = {
 def verify(model: LanguageModel, receipt: AnswerReceipt, positions: int | None = None) -> Verification:
     """Compute an answer again with a strict model, and compare it with its receipt.
 
-    positions: check the last token and this number of others less one, chosen at random; None: all tokens. The logits
-    of a token depend on all tokens before it, so the last one also shows a change of those that are not checked.
+    positions: check this many tokens, the last one and others chosen at random; None: all tokens. The logits of a
+    token depend on all tokens before it, so the last one also reveals a change of tokens that are not checked.
     Raises UsageError for a model that is not strict.
     """
     if not model.is_strict:
@@ -117,12 +117,12 @@ def chosen(count: int, positions: int | None) -> set[int]:
 
 
 def changes(receipt: AnswerReceipt) -> list[str]:
-    """The digests and draws that do not follow from the rest of the receipt."""
+    """Findings about digests and draws that contradict the rest of the receipt."""
     request, findings = receipt.request, []
     if receipt.sha256 != receipt.expected_sha256():
         findings.append("sha256: the receipt was changed after it was written")
     if receipt.request_sha256 != json_digest(request.model_dump(mode="json")):
-        findings.append("request_sha256: the digest is of another request")
+        findings.append("request_sha256: the digest belongs to another request")
     if receipt.root != merkle_root([bytes.fromhex(digest) for digest in receipt.logits]).hex():
         findings.append("root: it is not the root over the digests of the logits")
     sampler = Sampler(SamplingConfig(seed=request.sampling.seed))
@@ -134,24 +134,24 @@ def changes(receipt: AnswerReceipt) -> list[str]:
 
 
 def other_model(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
-    """The parts of a model that are not the receipt's."""
+    """Findings about parts of the model that differ from the receipt's."""
     expected, given = receipt.model, identity_of(model)
     if expected.dtype != given.dtype or expected.precision != given.precision:
-        return [f"the receipt is of a model in {expected.precision}, and {model.name} is in {given.precision}"]
+        return [f"the receipt is for a model in {expected.precision}, but {model.name} is in {given.precision}"]
     pairs = {
         "other weights": (expected.weights_sha256, given.weights_sha256),
         "another configuration": (expected.config_sha256, given.config_sha256),
         "another tokenizer": (expected.tokenizer, given.tokenizer),
     }
     return [
-        f"{model.name} has {part}: sha256 {actual[:16]}, and the receipt's is {wanted[:16]}"
+        f"{model.name} has {part}: sha256 {actual[:16]}, but the receipt's is {wanted[:16]}"
         for part, (wanted, actual) in pairs.items()
         if wanted != actual
     ]
 
 
 def impossible(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
-    """The reasons why the answer cannot be computed at all."""
+    """The reasons why the answer cannot be computed."""
     request, size = receipt.request, model.config.vocab_size
     findings = []
     if not len(receipt.tokens) == len(receipt.logits) == len(receipt.draws):
@@ -165,9 +165,9 @@ def impossible(receipt: AnswerReceipt, model: LanguageModel) -> list[str]:
 
 
 class Replay(Proposer):
-    """Computes an answer again: a chooser of its tokens, and a proposer that lets several be read in one pass."""
+    """Computes an answer again: chooses the receipt's tokens, and proposes them so that one pass reads many."""
 
-    num_tokens = 256  # of the answer, in one pass
+    num_tokens = 256  # tokens of the answer in one pass
 
     def __init__(self, model: LanguageModel, receipt: AnswerReceipt, positions: set[int], are_bits_comparable: bool):
         self.model, self.receipt, self.positions = model, receipt, positions
@@ -175,10 +175,10 @@ class Replay(Proposer):
         self.equal: set[int] = set()
         self.near: set[int] = set()
         self.other: set[int] = set()
-        self.findings_at: dict[int, str] = {}  # by the index of a token
+        self.findings_at: dict[int, str] = {}  # index of a token -> finding
 
     def run(self) -> list[str]:
-        """Read the prompt and the answer; returns what is not as the model computes it."""
+        """Read the prompt and the answer; returns the findings."""
         request, tokens = self.receipt.request, self.receipt.tokens
         tokenizer = self.model.tokenizer
         try:
@@ -202,7 +202,7 @@ class Replay(Proposer):
         return [*self.findings_at.values(), which]
 
     def _wrong_end(self, sequence: Sequence) -> list[str]:
-        """The finding about an answer that its rules would end elsewhere."""
+        """The finding if the request's rules end the answer at another token."""
         count, reason = len(sequence.generated), sequence.finish_reason
         if count == len(self.receipt.tokens) and reason == self.receipt.finish_reason:
             return []
@@ -221,7 +221,7 @@ class Replay(Proposer):
         return self
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
-        """The tokens of the receipt, also where the sampler chooses others, so that later ones are checked too."""
+        """The receipt's tokens, even if the sampler chooses others, so that later tokens are checked too."""
         indices = [len(prefix.generated) for prefix in prefixes]
         for index, row, prefix in zip(indices, logits, prefixes, strict=True):
             if index in self.positions:
@@ -248,7 +248,7 @@ class Replay(Proposer):
         return self.sampler(logits, [prefix] * len(logits), [self.receipt.request.sample] * len(logits))
 
     def _nearby(self, logits: Tensor, prefix: Prefix, token: int) -> list[int]:
-        """The tokens of logits (V,) with differences as two machines may have; half of them favour a token."""
+        """Tokens sampled from logits (V,) with errors as between two machines; half of the errors favour `token`."""
         tolerance = TOLERANCES.get(self.receipt.model.dtype, TOLERANCE)
         rng = torch.Generator().manual_seed(0)
         noise = tolerance * (2 * torch.rand(TRIES, len(logits), generator=rng, dtype=torch.float64) - 1)
@@ -258,6 +258,6 @@ class Replay(Proposer):
     # ------------------------------------------------------------------ as a proposer
 
     def guess(self, sequence: Sequence, room: int) -> list[int]:
-        """The next tokens of the receipt, except the last, which is chosen."""
+        """The next tokens of the receipt, except the last, which is sampled."""
         count = len(sequence.generated)
         return list(self.receipt.tokens[count : min(count + room, len(self.receipt.tokens) - 1)])

@@ -22,15 +22,15 @@ ADDRESS = re.compile(r"(?P<name>[^\[\]\s]+)\s*(?:\[(?P<index>.*)\])?", re.DOTALL
 Index = tuple[int | str, ...]
 Dimensions = tuple[str, ...]
 
-POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the tokens of the text
-MEMORY_PREFIX = "memory "  # before the meaning of a dimension that indexes the tokens of the memory
+POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the text's tokens
+MEMORY_PREFIX = "memory "  # prefix of dimensions that index the memory's tokens
 MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
-ONE_ROW = (POSITIONS,)  # `reads` of a value that is the same for all rows if they have the same positions
+ONE_ROW = (POSITIONS,)  # `reads` of a value that is equal for all rows with the same positions
 
 
 @dataclass(frozen=True)
 class Address:
-    """A trace name and an index into its value; a string in the index is the text of a token."""
+    """A trace name and an index into its value; strings in the index are texts of tokens."""
 
     name: str
     index: Index = ()
@@ -51,12 +51,12 @@ def parse_address(text: str) -> Address:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         entries = [None]
     if not all(type(entry) in (int, str) for entry in entries):  # True and False are of type bool
-        raise UsageError(f"the index of '{text}' may hold whole numbers and tokens in quotes only, as in [4,'!']")
+        raise UsageError(f"the index of '{text}' can contain only whole numbers and tokens in quotes, as in [4,'!']")
     return Address(match["name"], tuple(entries))
 
 
 def dimensions_of(value: Value, structure: Structure) -> Dimensions:
-    """The meaning of each dimension of a value, without the batch row and dimensions that always have size 1."""
+    """The meaning of each dimension of a value, without the batch row and dimensions of constant size 1."""
     owner = structure.values.get(value.module)
     is_in_core = "S" in value.dims or (owner is not None and owner.formula == "attention")
     meanings = {**MEANINGS, "T": "query" if is_in_core else "position"}
@@ -65,9 +65,9 @@ def dimensions_of(value: Value, structure: Structure) -> Dimensions:
 
 
 def one_row(value: Value, tensor: Tensor, row: int = 0) -> Tensor:
-    """One batch row of a value's tensor, without dimensions that always have size 1.
+    """One batch row of a value's tensor, without dimensions of constant size 1.
 
-    A rotation has such a dimension for the heads, the statistics of a norm have one at the end.
+    A rotation has such a dimension for heads, and the statistics of a norm have one at the end.
     """
     if "B" not in value.dims:
         return tensor
@@ -90,7 +90,7 @@ def resolve_index(address: Address, dimensions: Dimensions, shape: Sequence[int]
 
 
 def resolve_leading(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
-    """The address's index into the leading dimensions, counted from 0; errors as of `resolve_index`."""
+    """The address's index into the leading dimensions, counted from 0; raises the errors of `resolve_index`."""
     described = describe_shape(address.name, dimensions, shape)
     if len(address.index) > len(dimensions):
         raise UsageError(f"{described}; the index {list(address.index)} has too many numbers")
@@ -112,9 +112,9 @@ def describe_shape(name: str, dimensions: Dimensions, shape: Sequence[int]) -> s
     return f"{name} has shape ({', '.join(map(str, shape))}): {', '.join(ranges)}"
 
 
-MATRICES = 4  # shown of a value with three dimensions or more
-LARGE = (16, 8)  # the most rows and columns that a matrix shows in full
-SHADED = 32  # the most rows and columns of a heat map
+MATRICES = 4  # matrices shown of a value with three or more dimensions
+LARGE = (16, 8)  # maximum rows and columns of a matrix shown in full
+SHADED = 32  # maximum rows and columns of a heat map
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,7 +180,7 @@ def make_view(
     tokens: Sequence[str],
     memory_tokens: Sequence[str] = (),
 ) -> View:
-    """The view of an address in one row of a recorded tensor; the address may leave out trailing indices."""
+    """The view of an address in one row of a recorded tensor; trailing indices can be left out."""
     value = structure[address.name]
     if not 0 <= row < len(tensor) and (row < 0 or value.reads != ONE_ROW):
         raise UsageError(f"{address.name} has no row {row}; its rows are 0 to {len(tensor) - 1}")

@@ -23,7 +23,7 @@ OF_LOGITS = {name: Value(name, "head", Source.DERIVED, dims, ("head", IDS), form
 
 
 def implied_values(structure: Structure) -> dict[str, Value]:
-    """The descriptions of these numbers by name. They are computed from the values that they read."""
+    """The descriptions of implied values by name."""
     further = (implied for value in structure.values.values() for implied in implied_by(value, structure))
     return OF_LOGITS | {value.name: value for value in further}
 

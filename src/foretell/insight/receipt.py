@@ -1,4 +1,4 @@
-"""Receipts of sampled tokens: the logits and the random number, from which every sampling step can be replayed."""
+"""Receipts of sampled tokens: the logits and the random number, with which sampling can be replayed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pack(vector: Tensor) -> dict[str, str]:
 
 
 def unpack(packed: PackedVector) -> Tensor:
-    """The vector that `pack` was given, bit for bit. Raises `DataError` for anything else."""
+    """The exact vector given to `pack`. Raises `DataError` for invalid data."""
     if packed.dtype not in WEIGHT_DTYPES:
         known = ", ".join(sorted(WEIGHT_DTYPES))
         raise DataError(f"packed numbers have the dtype '{packed.dtype}'; known dtypes are {known}")
@@ -57,8 +57,8 @@ def unpack(packed: PackedVector) -> Tensor:
 
 
 FORMAT = "foretell.receipt/2"  # 1 had no prompt_length and no end_ids
-TOP = 5  # tokens named per stage
-TOP_TOKENS_WIDTH = 48  # columns for them, so that a receipt fits 80
+TOP = 5  # tokens listed per stage
+TOP_TOKENS_WIDTH = 48  # columns for the tokens, so that a receipt fits in 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class ReceiptStage:
     """The whole vocabulary after one sampling filter: logits (V,) in float64, -infinity for excluded tokens.
 
     name: the filter's name, or `logits` before the first. setting: its value in the sampling configuration.
-    before: the logits (V,) before a filter that excludes tokens regardless of their probability.
+    before: the logits (V,) before the filter, if it excludes tokens regardless of their probability.
     """
 
     name: str
@@ -76,21 +76,21 @@ class ReceiptStage:
 
     @property
     def probabilities(self) -> Tensor:
-        """The probability of every token, (V,), if no further filter followed."""
+        """The probabilities (V,) if no further filter followed."""
         return self.logits.softmax(-1)
 
     @property
     def left(self) -> int:
-        """The number of tokens that can still be sampled."""
+        """The number of remaining tokens."""
         return int((self.logits > -torch.inf).sum())
 
     def top_tokens(self, count: int) -> list[tuple[int, float]]:
-        """The `count` most probable tokens left, as (id, probability); ties go to the lower id."""
+        """The `count` most probable remaining tokens as (id, probability); lower ids first if tied."""
         return top_of(self.probabilities.numpy(), min(count, self.left))
 
     @property
     def removed(self) -> Tensor:
-        """The probability (V,) that tokens had which this filter excluded regardless of it; 0 for the others."""
+        """The probabilities (V,) before this filter of tokens that it excluded regardless of them; 0 for others."""
         if self.before is None:
             return torch.zeros_like(self.logits)
         return self.before.softmax(-1).masked_fill(self.logits > -torch.inf, 0.0)
@@ -107,13 +107,13 @@ class ReceiptStage:
 
 @dataclass(frozen=True, eq=False)
 class Receipt(Shown):
-    """How one token was sampled: the logits (V,), all ids before the token, the settings, and the random number `draw`.
+    """The record of a sampled token: logits (V,), all ids before it, the settings, and the random number `draw`.
 
-    Nothing else is stored; the filters run again on access. On the same kind of machine the result is identical;
-    elsewhere the last bits of a probability may differ, and with them a token whose draw is within about 1e-15 of the
-    edge of its interval.
-    vocab_size: only ids below it could be sampled. sample: the index of the random stream that the draw comes from.
-    prompt_length: the number of ids from the prompt. end_ids: the tokens that would have ended the sequence.
+    Nothing else is stored; the filters run again on access. On the same kind of machine the result is identical. On
+    others the last bits of a probability may differ, and so may a token whose draw is within about 1e-15 of an end of
+    its interval.
+    vocab_size: only ids below it could be sampled. sample: the index of the random stream of the draw. prompt_length:
+    the number of ids in the prompt. end_ids: the tokens that would have ended the sequence.
     """
 
     logits: Tensor = field(repr=False)
@@ -133,7 +133,7 @@ class Receipt(Shown):
         return len(self.ids)
 
     def stages(self) -> Iterator[ReceiptStage]:
-        """The vocabulary before the first filter, then after each filter in the order they ran."""
+        """The vocabulary before the first filter, then after each filter in order."""
         token_bytes = None if self.tokenizer is None else self.tokenizer.token_bytes
         sampler = Sampler(self.sampling, self.vocab_size, token_bytes)
         prefix, before = Prefix(list(self.ids), self.prompt_length, frozenset(self.end_ids)), None
@@ -143,13 +143,13 @@ class Receipt(Shown):
             before = logits[0]
 
     def replay(self) -> int:
-        """The token id that the logits, the filters and the draw lead to."""
+        """The token id that results from the logits, the filters and the draw."""
         *_, last = self.stages()
         return pick(odds(last.logits)[None], [self.draw])[0]
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Start and end of the token in the cumulative probabilities after the last filter, in the order of ids."""
+        """Start and end of the token's interval in the cumulative probabilities (by id) after the last filter."""
         *_, last = self.stages()
         return self._interval_in(last)
 
@@ -159,7 +159,7 @@ class Receipt(Shown):
         return before / float(cumulated[-1]), float(cumulated[self.token] / cumulated[-1])
 
     def check(self) -> None:
-        """Raise `DataError` if the receipt does not lead to its own token or draw."""
+        """Raise `DataError` if replaying does not give the receipt's token and draw."""
         where = f"the receipt of position {self.position} is not valid"
         expected = Sampler(SamplingConfig(seed=self.sampling.seed)).draw(self.sample, self.position)
         if self.draw != expected:
@@ -174,7 +174,7 @@ class Receipt(Shown):
         return f"#{token}" if self.tokenizer is None else self.tokenizer.text_of(token)
 
     def document(self) -> Document:
-        """One line per filter, with the tokens left and the most probable of them; then the draw and its interval."""
+        """One line per filter, with the remaining tokens and the most probable of them; then draw and interval."""
         stages = list(self.stages())
         rows = [row for stage in stages for row in self._rows(stage)]
         low, high = self._interval_in(stages[-1])
@@ -183,7 +183,7 @@ class Receipt(Shown):
         return Document(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
 
     def to_json(self) -> dict[str, Any]:
-        """Everything `from_json` needs, with exact logits, and a summary of each filter for readers."""
+        """The data for `from_json`, with exact logits, and a summary of each filter for readers."""
         stages = list(self.stages())
         return {
             "format": FORMAT,
@@ -203,7 +203,7 @@ class Receipt(Shown):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> Receipt:
-        """Read a receipt from JSON. Raises `ConfigError` or `DataError` if malformed; `check` tests if it is valid.
+        """Read a receipt from JSON. Raises `ConfigError` or `DataError` if malformed; `check` tests its validity.
 
         The stages and interval in the JSON are for readers; they are ignored here and recomputed on access.
         """
@@ -231,7 +231,7 @@ class Receipt(Shown):
         return [{"id": token, "text": self.text_of(token), "probability": probability} for token, probability in tokens]
 
     def _rows(self, stage: ReceiptStage) -> Iterator[tuple[str, str, str]]:
-        """The line of a stage, and one for the tokens that it removed regardless of their probability."""
+        """The row of a stage, and one for the tokens that it removed regardless of their probability."""
         shown = f" {stage.setting:g}" if isinstance(stage.setting, int | float) else ""
         yield stage.name.replace("_", "-") + shown, str(stage.left), self._line(stage.top_tokens(TOP))
         if stage.num_removed:
@@ -271,12 +271,12 @@ class SavedReceipt(Section):
 
 
 class RecordingSampler(Sampler):
-    """A sampler that draws the same tokens as `Sampler` and keeps a receipt of each, V logits per token."""
+    """A sampler that chooses the same tokens as `Sampler` and keeps a receipt with V logits for each."""
 
     def __init__(self, config: SamplingConfig, tokenizer: Tokenizer):
         super().__init__(config, tokenizer.vocab_size, tokenizer.token_bytes)
         self.tokenizer = tokenizer
-        # By sample, prompt length, and ids up to and including the token: equal for rows with the same receipt
+        # Keys: sample, prompt length, and ids up to and including the token; rows with equal keys have the same receipt
         self._receipts: dict[tuple[int, int, tuple[int, ...]], Receipt] = {}
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:

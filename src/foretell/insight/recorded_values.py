@@ -1,4 +1,4 @@
-"""The values that a trace holds: their memory budget, and their file."""
+"""The recorded values of a trace: their memory budget, and their file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = "foretell.trace/1"
 
 
 class BudgetError(UsageError):
-    """Recorded values would take more memory than they may."""
+    """The recorded values would exceed the memory budget."""
 
     def __init__(self, problem: str, advice: str):
         super().__init__(f"{problem}. {advice}")
@@ -41,7 +41,7 @@ class Budget:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.held: Counter[str] = Counter()  # by name, with layer numbers as *
+        self.held: Counter[str] = Counter()  # bytes by name, with * for layer numbers
 
     @property
     def total(self) -> int:
@@ -65,7 +65,7 @@ class Budget:
         )
 
     def foresee(self, values: Iterable[Value], structure: Structure, ids: Tensor, element_bytes: int) -> None:
-        """Estimate what a pass over ids (B, T) needs, and refuse it before it starts if that exceeds the limit."""
+        """Estimate the memory of a pass over ids (B, T), and refuse it before it starts if that exceeds the limit."""
         needed = Counter(self.held)
         for value in values:
             needed[starred(value.name)] += least_elements(value, structure, ids) * element_bytes
@@ -75,8 +75,8 @@ class Budget:
 def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
     """A lower bound of the elements of a value in a pass over ids (B, T).
 
-    Cached keys are not counted, nor are logits: a caller may ask for the logits of a few positions only. For a value
-    with axes for both the text and the memory, one token of the memory is counted.
+    Cached keys and logits are not counted, because a caller may request the logits of a few positions only. For a value
+    with axes for both text and memory, one memory token is counted.
     """
     if value.module.partition(".")[0] == HEAD:
         return 0
@@ -88,13 +88,13 @@ def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
 
 
 def element_bytes(dtype: torch.dtype, device: torch.device) -> int:
-    """A lower bound of bytes per element: under autocast, values may be smaller than in the model's precision."""
+    """A lower bound of the bytes per element; under autocast, values may be smaller than in the model's precision."""
     is_smaller = torch.is_autocast_enabled(device.type)
     return min(dtype.itemsize, torch.get_autocast_dtype(device.type).itemsize if is_smaller else dtype.itemsize)
 
 
 class RecordedValues:
-    """Values by name and call index. Tensors are detached and counted; masks are stored as they are."""
+    """Values by name and call index. Tensors are detached and counted; masks are stored unchanged."""
 
     def __init__(self, budget: Budget):
         self.budget = budget
@@ -142,7 +142,7 @@ def save_values(
         for call, value in enumerate(calls):
             key = name if len(calls) == 1 else f"{name}#{call}"
             budget.add(name, value)
-            # Identity modules give one tensor two names, which safetensors refuses: so each is copied
+            # Identity modules give one tensor two names, which safetensors refuses, so each is copied
             tensors[key] = value.detach().to("cpu", copy=True).contiguous()
             derived += [key] if is_derived else []
     with new_files(path) as (temporary,):

@@ -1,4 +1,4 @@
-"""A pass over a text: its recorded values, as NumPy arrays that hold them exactly, and its prediction at a position."""
+"""A pass over a text: its recorded values as exact NumPy arrays, and its prediction at a position."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = NDArray[np.floating[Any]]
 
 
 def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
-    """The ids of a text, which may be given as ids, for a pass whose values can be computed again.
+    """The ids of a text (or given ids), for a pass that can be reproduced.
 
     Raises `UsageError` for an empty text or active dropout, `ContextLengthError` for a text longer than the context.
     """
@@ -57,7 +57,7 @@ class Prediction:
     at: int
 
     def logits(self) -> Tensor:
-        """Run the model: logits (V,) at the position, over the tokenizer's tokens only."""
+        """Run the model: logits (V,) at the position, only for the tokenizer's tokens."""
         hidden = self.model.decoder.hidden(torch.tensor([self.ids], device=self.model.device))  # (1, T, D)
         logits = self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
         return check_logits(logits)
@@ -67,7 +67,7 @@ class Prediction:
 
 
 def make_prediction(model: LanguageModel, text: str | list[int], at: int = -1) -> Prediction:
-    """The prediction after token `at` of a text or its ids, counted from 0, or from the end if negative."""
+    """The prediction after token `at` of a text or ids, counted from 0, or from the end if negative."""
     ids = steady_ids(model, text)
     return Prediction(model, ids, resolve_position(at, len(ids)))
 
@@ -79,12 +79,12 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
     check_type("a token", token, str | Integral, "a text or an id")
     if isinstance(token, str):
         return token_id(model, token)
-    model.tokenizer.piece(int(token))  # raises for an id that is not a token
+    model.tokenizer.piece(int(token))  # raises an error if the id is not a token
     return int(token)
 
 
 def token_id(model: LanguageModel, text: str) -> int:
-    """The id of a text that is one token, special or not. Raises `UsageError` for any other text."""
+    """The id of a text that is a single token, special or not. Raises `UsageError` for any other text."""
     ids = model.tokenizer.encode(text, allow_special=True)
     if len(ids) != 1:
         pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
@@ -118,7 +118,7 @@ def to_array(value: Tensor) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A recorded pass over a text. Arrays are float64 and hold the recorded numbers exactly."""
+    """A recorded pass over a text. Arrays are float64, which represents the recorded numbers exactly."""
 
     model: LanguageModel
     ids: list[int]
@@ -147,17 +147,17 @@ class Recording:
         return dimensions_of(self.value(name), self.structure)
 
     def module(self, value: Value) -> nn.Module:
-        """The module at whose call a value is found."""
+        """The module whose call produces a value."""
         return self.model.decoder.get_submodule(value.module)
 
     @property
     def vocabulary(self) -> int:
-        """The number of logits that belong to a token; a head may have more rows than the tokenizer has tokens."""
+        """The number of tokens with a logit; a head may have more rows than the tokenizer has tokens."""
         return min(self.model.tokenizer.vocab_size, self.config.vocab_size)
 
     @cached_property
     def losses(self) -> list[float]:
-        """The negative log-probability of each token but the first, given those before it."""
+        """The negative log-probability of each token except the first, given the tokens before it."""
         return token_losses(self.model, self.ids, self.hidden).tolist()
 
     def stored(self, name: str) -> Tensor:
@@ -178,7 +178,7 @@ class Recording:
             return self.model.decoder.head(self.hidden[position]).cpu()
 
     def pass_logits(self, position: int) -> Tensor:
-        """The logits (V,) after a position, bit-identical to a pass over all; a row alone may round differently."""
+        """The logits (V,) after a position, bit-identical to a pass over all; a single row may round differently."""
         if "head" in self.trace.selected:
             return self.stored("head")[position].cpu()
         rows = rows_at_once(self.model.decoder)
@@ -208,14 +208,14 @@ class Recording:
         return layer if name == "weight" and isinstance(layer, QuantizedMatrix) else None
 
     def setting(self, value: Value, name: str) -> Any:
-        """An attribute that a value's formula needs of its module. Raises `UsageError` for a module that lacks it."""
+        """A module attribute that a value's formula needs. Raises `UsageError` if the module does not have it."""
         module = self.module(value)
         try:
             return getattr(module, name)
         except AttributeError:
             kind = type(module).__name__
             raise UsageError(
-                f"{value.module} is a {kind}, which declares the formula '{value.formula}' and lacks its '{name}'"
+                f"{value.module} is a {kind}, which declares the formula '{value.formula}' but has no '{name}'"
             ) from None
 
     def weight_path(self, value: Value) -> str:
@@ -238,18 +238,18 @@ class Recording:
         return self.named(self.ids[position])
 
     def token_on(self, meaning: str, position: int) -> str:
-        """The token at a position of a dimension: of the text, or of the memory."""
+        """The token at a position along a dimension of the text or the memory."""
         if meaning.startswith(MEMORY_PREFIX) and self.model.memory is not None:
             return quoted(self.model.memory.pieces[position])
         return self.token(position)
 
     def ids_on(self, meaning: str) -> Sequence[int]:
-        """The ids that a dimension indexes: the text's or the memory's."""
+        """The ids that a dimension indexes, of the text or the memory."""
         memory = self.model.memory
         return memory.ids if memory is not None and meaning.startswith(MEMORY_PREFIX) else self.ids
 
     def named(self, token: int) -> str:
-        """The text of a token id, in quotes; `no token (id)` for an id that the tokenizer lacks."""
+        """The text of a token id, in quotes; `no token (id)` for an id without a token."""
         return quoted(self.model.tokenizer.text_of(token)) if token < self.vocabulary else f"no token ({token})"
 
     def meanings(self, name: str, index: tuple[int, ...]) -> list[str]:
@@ -267,12 +267,12 @@ class Recording:
 def record(model: LanguageModel, text: str | list[int], select: str | list[str]) -> Recording:
     """Run the model over a text and record the selected names.
 
-    Raises as `steady_ids` does.
+    Raises the errors of `steady_ids`.
     """
     ids = steady_ids(model, text)
     with torch.no_grad(), Trace(model, select) as trace:
         hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))  # (1, T, D)
-        # Without a name of the head, the logits of all positions are not needed at once
+        # If the head is not selected, the logits of all positions are not needed
         if any(name.partition(".")[0] == HEAD for name in trace.selected):
             model.decoder.head(hidden)
     return Recording(model, ids, trace, hidden[0])
@@ -291,23 +291,23 @@ class TracedScalar:
 
     @property
     def source(self) -> str:
-        """The name of the first value that it is computed from."""
+        """The name of the first value that the number is computed from."""
         return self.value.reads[0]
 
 
 def address_of(name: str, *index: int | str) -> str:
-    """`name[1,3]`; of a vector, with ":" for the index that counts its elements, `name[1,:]`; of one number, `name`."""
+    """`name[1,3]`, or `name[1,:]` for a vector, with ":" for the index of its elements; without indices, `name`."""
     return f"{name}[{','.join(map(str, index))}]" if index else name
 
 
-UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update of it
+UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update
 
 
 def stream_path(structure: Structure, layer: int) -> list[Value]:
-    """The values that a layer turns its input stream into, one from the other, in the order of the pass.
+    """The successive values of the stream in a layer, in the order of the pass.
 
-    They are the stream after each update and, with norms after the updates, the output of each norm. A layer whose
-    class declares nothing has only its output.
+    They are the stream after each update and, in post-norm models, the output of each norm. An undeclared layer has
+    only its output.
     """
     start, name = structure.stream[layer : layer + 2]
     path = []
@@ -320,7 +320,7 @@ def stream_path(structure: Structure, layer: int) -> list[Value]:
 
 
 def updates_of(decoder: Decoder, structure: Structure, layer: int) -> list[Value]:
-    """The values of a layer that add an update to the stream or replace it; they read the stream and the update.
+    """The values of a layer that add an update to the stream, or replace the stream by it.
 
     Raises `UsageError`, naming path and class, if the layer's class does not declare any.
     """
@@ -348,7 +348,7 @@ def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
 
 
 def memory_weights_of(structure: Structure, layer: int) -> Value | None:
-    """The weights (B, H, T, S) with which a layer attends to the memory; None where it reads none."""
+    """The weights (B, H, T, S) with which a layer attends to the memory; None if it does not."""
     weights = structure.with_formula("attention weight", f"{structure.stream[layer + 1]}.")
     return next((value for value in weights if structure.memory_axes(value.name)), None)
 

@@ -2,15 +2,15 @@
 
 Scores, weights and the statistics of norms are derived: computed from recorded inputs by the functions of
 `model/attention.py` and `model/norm.py`, in float32 or better. The fused kernel also accumulates its scores in float32
-for bfloat16 operands, so these are the closest values to those it used. `weights @ value` equals the core's output
+for bfloat16 operands, so these are the closest values to the kernel's. `weights @ value` equals the core's output
 within
 
     ATTENTION_BOUND * epsilon of the core's dtype * max |value| * max(1, max |scaled|)
 
-A score rounded by epsilon times its size changes its weight by the same share, so large scores widen the bound. Over
-the tested configurations with large weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4 in
-bfloat16; for the shape of GPT-2 with new weights the difference is below 6e-7 of the largest output in float32, 4e-3
-in bfloat16.
+Rounding a score by epsilon times its size changes its weight by the same relative amount, so large scores widen the
+bound. Over the tested configurations with large weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4
+in bfloat16; for the shape of GPT-2 with initial weights the difference is below 6e-7 of the largest output in float32,
+and 4e-3 in bfloat16.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Replacement = Change | Tensor  # a tensor is expanded to the shape of the value 
 
 
 class OwnThread:
-    """The thread in which this object was made. A trace changes nothing for other threads."""
+    """The thread that created this object. A trace does not affect other threads."""
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
 
     def is_current(self) -> bool:
-        """True in that thread, and in a backward: activation checkpointing may repeat its calls in torch's threads."""
+        """True in this thread, and in a backward pass: activation checkpointing may repeat calls in torch's threads."""
         return threading.get_ident() == self.ident or in_backward()
 
 
@@ -66,13 +66,13 @@ def without_heads(*heads: int) -> Change:
 
 
 class ReplacedValue:
-    """The hooks of one replacement, which acts in the calls of one thread."""
+    """The hooks of a replacement, which is active in calls from one thread."""
 
     def __init__(self, value: Value, replacement: Replacement, thread: OwnThread):
         self.value, self.replacement, self.thread = value, replacement, thread
 
     def register(self, module: nn.Module) -> RemovableHandle:
-        """Replace the value, which is found at this module, until the handle is removed."""
+        """Replace the value, which this module produces, until the handle is removed."""
         if self.value.source is Source.INPUT:
             return module.register_forward_pre_hook(self.change_inputs)
         return module.register_forward_hook(self.change_output)
@@ -95,7 +95,7 @@ class ReplacedValue:
 
 
 def replaced_names(model: nn.Module) -> set[str]:
-    """The names of the values that traces replace in this thread at present."""
+    """The names of the values that traces currently replace in this thread."""
     hooks = [
         hook
         for module in model.modules()
@@ -128,15 +128,15 @@ STAGES = {
 
 
 def mix(weights: Tensor, value: Tensor) -> Tensor:
-    """The weighted sum of the values: (B, H, T, S) and (B, G, S, E) to (B, H, T, E)."""
+    """The weighted sum (B, H, T, E) of values (B, G, S, E) with weights (B, H, T, S)."""
     return weights @ per_query_head(value, weights).to(weights.dtype)
 
 
 class StagedAttention(nn.Module):
     """An attention core that exposes each step of softmax(Q K' / sqrt(E)) V as the output of a submodule.
 
-    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces. Calls from other
-    threads go to that core.
+    Hooks can then record or replace every step. It keeps the dropout of the core that it replaces. Calls from other
+    threads use that core.
     """
 
     description = CORE.changed(
@@ -147,7 +147,7 @@ class StagedAttention(nn.Module):
     def __init__(self, replaced: nn.Module):
         super().__init__()
         self.scores, self.scaled, self.masked, self.weights = (nn.Identity() for _ in STAGES)
-        self.replaced, self.thread = (replaced,), OwnThread()  # in a tuple: it is not a part of this module
+        self.replaced, self.thread = (replaced,), OwnThread()  # in a tuple, so that it is not a submodule
         self.dropout = dict(replaced.named_children()).get("dropout", nn.Identity())
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:

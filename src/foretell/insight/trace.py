@@ -32,7 +32,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
 TRACE_BYTES = 2 << 30
-LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
+LAST_QUERIES = 64  # because a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
 LISTED = "; `foretell trace MODEL --list` shows all names"
 
@@ -45,14 +45,14 @@ def trace_names(model: LanguageModel | Decoder) -> list[str]:
 
 
 class Trace(Shown):
-    """Records named values of every call of a model inside the block: a forward pass, a generation, a training step.
+    """Records named values of every call of a model inside the block, in forward passes, generation or training.
 
         with Trace(model, "trunk.blocks.*.attention.core.weights") as trace:
             model.decoder(ids)
         trace["trunk.blocks.0.attention.core.weights"]  # (B, H, T, S)
 
-    Names are module paths (`trace_names` lists all); `select` takes globs of them. The model runs its own
-    forward with hooks: its logits are bit-identical to an untraced pass. Values are detached and stay on the device.
+    Names are module paths (`trace_names` lists all); `select` takes globs of names. The model runs its own forward with
+    hooks: its logits are bit-identical to an untraced pass. Values are detached and stay on the device.
     Derived values are computed on each access; `replacement.py` states how close they are to the fused kernel's.
 
     replace: a tensor or a function of the value, by glob; the rest of the pass uses the replacement. Replacing scores
@@ -60,9 +60,9 @@ class Trace(Shown):
     gradients: also record, under `grad:<name>`, the gradient of each selected value in the last backward. Attention
     scores and weights then come from an explicit core; a norm's mean and variance have no gradient.
     budget_bytes: the limit for recorded values; a pass or call that would exceed it raises `UsageError`.
-    structure: of the decoder as it is when the block is entered, from a caller that traces many passes.
-    Only calls of the thread that entered the block are recorded and changed; other threads get the model as it is.
-    notes: lines about what the trace changed in the pass; they also go to this module's logger.
+    structure: the decoder's structure when the block is entered, for a caller that traces many passes.
+    Only calls from the thread that entered the block are recorded and changed; other threads use the unchanged model.
+    notes: lines about changes of the pass by the trace; they are also logged.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Trace(Shown):
     def _begin(self) -> None:
         self.notes: list[str] = []
         self._values = RecordedValues(Budget(self.budget_bytes))
-        self._ids: deque[Tensor] = deque(maxlen=2)  # two tell that there was more than one pass
+        self._ids: deque[Tensor] = deque(maxlen=2)  # two entries show that there was more than one pass
         self._thread = OwnThread()
 
     def __enter__(self) -> Self:
@@ -130,18 +130,18 @@ class Trace(Shown):
         return self._restore.__exit__(kind, error, traceback)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The value of a name that was computed once. Raises `UsageError` for any other number of calls."""
+        """The value of a name with exactly one call. Raises `UsageError` for any other number of calls."""
         values = self.calls(name)
         if not values:
             raise UsageError(f"{name} was computed 0 times; call the model itself, not what torch.compile makes of it")
         if len(values) != 1:
-            raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has every one, in order")
+            raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has all values in order")
         return values[0]
 
     def calls(self, name: str) -> list[Tensor]:
-        """The values of all calls, in order, in the shapes that the module returned."""
+        """The values of all calls, in order, with the shapes that the module returned."""
         self._check_selected(name.removeprefix(GRADIENT))
-        value = self.structure.values.get(name)  # none for a gradient
+        value = self.structure.values.get(name)  # None for a gradient
         if value is None or not value.is_derived:
             return self._values.calls(name)
         operands = [self._values.calls(operand.name) for operand in value.operands]
@@ -150,7 +150,7 @@ class Trace(Shown):
     def last_weights(self, name: str) -> Tensor:
         """The last query's attention weights (B, H, S), bit-identical to `self[name][:, :, -1]`.
 
-        Where the core derives them, only the last queries' are computed: all are T times S numbers per head.
+        If they are derived, only the last queries' weights are computed, because all are T times S numbers per head.
         """
         value = self.structure[name]
         if value.derivation is None or value.derivation.compute is not attention_weights:
@@ -173,7 +173,7 @@ class Trace(Shown):
         return name in self.structure.values and self.structure[name].is_derived
 
     def view(self, address: str, row: int = 0) -> View:
-        """One row of a recorded value, or the part of it at the leading indices, for a notebook or the terminal.
+        """A row of a recorded value, or its part at the leading indices, for a notebook or the terminal.
 
         `trace.view("trunk.blocks.0.attention.core.weights[0]")` shows the attention weights of head 0.
         """
@@ -183,7 +183,7 @@ class Trace(Shown):
         return make_view(tensor, wanted, self.structure, row, self._tokens(row), memory_tokens)
 
     def document(self) -> DocumentSection:
-        """The values that it holds: a row per name, with `*` for the layer."""
+        """The recorded values: a row per name, with `*` for the layer."""
         rows: dict[str, tuple[str, ...]] = {}
         for name in self.names():
             value = self.structure.values.get(name.removeprefix(GRADIENT))
@@ -218,7 +218,7 @@ class Trace(Shown):
             if self.structure[name].is_derived and self.structure[core].formula == "attention" and stage in STAGES:
                 reasons.setdefault(core, f"{stage} are {reason}")
         for core, reason in reasons.items():
-            self.notes.append(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
+            self.notes.append(f"{core} is replaced by an explicit core in this trace, since its {reason}")
             logger.info(self.notes[-1])
         return list(reasons)
 
@@ -237,7 +237,7 @@ class Trace(Shown):
         return list(values.values())
 
     def _record(self, values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # Inside a backward, activation checkpointing repeats calls that were recorded already
+        # In a backward pass, activation checkpointing repeats calls that are already recorded
         if in_backward() or not self._thread.is_current():
             return
         for value in values:
@@ -254,7 +254,7 @@ class Trace(Shown):
         return [self.tokenizer.text_of(token_id) for token_id in self._ids[0][row].tolist() if token_id < size]
 
     def _foresee(self, of_memory: bool, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Refuse a pass over more ids than the budget allows before it starts; of_memory: a pass of the encoder."""
+        """Refuse a pass before it starts if it has more ids than the budget allows. of_memory: an encoder pass."""
         if not self._thread.is_current():
             return
         ids = inputs[0]
@@ -277,14 +277,14 @@ Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call
 
 @contextmanager
 def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
-    """Run compiled modules eagerly inside the block, then measure how far their compiled output differs.
+    """Run compiled modules eagerly inside the block, then measure the difference to their compiled output.
 
-    After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
+    After the block, the first call of each compiled module is repeated in compiled form, and `notes` gets a line.
     """
-    if not any(map(is_compiled, model.modules())):  # the process has one stance, which overlapping traces would change
+    if not any(map(is_compiled, model.modules())):  # the setting is global, so overlapping traces would change it
         yield
         return
-    # A wrapper of torch.compile runs eagerly too; its difference is not measured
+    # A wrapper by torch.compile also runs eagerly; its difference is not measured
     compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
     first_calls: dict[nn.Module, Call] = {}
 

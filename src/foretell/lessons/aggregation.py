@@ -26,10 +26,10 @@ MASKED_SUMS = [[2, 0, 0], [2, -1, 0], [2, -1, 1]]
 
 PAIRS = ("subject", "verb", "object")  # the source's order of words; their keys and queries here are made up
 KEYS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]])  # what am I: subject, verb, object
-QUERIES = np.array([[0, 2, 0], [0, 0, 2], [0, 0, 0]])  # who am I looking for: a subject its verb, a verb its object
+QUERIES = np.array([[0, 2, 0], [0, 0, 2], [0, 0, 0]])  # what am I looking for: a subject its verb, a verb its object
 OTHER_V = np.array([[2, 1, 0], [0, -1, 3], [1, 0, 1]])  # values that are not on a diagonal
 
-DISTANCES = (4, 15, 60)  # how far back the gradient of the last output is measured
+DISTANCES = (4, 15, 60)  # steps back at which the gradient of the last output is measured
 RECURRENT_WIDTH = 16
 
 LEVELS, WINDOW = 4, 8  # the series goes up and down between 0 and 3
@@ -131,7 +131,7 @@ class AggregationLesson(Lesson):
 
 
 def sum_of_rows(i: int) -> np.ndarray:
-    """The entries up to i, each times 1, and the later ones times 0."""
+    """The sum of the entries up to i times 1 and the later ones times 0."""
     return sum((int(k <= i) * entry for k, entry in enumerate(H)), np.zeros(3, dtype=int))
 
 
@@ -142,7 +142,7 @@ def elementwise_sum(V: np.ndarray) -> np.ndarray:
 
 
 def recurrent_gradients() -> list[float]:
-    """The size of the last output's gradient by an input that is some steps back, in a recurrent network (Elman)."""
+    """Norms of the last output's gradient by inputs at DISTANCES, in a recurrent network (Elman)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = torch.nn.RNN(RECURRENT_WIDTH, RECURRENT_WIDTH).double()
@@ -152,7 +152,7 @@ def recurrent_gradients() -> list[float]:
 
 
 def attention_gradients() -> list[float]:
-    """The same in one layer of masked attention with random weights, where each input is one step away."""
+    """The same for one layer of masked attention with random weights, in which each input is one step away."""
     config = series_config("none", context_length=max(DISTANCES) + 1, width=RECURRENT_WIDTH)
     decoder = make_decoder(config, SEED).double().eval()
     ids = torch.tensor([series(max(DISTANCES) + 1)])
@@ -162,7 +162,7 @@ def attention_gradients() -> list[float]:
 
 
 def gradient_sizes(gradient: Tensor) -> list[float]:
-    """The norm of a gradient (T, D) at the distances from its last row."""
+    """The norms of a gradient (T, D) at DISTANCES from its last row."""
     return [float(gradient[-1 - distance].norm()) for distance in DISTANCES]
 
 
@@ -187,7 +187,7 @@ def series(length: int, start: int = 0) -> list[int]:
 
 @torch.inference_mode()
 def prefix_difference(decoder: Decoder) -> float:
-    """The largest difference between the logits of each prefix alone and those at its last position in the window."""
+    """The largest difference between the logits after each prefix alone and at the same position in the window."""
     ids = torch.tensor([series(WINDOW)])
     window = decoder(ids)[0]  # (T, V)
     alone = torch.stack([decoder(ids[:, :length])[0, -1] for length in range(1, WINDOW + 1)])
@@ -197,7 +197,7 @@ def prefix_difference(decoder: Decoder) -> float:
 @torch.inference_mode()
 def order_difference(decoder: Decoder) -> float:
     """The largest change of the last position's logits when all earlier entries are reversed."""
-    ids = torch.tensor([series(WINDOW, start=2)])  # from 0 on, the reversed entries would be the same
+    ids = torch.tensor([series(WINDOW, start=2)])  # from start 0, reversing would change nothing
     reversed_ids = torch.cat((ids[:, :-1].flip(1), ids[:, -1:]), dim=1)
     return float((decoder(ids)[0, -1] - decoder(reversed_ids)[0, -1]).abs().max())
 

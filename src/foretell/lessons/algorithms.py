@@ -44,7 +44,7 @@ ASSOCIATIONS = [[11, 12, 13, 14], [21, 22, 23, 24], [31, 32, 33, 34], [41, 42, 4
 MASK = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]  # mask[tx, tz] = 1 if tz <= tx
 
 WORDS, IDS = ("The", "cat", "sat"), [21, 11987, 5438]
-P_CAT = 0.0041  # P[1, 11987], given The
+P_CAT = 0.0041  # P[1, 11987], given "The"
 P_PRINTED = [  # three rows of P for the sentence, with dots between the second and the last column
     ["0.001", "0.0007", "…", "0.0003"],
     ["0.0013", "0.0065", "…", "0.0001"],
@@ -90,7 +90,7 @@ class AlgorithmsLesson(Lesson):
         masked = hide(torch.from_numpy(raw), model_mask)[0, 0]
         self.dot_products = attention.associations(query, keys.T)
         self.unscaled = attention.softmax(self.dot_products)
-        self.weak = attention.softmax(self.dot_products / 10)  # for a tenth of the query
+        self.weak = attention.softmax(self.dot_products / 10)  # with a tenth of the query
         self.weak_scaled = attention.softmax(self.dot_products / 10 / np.sqrt(len(query)))
         self.mixture = attention.single_query_attention(query / 10, list(keys), identity_parameters(len(query)))
         self.mask = columns.T.astype(int)  # the textbook's, one row per query
@@ -104,13 +104,13 @@ class AlgorithmsLesson(Lesson):
         self.masked_changes = changed_outputs(columns)
 
     def compute_decoder(self) -> None:
-        """The outputs P of the decoder algorithms, a row per position, and its training and inference."""
+        """The outputs P of the decoder algorithms, one row per position, and training and inference."""
         theta = draw_parameters()
         self.listing = norm_in_loop(x, theta).T  # as printed, with the last norm in the loop over the layers
         self.overwriting = transformer.d_transformer_overwriting(x, theta).T  # with the last norm after the loop
         self.residual = transformer.d_transformer_gpt2(x, theta).T
         self.model = model_probabilities(theta)
-        P = np.full((N_V, 1), (1 - P_CAT) / (N_V - 1))  # after The: the rest is spread evenly over the other tokens
+        P = np.full((N_V, 1), (1 - P_CAT) / (N_V - 1))  # after "The": the rest is spread evenly over the other tokens
         P[IDS[1]] = P_CAT
         one_hot = np.eye(1, N_V, IDS[1])[0]
         self.loss_of_cat = -transformer.conditional_log_probability(P, IDS[:2])  # at t = 1
@@ -212,7 +212,7 @@ class AlgorithmsLesson(Lesson):
         ]
 
     def check_forms(self) -> list[FigureCheck]:
-        """The listing and GPT-2 differ in the residual; the model has GPT-2's."""
+        """The listing and GPT-2 have different residuals; the model has GPT-2's."""
         difference, in_loop = (float(np.abs(self.overwriting - other).max()) for other in (self.residual, self.listing))
         return [
             above("the norm inside the loop changes P by", 0.01, in_loop),
@@ -310,7 +310,7 @@ def missing_code(listing: Table, functions: tuple[Callable[..., Any], ...]) -> l
 
 
 def squeezed(code: str) -> str:
-    """The code without any space, so that line breaks do not matter."""
+    """The code without white space, so that line breaks do not matter."""
     return "".join(code.split())
 
 
@@ -323,7 +323,7 @@ def loop_weights(scores: attention.Vector, visible: int) -> attention.Vector:
 
 
 def identity_parameters(width: int) -> attention.AttentionParameters:
-    """Attention parameters with which queries, keys and values are the vectors themselves."""
+    """Attention parameters that make queries, keys and values equal to the input vectors."""
     identity, zero = np.eye(width), np.zeros(width)
     return attention.AttentionParameters(identity, zero, identity, zero, identity, zero)
 

@@ -1,4 +1,4 @@
-"""The decoder of the formal algorithms: as it is listed, as GPT-2 has it, and as foretell's model computes it."""
+"""The decoder of the formal algorithms: as listed in the source, in GPT-2's form, and in foretell's model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPERATURES = (0.5, 1.0, 2.0)
 
 
 def draw_parameters() -> transformer.DTransformerParameters:
-    """Random parameters, varied so that no bias is 0 and no norm is plain, as in a trained model."""
+    """Random parameters without zero biases and identity norms, as in a trained model."""
     rng = np.random.default_rng(SEED)
     theta = transformer.random_parameters(SIZES, rng)
     return transformer.combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), theta)
@@ -43,7 +43,7 @@ def norm_in_loop(x: Sequence[int], theta: transformer.DTransformerParameters) ->
 
 
 def layer_means() -> dict[str, float]:
-    """The largest mean of a token's vector after one layer, by BERT's layer (norm last) and by GPT's (norm first)."""
+    """The largest mean of a token's vector after one layer of BERT (norm last) and of GPT (norm first)."""
     theta = transformer.random_parameters(SIZES, np.random.default_rng(SEED))  # with plain norms
     layer, X = theta.layers[0], transformer.embed(x, theta.W_e, theta.W_p)
     bert = transformer.encoder_layer_states(X, layer, gelu_erf)[-1]

@@ -53,7 +53,7 @@ PREDICTIONS = {
 
 INCLUDED_MODEL = "primer"
 TOP, CONTINUATION_TOKENS = 5, 12
-# Rows of another length are summed in another order, in float32
+# float32 sums over rows of another length run in another order
 SAME_CONTEXT, SHORTER_CONTEXT = 1e-4, 5e-2
 COLUMNS = 3
 QUOTE = (34, 35)  # the two tokens of the opening quote
@@ -74,7 +74,7 @@ class Gpt2Lesson(Lesson):
         ends = [len(model.tokenizer.encode(context)) - 1 for context, _ in PREDICTIONS.values()]
         self.positions = ends if at is None else [*ends, resolve_position(at, len(self.ids))]
         self.predictions = next_tokens(model, SENTENCE, TOP, self.positions)  # one for each position
-        # The largest differences to the predictions after the same tokens alone, and after one token fewer
+        # The largest differences from the predictions after the same tokens alone, and after one token fewer
         self.same_context, self.shorter_context = (
             largest_difference(model, self.ids, self.positions, missing) for missing in (0, 1)
         )
@@ -193,10 +193,10 @@ def ending(context: str, width: int = 52) -> str:
 
 @torch.inference_mode()
 def largest_difference(model: LanguageModel, ids: list[int], positions: list[int], missing: int) -> float:
-    """Largest difference of a probability between the whole sentence and its first tokens alone, at the positions.
+    """Largest difference of a probability at the positions, between the whole sentence and its first tokens alone.
 
     `missing` tokens are left off the end of those first tokens. A difference of 0 with none missing means that the
-    logits at position p follow the tokens 0 to p, with p included.
+    logits at position p depend on tokens 0 to p, including p.
     """
     whole = model.decoder(torch.tensor([ids], device=model.device))[0].double().softmax(-1)  # (T, V)
     differences = []

@@ -16,7 +16,7 @@ from foretell.lessons.lesson import FigureCheck, above, below, same
 from foretell.lessons.trained import TrainedLesson
 
 CONTEXT, LEAST_LETTERS, MOST_LETTERS = 48, 4, 12
-JUMP = 0.2  # the share of letters that do not follow the one before
+JUMP = 0.2  # the share of letters that break the order
 TEXT, NEXT = "gkptwgkptkptwgk", "ptwg"
 CORES = ("trunk.blocks.0.attention.core", "trunk.blocks.1.attention.core")
 LEAST_RIGHT, LEAST_ATTENTION, MOST_BY_CHANCE, MOST_WITHOUT = 0.85, 0.7, 0.3, 0.5
@@ -24,11 +24,11 @@ LEAST_RIGHT, LEAST_ATTENTION, MOST_BY_CHANCE, MOST_WITHOUT = 0.85, 0.7, 0.3, 0.5
 
 @dataclass(frozen=True)
 class InductionTest:
-    """Other rows, at the letters whose successor was in the text before: the share of right predictions, and attention.
+    """Measurements on new rows, at letters whose successor the text has shown. right: the share of correct predictions.
 
     previous: for each head of layer 0, the mean weight on the letter before. following: for each head of layer 1, the
     mean weight on letters that followed an earlier occurrence of the same letter; by_chance: the share of such letters.
-    without: the share of right predictions with parts switched off.
+    without: the share of correct predictions with parts switched off.
     """
 
     right: float
@@ -53,13 +53,13 @@ class InductionLesson(TrainedLesson):
         self.test = self.measure()
 
     def rows(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """A few letters in a circle, another one in every row, which the text follows but for its jumps.
+        """Each row follows a random circle of a few letters, except for its jumps.
 
-        Targets: letters that follow one whose successor was in the row before.
+        Targets: letters after a letter whose successor the row has shown before.
         """
         letters = rng.permuted(np.tile(np.arange(len(self.letters)), (count, 1)), axis=1)
         size, every = rng.integers(LEAST_LETTERS, MOST_LETTERS + 1, count), np.arange(count)
-        places = np.zeros((count, CONTEXT + 1), int)  # in the circle
+        places = np.zeros((count, CONTEXT + 1), int)  # positions in the circle
         targets, is_known = np.zeros(places.shape), np.zeros((count, MOST_LETTERS), bool)
         for index in range(1, CONTEXT + 1):
             before, is_jump = places[:, index - 1], rng.random(count) < JUMP

@@ -34,7 +34,7 @@ FLOAT32_UNIT = 1e-7
 
 @dataclass(frozen=True)
 class FigureCheck:
-    """One comparison. `tolerance` is None where the two must be equal, or where `expected` is a limit."""
+    """One comparison. `tolerance` is None if the two must be equal or `expected` is a limit."""
 
     what: str
     expected: Any
@@ -43,11 +43,11 @@ class FigureCheck:
     passed: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values. Infinity and NaN become text, since JSON has neither."""
+        """Plain values. Infinity and NaN become text, because JSON has neither."""
         return plain(asdict(self))
 
     def difference(self) -> str:
-        """Expected and computed value in one line; of arrays the entry with the largest difference."""
+        """Expected and computed value in one line; for arrays, the entry with the largest difference."""
         expected, got = np.asarray(self.expected), np.asarray(self.got)
         if expected.ndim == 0 or expected.shape != got.shape:
             return f"{self.what}: expected {self.expected}, got {self.got}"
@@ -90,7 +90,7 @@ def distances(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LessonReport:
-    """The checks of one lesson. `skipped` is the reason why some could not be made; the others were made."""
+    """The checks of one lesson. `skipped` is the reason why some checks could not be made."""
 
     name: str
     checks: list[FigureCheck]
@@ -114,7 +114,7 @@ class LessonReport:
 
 
 class Lesson(Shown):
-    """A document to read, and checks of its figures. Both use the same values, computed once when it is made.
+    """A document to read, and checks of its figures. Both use values that are computed when the lesson is made.
 
     `name` is in the registry; the document's text is in `NAME.md`.
     """
@@ -159,8 +159,8 @@ def read_document(text: str, values: Mapping[str, Any]) -> DocumentSection:
     - as the only cell of a row, rows of the table
 
     After the line `{if name}` or `{unless name}`, a block, or a whole section if the block is its heading, is shown
-    only if that value is true, or false. Backticks mark commands, and words that Markdown would change, such as
-    `<EOS>`. They are not shown. A table with backticks in every row has a monospace font.
+    only if that value is true (if) or false (unless). Backticks mark commands, and words that Markdown would change,
+    such as `<EOS>`. They are not shown. A table with backticks in every row has a monospace font.
 
     Raises LessonError if the text names an unknown value, or does not use all of them, or does not close a name.
     """
@@ -184,14 +184,14 @@ def read_document(text: str, values: Mapping[str, Any]) -> DocumentSection:
 
 
 def check_names(named: set[str], given: set[str]) -> None:
-    """Raise a `LessonError` unless the values that are named are those that are given."""
+    """Raise a `LessonError` unless the text names exactly the given values."""
     if named != given:
         unknown, unused = (", ".join(sorted(names)) or "none" for names in (named - given, given - named))
         raise LessonError(f"the lesson's text and its values differ: unknown {unknown}; unused {unused}")
 
 
 def read_block(block: str, values: Mapping[str, Any]) -> list[Part]:
-    """A formula, console block, table or paragraph, or the parts that a value has in its place."""
+    """A formula, console block, table or paragraph, or the parts of a value that is a whole block."""
     if block.startswith("$$"):
         return [Formula(read_formula(block.strip("$ \n"), values))]
     if block.startswith("```"):
@@ -231,7 +231,7 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
     return VALUE.sub(shown, text.replace("`", "").replace(r"\|", "|"))
 
 
-# Plain Adam with torch's defaults: without the weight decay, clipping and schedule of real runs
+# Plain Adam with torch's defaults, without weight decay, clipping and a schedule
 ADAM: dict[str, Any] = {
     "warmup_steps": 0,
     "schedule": "constant",

@@ -1,4 +1,4 @@
-"""The mask: a correct model and one without a mask in one layer, both tested as training tests every model."""
+"""The mask: a correct model and one without a mask in one layer. Both get the test that training applies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UnmaskedAttention(SDPAttention):
 
 @dataclass(frozen=True)
 class MaskTest:
-    """The result of replacing the future: which outputs changed, and the error that stops training."""
+    """The effect of replacing future words: which outputs changed, and the error that stops training."""
 
     changed: dict[str, list[bool]]  # module -> for each position: did any bit of its output change?
     error: str | None  # None if training would start
@@ -151,7 +151,7 @@ def changed_positions(first: Tensor, second: Tensor) -> list[bool]:
 
 
 def training_error(decoder: Decoder) -> str | None:
-    """The message with which training refuses this model, or None."""
+    """The message of training's refusal of this model; None if it would train."""
     try:
         check_mask(decoder, probe_batch())
     except TrainingError as error:
@@ -160,7 +160,7 @@ def training_error(decoder: Decoder) -> str | None:
 
 
 def example_masks() -> list[np.ndarray]:
-    """Three masks of a model: causal, with a window of 2, with two documents; 1 where a row's word sees a column's."""
+    """Three masks of a model: causal, with a window of 2, with two documents; 1 if the row's word sees the column's."""
     ids = torch.tensor([[0, 0, 1, 1]])
     masks = (Mask(4, 4), Mask(4, 4, window=2), Mask(4, 4, query_document_ids=ids, key_document_ids=ids))
     return [mask.allowed[0, 0].numpy().astype(int) for mask in masks]

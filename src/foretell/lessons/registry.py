@@ -1,5 +1,5 @@
-"""The lessons by name, with their titles and sources. A lesson's module is imported when the lesson is made: it needs
-torch, and listing lessons does not."""
+"""The lessons by name, with their titles and sources. A lesson's module, which needs torch, is imported when the
+lesson is made."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ENTRIES = (
 def find_lesson(name: str) -> LessonEntry:
     """The lesson with this name, or with this number in upper or lower case.
 
-    Raises UsageError, which names the nearest, if there is none.
+    Raises UsageError, which suggests the nearest name, if there is none.
     """
     for entry in ENTRIES:
         if name and name.lower() in (entry.name, entry.alias.lower()):

@@ -104,7 +104,7 @@ PROBABILITIES = [  # six digits; one column per word of the vocabulary
 WIDTH, CONTEXT = 3, 5
 BLOCK = "trunk.blocks.0"
 LAYER = f"{BLOCK}.attention"
-NUM_HEADS, FEEDFORWARD_WIDTH = 3, 12  # of the completed layer
+NUM_HEADS, FEEDFORWARD_WIDTH = 3, 12  # in the completed layer
 COMPLETED_NAMES = {  # its steps, in the lesson and in the trace
     "heads": f"{LAYER}.core",
     **{
@@ -116,7 +116,7 @@ IDS = [0, 1, 2, 3, 4]
 TARGETS = [1, 2, 3, 4, 5]
 WORDS = VOCABULARY[:-1]  # the five input words
 OTHER_TEXT = [4, 1, 5]  # "awesome data!", in the same batch
-MASK_NUMBER = -1e9  # what the source puts in place of masked scores
+MASK_NUMBER = -1e9  # the source's replacement for masked scores
 ROW_LENGTH = len(IDS) + len(OTHER_TEXT)  # a row that holds both texts
 TRACE_NAMES = {  # a value's name in the lesson -> its name in the trace
     "token": "embed.token",
@@ -149,7 +149,7 @@ class SmallestLesson(Lesson):
 
     def __init__(self, weights: WeightsByPath | None = None):
         self.weights = draw_weights() if weights is None else weights
-        self.token_embedding = self.weights["embed.token.weight"].numpy()  # of all six words
+        self.token_embedding = self.weights["embed.token.weight"].numpy()  # for all six words
         self.projections = {name: self.weights[f"{LAYER}.{name}.weight"].numpy() for name in PRINTED_WEIGHTS}
         self.model = model_values(self.weights)
         self.completed_weights = self.weights | draw_completion()
@@ -245,7 +245,7 @@ class SmallestLesson(Lesson):
         ]
 
     def slips(self) -> list[FigureCheck]:
-        """Differences between the source's words or formulas and its code."""
+        """Contradictions between the source's words or formulas and its code."""
         untransposed = np.abs(self.model["stream"] @ self.projections["query"] - self.model["query"]).max()
         positions = self.weights["embed.position.weight"].numpy()
         return [
@@ -263,7 +263,7 @@ class SmallestLesson(Lesson):
         losses = self.losses["alone"]
         targets = [row[target] for row, target in zip(PROBABILITIES, TARGETS, strict=True)]
         expected = -sum(math.log(probability) for probability in targets)
-        rounding = sum(0.5e-6 / probability for probability in targets)  # of the printed figures, in their logarithms
+        rounding = sum(0.5e-6 / probability for probability in targets)  # error of the printed figures' logarithms
         return [
             near("loss, from the printed probabilities", expected, sum(losses), rounding),
             near("log P of the sentence is minus the loss", -sum(losses), self.score.logprob, 1e-5),
@@ -289,7 +289,7 @@ def other_positions(weights: WeightsByPath) -> np.ndarray:
 
 
 def draw_weights() -> WeightsByPath:
-    """The weights as the source draws them: the seed is set again before each of three groups of layers."""
+    """The weights drawn in the source's way: the seed is set again before each of three groups of layers."""
     return draw_groups(
         {"embed.token": lambda: nn.Embedding(6, WIDTH), "embed.position": lambda: nn.Embedding(CONTEXT, WIDTH)},
         {f"{LAYER}.{name}": lambda: nn.Linear(WIDTH, WIDTH, bias=False) for name in ("query", "key", "value")},

@@ -21,9 +21,9 @@ LEAST_SORTED, LEAST_ATTENTION, MOST_BY_CHANCE = 0.95, 0.4, 0.3
 
 @dataclass(frozen=True)
 class SortTest:
-    """New rows: the shares of digits and of rows that are right, and attention where a digit is written.
+    """Measurements on new rows: the shares of correct digits and rows, and attention while digits are written.
 
-    wanted: for each head, the mean weight on the input's digits that are equal to the digit to write; by_chance: the
+    wanted: for each head, the mean weight on the input's digits that equal the digit to write; by_chance: the
     share of such digits in the input.
     """
 
@@ -46,7 +46,7 @@ class SortLesson(TrainedLesson):
         self.test = self.measure()
 
     def rows(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Digits, the sign, and the digits in order, which are the targets."""
+        """Digits, the sign, and the sorted digits, which are the targets."""
         digits = rng.integers(0, len(DIGITS), (count, LENGTH))
         rows = np.concatenate([digits, np.full((count, 1), len(DIGITS)), np.sort(digits, 1)], 1)
         return rows, (np.arange(rows.shape[1]) > LENGTH) * np.ones(rows.shape)

@@ -51,7 +51,7 @@ ANSWER = "exciting <EOS>"
 WIDTH, CONTEXT = 4, 20
 LEARNING_RATE, EPOCHS = 0.05, 100
 FIRST_POSITION = [0, 1, 0, 1]
-PRINTED_LOSSES = {  # epoch, from 0 -> the loss of the second sentence, of a run whose seed is not given
+PRINTED_LOSSES = {  # epoch, from 0 -> loss of the second sentence, in a run with an unknown seed
     0: 2.28202,
     10: 0.66447,
     20: 0.06849,
@@ -68,9 +68,9 @@ SEED = 1
 LIMIT = 0.01  # every seed must end below this loss
 WATCHED_PATH, WATCHED_INDEX = "trunk.blocks.0.attention.value.weight", (0, 0)
 WATCHED_STEPS = 3
-DIFFERENCE = 1e-6  # by how much a weight is changed for finite differences
+DIFFERENCE = 1e-6  # the change of a weight for finite differences
 CORE = "trunk.blocks.0.attention.core"
-GRADIENT_BOUND = 1e-6  # float32's gradient and float64's differences, both near 0.1; measured: 6e-8 at most in 20 seeds
+GRADIENT_BOUND = 1e-6  # float32 gradient against float64 differences, both near 0.1; at most 6e-8 in 20 seeds
 ADAM_BOUND = 1e-6  # the optimizer computes in float32
 ENDS = {"end": "stopped by itself", "context": "never stopped", "None": "never stopped"}
 STEP_NAMES = ("gradient g", "mean m", "mean square v", "m corrected", "v corrected", "weight before", "weight after")
@@ -97,11 +97,11 @@ class ToyLesson(Lesson):
     def __init__(self, seed: int | None = None, question: str | None = None):
         self.seed = SEED if seed is None else seed
         self.decoder, config = make_decoder(toy_config(), self.seed), toy_training()
-        self.gradient = first_gradient(self.decoder)  # of the watched matrix
-        self.finite_differences = finite_differences(self.decoder)  # of the same matrix
+        self.gradient = first_gradient(self.decoder)  # for the watched matrix
+        self.finite_differences = finite_differences(self.decoder)  # for the same matrix
         optimizer = make_optimizer(self.decoder, config)
         self.steps = record_steps(optimizer, self.decoder)
-        self.losses = train_on_rows(self.decoder, optimizer, training_rows(), config)  # of every step
+        self.losses = train_on_rows(self.decoder, optimizer, training_rows(), config)  # one for each step
         self.answers = generate_greedily(self.decoder, prompt_ids(), end_id=answer_ids()[-1])
         self.attention = attention_of_answer(self.decoder)
         self.without_mask = probabilities_without_mask(self.decoder)
@@ -115,7 +115,7 @@ class ToyLesson(Lesson):
     def shown(self) -> dict[str, Any]:
         config, first = toy_training(), self.steps[0]
         words = [VOCABULARY[token] for token in training_rows()[0][:-1]]
-        losses = self.losses[1::2]  # of the second sentence, as printed
+        losses = self.losses[1::2]  # the second sentence's, as printed
         return {
             "num_weights": sum(weight.numel() for weight in self.decoder.parameters()),
             "width": WIDTH,
@@ -169,7 +169,7 @@ class ToyLesson(Lesson):
         return [*check_positions(), *self.check_first_steps(), *self.check_attention(), *self.check_outcome()]
 
     def check_attention(self) -> list[FigureCheck]:
-        """The formula gives the model's weights and output; the mask is needed after training too."""
+        """The formula reproduces the model's weights and output; the mask is needed after training too."""
         values = self.attention
         exponentials = np.exp(values["masked"] - values["masked"].max(axis=1, keepdims=True))
         weights = exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -192,7 +192,7 @@ class ToyLesson(Lesson):
         ]
 
     def check_outcome(self) -> list[FigureCheck]:
-        """The last loss is small, and both prompts get their answer."""
+        """The last loss is small, and both prompts are answered correctly."""
         return [
             below("loss at the end", LIMIT, self.epochs[-1]),
             *(
@@ -217,7 +217,7 @@ def check_positions() -> list[FigureCheck]:
 
 
 def printed_cosine(position: int) -> float:
-    """The last number of a position with the exponent that the source prints for it, 2 · 0 / 4."""
+    """The last number of a position vector with the exponent that the source prints for it, 2 · 0 / 4."""
     return math.cos(position / 10_000 ** (2 * 0 / 4))
 
 
@@ -255,12 +255,12 @@ def answer_ids() -> list[int]:
 
 
 def training_rows() -> list[list[int]]:
-    """Each prompt followed by the answer; every token but the first is a target."""
+    """Each prompt followed by the answer; every token except the first is a target."""
     return [prompt + answer_ids() for prompt in prompt_ids()]
 
 
 def record_steps(optimizer: Optimizer, decoder: Decoder) -> list[AdamStep]:
-    """The first steps of the optimizer for the watched weight, which the list receives during training."""
+    """A list that receives the optimizer's first steps for the watched weight during training."""
     weight = decoder.get_parameter(WATCHED_PATH)
     recorded: dict[str, float] = {}
     steps: list[AdamStep] = []
@@ -282,7 +282,7 @@ def record_steps(optimizer: Optimizer, decoder: Decoder) -> list[AdamStep]:
 
 
 def adam_step(recorded: dict[str, float], mean: float, square: float, step: int, after: float) -> AdamStep:
-    """The optimizer's own moments, with the correction for their start at 0 (Kingma and Ba 2015, algorithm 1)."""
+    """A step with the optimizer's moments and their bias correction (Kingma and Ba 2015, algorithm 1)."""
     config = toy_training()
     corrected, corrected_square = mean / (1 - config.beta1**step), square / (1 - config.beta2**step)
     return AdamStep(recorded["gradient"], mean, square, corrected, corrected_square, recorded["before"], after)
@@ -350,7 +350,7 @@ def attention_of_answer(decoder: Decoder) -> dict[str, np.ndarray]:
 
 @torch.inference_mode()
 def probabilities_without_mask(decoder: Decoder) -> list[float]:
-    """P of each target of the first prompt and its answer by the same weights, when all words see all others."""
+    """P of each target of the first prompt and its answer, with the same weights, if all words see all others."""
     unmasked = copy.deepcopy(decoder)
     replace(unmasked, CORE, lambda core: UnmaskedAttention(decoder.config))
     batch = RepeatedRows(training_rows()).batch(0)
@@ -358,7 +358,7 @@ def probabilities_without_mask(decoder: Decoder) -> list[float]:
 
 
 def ask(decoder: Decoder, text: str) -> tuple[str, Sequence]:
-    """The prompt as the toy reads it, and its answer to it: lower case, without punctuation, <EOS> at the end.
+    """The prompt in the toy's form (lower case, no punctuation, <EOS> at the end), and the answer.
 
     Raises TokenizerError for a word that is not among the toy's seven, ContextLengthError for a prompt that fills the
     context.
@@ -373,7 +373,7 @@ def ask(decoder: Decoder, text: str) -> tuple[str, Sequence]:
 
 @torch.inference_mode()
 def most_likely_next(decoder: Decoder) -> list[tuple[int, int, float]]:
-    """(token, most likely next token, its probability) along the first prompt with its answer."""
+    """(token, most likely next token, its probability) for each token of the first prompt and its answer."""
     ids = RepeatedRows(training_rows()).batch(0).ids
     best = decoder(ids)[0].softmax(-1).max(-1)
     return list(zip(ids[0].tolist(), best.indices.tolist(), best.values.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""A lesson about a small decoder that is trained on new rows of letters when the lesson is made, saved, and opened."""
+"""Lessons about a small decoder that is trained on rows of letters when the lesson is made, and can be saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED, ROWS, TESTED = 1, 64, 1000
 class TrainedLesson(Lesson):
     """A decoder that has learned rows of letters; a token is a letter.
 
-    letters: of the vocabulary. shape: of the decoder. steps: of training, ROWS new rows each.
+    letters: the vocabulary. shape: settings of the decoder. steps: number of training steps, each with ROWS new rows.
     """
 
     letters: ClassVar[str]
@@ -53,17 +53,17 @@ class TrainedLesson(Lesson):
         """The examples of the live page."""
 
     def batch(self, step: int) -> Batch:
-        """The rows of a step of training; each step has new ones."""
+        """The rows of a training step; each step has new rows."""
         rows, targets = self.rows(np.random.default_rng((SEED, step)), ROWS)
         return make_batch(self.ids[rows], loss_mask=targets.astype(np.float32))
 
     def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """TESTED other rows of ids, and which of them are targets."""
+        """TESTED new rows of ids, and which ids are targets."""
         rows, targets = self.rows(np.random.default_rng(SEED), TESTED)
         return torch.from_numpy(self.ids[rows]), torch.from_numpy(targets > 0)
 
     def trained(self) -> dict[str, Any]:
-        """The values that the texts of all such lessons name."""
+        """The values that the texts of all these lessons name."""
         shown = [0, *(self.steps * share // 100 - 1 for share in (10, 25, 50, 100))]
         return {
             "weights": sum(weight.numel() for weight in self.decoder.parameters()),

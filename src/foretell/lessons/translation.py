@@ -1,4 +1,4 @@
-"""The decoder of an encoder-decoder: what follows from the printed scores, and one layer on random numbers."""
+"""The decoder of an encoder-decoder: checks of the printed scores, and one layer on random numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from foretell.textbook.transformer import (
 )
 from foretell.typesetting.expression import Matrix, SymbolMatrix, row, script
 
-# Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones
+# Printed in the source. Most of its tables are abridged by dots; these are complete
 SENTENCE = "I am good"
 SOURCE_WORDS = ("I", "am", "good")
 TARGET_WORDS = ("<sos>", "Je", "vais", "bien")
@@ -89,13 +89,13 @@ class LayerValues:
     encoder_input: np.ndarray  # (width, 3)
     encoder_weights: np.ndarray  # (3, 3) of the first head, one row per source word
     R: np.ndarray  # (width, 3), the encoder's output
-    torch_encoded: np.ndarray  # the same of torch's own layer
+    torch_encoded: np.ndarray  # the same from torch's own layer
     query: np.ndarray  # W_Q M of the first head, (head width, 4)
     key: np.ndarray  # W_K R of the first head, (head width, 3)
     cross_weights: np.ndarray  # (4, 3) of the first head, one row per target word
     cross: np.ndarray  # (width, 4)
-    states: list[np.ndarray]  # what the stream is after each of the layer's six steps, residuals and norms included
-    torch_output: np.ndarray  # (width, 4), of torch's own layer
+    states: list[np.ndarray]  # the stream after each of the layer's six steps, residuals and norms included
+    torch_output: np.ndarray  # (width, 4), from torch's own layer
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class TranslationLesson(Lesson):
         ]
 
     def check_masks(self) -> list[FigureCheck]:
-        """One row more is masked each time; the softmax of each row is a distribution."""
+        """Each step masks one more row; the softmax of each row is a distribution."""
         masked = [int(np.isinf(scores).sum()) for scores in self.masked]
         upper = np.triu(np.ones((len(TARGET_WORDS), len(TARGET_WORDS))), k=1)
         return [
@@ -247,7 +247,7 @@ def as_printed(scores: np.ndarray) -> SymbolMatrix:
 
 
 def size(columns: np.ndarray) -> str:
-    """Words first, as in the source."""
+    """The shape with the number of words first, as in the source."""
     return f"{columns.shape[1]} x {columns.shape[0]}"
 
 
@@ -269,7 +269,7 @@ class LayerInputs:
 
 
 def draw_inputs() -> LayerInputs:
-    """Normal random numbers, the same in each call; plain norms."""
+    """Normal random numbers, the same in each call; norms without scale and shift."""
     rng = np.random.default_rng(SEED)
     words, source = rng.normal(size=(WIDTH, X_LENGTH)), rng.normal(size=(WIDTH, Z_LENGTH))
     one, zero = np.ones(WIDTH), np.zeros(WIDTH)
@@ -296,10 +296,10 @@ def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
 
 
 def run_layer(inputs: LayerInputs) -> LayerValues:
-    """Embedding, positions and the two attentions as the source has them, and the whole layer as it was trained.
+    """Embedding, positions and the two attentions in the source's form, and the whole layer of Vaswani et al. 2017.
 
-    The source's queries are of M, the output of masked attention. In the layer of Vaswani et al. 2017 (section 3.1)
-    every step has a residual and a norm, so there they are of LayerNorm(X + M).
+    The source computes queries from M, the output of masked attention. In the whole layer (section 3.1) every step
+    has a residual and a norm, so its queries come from LayerNorm(X + M).
     """
     positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
     X, mask = embed(range(X_LENGTH), inputs.words, positions), unidirectional_mask(X_LENGTH)
@@ -346,7 +346,7 @@ def torch_encoder_layer(X: np.ndarray, layer: LayerParameters) -> np.ndarray:
 
 
 def fill(module: nn.Module, attentions: dict[str, MultiHeadParameters], W_1: np.ndarray, W_2: np.ndarray) -> None:
-    """Load the weights of one of torch's layers; its biases become 0, its norms stay plain."""
+    """Load weights into one of torch's layers, with zero biases and norms without scale and shift."""
     state = {f"{path}.{name}": value for path, W in attentions.items() for name, value in torch_attention(W).items()}
     state |= {"linear1.weight": W_1, "linear2.weight": W_2}
     module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
@@ -366,5 +366,5 @@ def column_changes(before: np.ndarray, after: np.ndarray) -> list[float]:
 
 
 def replace_last(columns: np.ndarray) -> np.ndarray:
-    """The same columns with another last one."""
+    """The columns with a different last one."""
     return np.concatenate([columns[:, :-1], 1 - columns[:, -1:]], axis=1)

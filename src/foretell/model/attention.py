@@ -1,4 +1,4 @@
-"""Multi-head attention, and the two cores that mix values: fused, and step by step."""
+"""Multi-head attention and its two cores: fused, and step by step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Attention(nn.Module):
         self.output = output if config.attention_output else nn.Identity()
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        source = kv.source(self.layer, x)  # the tokens with new keys and values; in self-attention x
+        source = kv.source(self.layer, x)  # the vectors that become new keys and values; x in self-attention
         query = self.query_norm(self.split_heads(self.query(x)))  # (B, H, T, E)
         key = self.key_norm(self.split_heads(self.key(source)))  # (B, G, T, E)
         value = self.split_heads(self.value(source))  # (B, G, T, E)
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def rotate_keys(self, key: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        """The new keys (B, G, N, E), rotated by their positions, which in self-attention are the queries'."""
+        """Rotate the new keys (B, G, N, E) by their positions; in self-attention these are the queries' positions."""
         return self.rotate(key, rotation)
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Attention(nn.Module):
 class CrossAttention(Attention):
     """Queries from the stream (B, T, D), keys and values from the memory (B, S, D), an encoder's output.
 
-    Positions do not rotate them. Vaswani et al. 2017, section 3.2.3; the memory is projected once (`MemoryKVView`).
+    Not rotated. The memory is projected once (`MemoryKVView`). Vaswani et al. 2017, section 3.2.3.
     """
 
     description = Attention.description.changed(
@@ -97,9 +97,9 @@ class CrossAttention(Attention):
 
 
 class RotatedCrossAttention(CrossAttention):
-    """Positions of the target rotate its queries, and positions of the memory its keys.
+    """Cross-attention whose queries are rotated by target positions, and whose keys by memory positions.
 
-    A score then depends on how far apart two tokens are in their sentences (docs/translation.md has the measurement).
+    A score then depends on the difference of the positions in the two sentences (measured in docs/translation.md).
     """
 
     description = CrossAttention.description.changed(
@@ -117,12 +117,12 @@ class RotatedCrossAttention(CrossAttention):
     def rotate_keys(self, key: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         assert isinstance(kv, MemoryKVView)
         assert kv.rotation is not None, "the memory was encoded without its rotation"
-        cosine, sine = (part[:, :, : key.shape[2]] for part in kv.rotation)  # there are no new keys in later calls
+        cosine, sine = (part[:, :, : key.shape[2]] for part in kv.rotation)  # later calls have no new keys
         return rotate_heads(key, (cosine, sine))
 
 
-# The values inside a core, which the fused kernel does not return. They are computed in float32 or better: the fused
-# kernel, too, sums its scores in float32 when its operands are bfloat16.
+# The inner values of a core, which the fused kernel does not return. They are computed in float32 or better, because
+# the fused kernel also sums its scores in float32 when its operands are bfloat16.
 
 
 def attention_scores(query: Tensor, key: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def masked_scores(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
-    """The softmax over the keys: every row sums to 1, (B, H, T, S). Before any dropout."""
+    """The softmax over the keys, before any dropout: every row sums to 1, (B, H, T, S)."""
     return masked_scores(query, key, mask).softmax(dim=-1)
 
 
@@ -151,7 +151,7 @@ def hide(scores: Tensor, mask: Mask) -> Tensor:
 
 
 def per_query_head(heads: Tensor, queries: Tensor) -> Tensor:
-    """Keys or values (B, G, S, E) once for each of the H query heads, (B, H, S, E)."""
+    """Keys or values (B, G, S, E) repeated for the H query heads, (B, H, S, E)."""
     return heads.repeat_interleave(queries.shape[1] // heads.shape[1], dim=1)
 
 
@@ -186,9 +186,9 @@ class SDPAttention(nn.Module):
 
 
 class EagerAttention(nn.Module):
-    """The same step by step, with dropout on the weights."""
+    """The same computation step by step, with dropout on the weights."""
 
-    # Kept for the backward pass: at least the T x S numbers that `dropout` declares; without a kernel three times that
+    # Kept for the backward pass: at least the T x S numbers that `dropout` declares; without a kernel, three times that
     description = CORE.changed(values={"dropout": Declared("B H T S", ("weights",), "attention weight")})
 
     def __init__(self, config: ModelConfig):

@@ -72,7 +72,8 @@ KeptKeys = dict[int, tuple[Tensor, Tensor]]  # the keys and values (B, G, S, E) 
 class KeptKVView(FreshKVView):
     """A pass over ids (B, T) that keeps its keys and values.
 
-    earlier: of a pass over one row, of which all rows share the first `start` tokens; ids are the tokens after them.
+    earlier: the keys and values kept from a pass over one row, whose first `start` tokens all rows share. ids then
+    holds only the tokens after these.
     """
 
     def __init__(self, ids: Tensor, earlier: KeptKeys | None = None, start: int = 0):
@@ -90,10 +91,10 @@ class KeptKVView(FreshKVView):
 
 
 class FullKVView(FreshKVView):
-    """A pass of an encoder over whole rows: every token sees all tokens of its document, and no padding.
+    """An encoder's pass over whole rows: every token sees all tokens of its document, but no padding.
 
-    The first lengths[b] tokens of row b are real, the others are padding; None: all are real. positions and
-    document_ids as in `FreshKVView`.
+    The first lengths[b] tokens of row b are real and the rest is padding; None means no padding. positions and
+    document_ids are as in `FreshKVView`.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class RowsKVView(KVView):
         self.starts, self.counts, self.device = starts, counts, device
         self.ends = [start + count for start, count in zip(starts, counts, strict=True)]
         self.num_queries, self.num_keys = max(counts), max(self.ends)
-        self.is_even = len(set(starts)) == 1  # causality then hides the padding, which comes after a row's tokens
+        self.is_even = len(set(starts)) == 1  # then the causal mask hides the padding, which follows a row's tokens
 
     def make_mask(self, window: int | None) -> Mask:
         if self.is_even:
@@ -129,7 +130,7 @@ class RowsKVView(KVView):
             self.num_queries,
             self.num_keys,
             window=window,
-            # padding queries as the row's last token: with an empty window its output would be NaN, which no mask hides
+            # padding gets the last token's position: with no visible key its output would be NaN, which no mask hides
             query_positions=self.positions.minimum(ends - 1),
             key_positions=torch.where(slots < ends, slots, EMPTY),  # (B, S)
         )
@@ -155,13 +156,13 @@ class KVCache:
     def make_room(self, counts: list[int]) -> KVView:
         """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them.
 
-        Raises UsageError for another number of rows, and for more tokens than the cache can hold.
+        Raises UsageError if the number of rows differs, or if the tokens do not fit into the cache.
         """
         if len(counts) != len(self.lengths):
-            raise UsageError(f"the cache has {len(self.lengths)} rows, and counts has {len(counts)}; give one for each")
+            raise UsageError(f"the cache has {len(self.lengths)} rows, but counts has {len(counts)}; give one per row")
         lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         if max(lengths) > self.capacity:
-            raise UsageError(f"a row of {max(lengths)} tokens does not fit the cache, which holds {self.capacity}")
+            raise UsageError(f"a row of {max(lengths)} tokens does not fit into the cache, which holds {self.capacity}")
         view, self.lengths = CachedKVView(self, list(self.lengths), counts), lengths
         return view
 
@@ -180,14 +181,14 @@ class CachedKVView(RowsKVView):
 
     @cached_property
     def slots(self) -> Tensor:
-        """(B or 1, T) the slot of each new token; padding counts on, at most into the slot that is never read."""
+        """(B or 1, T) the slot of each new token; padding gets the slots after, up to the one that is never read."""
         starts = torch.tensor(self.starts[:1] if self.is_even else self.starts, device=self.device)
         slots = starts[:, None] + torch.arange(self.num_queries, device=self.device)
         return slots.clamp(max=self.cache.capacity)
 
     @cached_property
     def positions(self) -> Tensor:
-        """(B or 1, T) the position of each new token; padding gets one that exists."""
+        """(B or 1, T) the position of each new token; padding gets a valid position."""
         return self.slots.clamp(max=self.cache.capacity - 1)
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,9 +207,9 @@ class CachedKVView(RowsKVView):
 class MemoryKVView(KVView):
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
-    memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Lengths as in
-    `FullKVView`. rotation: of the keys, where positions rotate them, (B or 1, 1, S, E) each. Vaswani et al. 2017,
-    section 3.2.3.
+    memory (B, S, D) is projected once per layer and kept, so one view serves every step of a generation. lengths is as
+    in `FullKVView`. rotation: cosines and sines (B or 1, 1, S, E) for the keys, if positions rotate them. Vaswani et
+    al. 2017, section 3.2.3.
     """
 
     rotation: tuple[Tensor, Tensor] | None = None
@@ -221,17 +222,17 @@ class MemoryKVView(KVView):
         self.positions = torch.arange(S, device=memory.device)[None] if positions is None else positions
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)
-        self.origins = list(range(B))  # the row of the first memory that each row is a copy of
+        self.origins = list(range(B))  # the original row that each row is a copy of
 
     def keep_to_documents(self, queries: Tensor, keys: Tensor) -> None:
-        """Let queries with these document ids (B, T) see the keys (B, S) of their document alone.
+        """Let queries with these document ids (B, T) see only the keys (B, S) of their document.
 
-        Queries of padding see the first document: without any key their output would be NaN, which no mask hides.
+        Padding sees the first document: without any key its output would be NaN, which no mask hides.
         """
         self._mask = document_mask(queries.clamp(min=0), keys)
 
     def of_rows(self, origins: list[int]) -> MemoryKVView:
-        """The memory of these rows of the first memory, all of which are here."""
+        """The memory for these original rows, which must all be present."""
         other = copy.copy(self)
         other.keep_rows([self.origins.index(origin) for origin in origins])
         return other
@@ -249,7 +250,7 @@ class MemoryKVView(KVView):
             self._mask = full_mask(self.positions, 1, self.lengths)
 
     def source(self, layer: int, x: Tensor) -> Tensor:
-        """The memory when a layer asks for the first time, then nothing, (B, 0, D)."""
+        """The memory at a layer's first call, then an empty tensor (B, 0, D)."""
         return self.memory[:, :0] if layer in self._projected else self.memory
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,7 +258,7 @@ class MemoryKVView(KVView):
         return self._projected.setdefault(layer, (key, value))
 
     def mask(self, window: int | None) -> Mask:
-        """Every query sees the whole memory but its padding, or the keys of its document."""
+        """Every query sees the whole memory without padding, or only its document."""
         return self._mask
 
 
@@ -267,7 +268,7 @@ def document_mask(queries: Tensor, keys: Tensor) -> Mask:
         queries.shape[1],
         keys.shape[1],
         causal=False,
-        query_positions=torch.zeros_like(queries),  # any: without causality and window
+        query_positions=torch.zeros_like(queries),  # unused without causality and window
         key_positions=torch.zeros_like(keys),
         query_document_ids=queries,
         key_document_ids=keys,
@@ -275,7 +276,7 @@ def document_mask(queries: Tensor, keys: Tensor) -> Mask:
 
 
 def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) -> Mask:
-    """The mask of queries that see all keys at positions (B or 1, S) but the padding after lengths[b] of them."""
+    """The mask of queries that see the first lengths[b] keys of row b, of all at positions (B or 1, S)."""
     num_keys = positions.shape[1]
     mask = Mask(num_queries, num_keys, causal=False, device=positions.device)
     if lengths is None or min(lengths, default=num_keys) == num_keys:
@@ -286,7 +287,7 @@ def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) ->
 
 
 class ConditionedKVView(KVView):
-    """A pass of a decoder that reads a memory: the view of its tokens, with the view of the memory."""
+    """A pass of a decoder with a memory: the view of the decoder's tokens and the view of the memory."""
 
     def __init__(self, own: KVView, memory: MemoryKVView):
         super().__init__()

@@ -11,7 +11,7 @@ from foretell.weight_shapes import count_parameters
 def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:
     """Bytes that a forward pass keeps for the backward pass, per token of a full context, at least.
 
-    matmul_bytes: of an element in the precision of matrix products. `model/structure.py` counts the tensors that the
+    matmul_bytes: bytes of an element in the precision of matmuls. `model/structure.py` counts the tensors that the
     modules declare, 0.5 to 1 of the bytes of a real pass (tests/model/test_structure.py). The bytes grow by the same
     amount with every layer, so decoders of one and two layers without weights are counted.
     """

@@ -26,7 +26,7 @@ def check_decoder(decoder: Decoder) -> None:
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for every token, for models whose positions are rotations or that have none."""
+    """A vector for every token, for models with rotary positions or without positions."""
 
     description = Description(
         inputs=("ids", "positions"),
@@ -136,7 +136,7 @@ class Decoder(DropoutHost):
         return next(tensor for tensor in (*token.parameters(), *token.buffers()) if tensor.is_floating_point())
 
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
-        """Logits (B, T, V) of the token after each of ids (B, T); without `kv`, each row attends to itself alone."""
+        """Logits (B, T, V) for the token after each of ids (B, T); without `kv`, each row is a separate sequence."""
         return self.head(self.hidden(ids, kv))
 
     def hidden(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
@@ -206,14 +206,14 @@ def last_places(counts: list[int], num_last: list[int], length: int) -> list[int
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Logits (..., V) as log-probabilities in nats, in float64. Raises as `check_logits` does."""
+    """Logits (..., V) as log-probabilities in nats, in float64. Raises the errors of `check_logits`."""
     return check_logits(logits).double().log_softmax(-1)
 
 
 def check_logits(logits: Tensor) -> Tensor:
-    """The logits (..., V), if each row has a softmax; a `CheckpointError` where it would be NaN.
+    """Return the logits (..., V) if each row has a softmax; raise a `CheckpointError` if it would be NaN.
 
-    -infinity is allowed, as a token that is ruled out, but not for all tokens of a row.
+    -infinity is allowed (the token is ruled out), but not for all tokens of a row.
     """
     if not bool(logits.amax(-1).isfinite().all()):  # NaN and +infinity are the largest of their row
         precision = dtype_name(logits.dtype)

@@ -1,8 +1,8 @@
 """Descriptions of modules for trace, explain, page, budget and memory plan.
 
-A class has its description next to its forward, in the class attribute `description`, which subclasses inherit; a
-module made of parts that its configuration chooses has one as an attribute. `structure.py` collects the descriptions of
-a model.
+A class has its description next to its forward, in the class attribute `description`, which subclasses inherit. If the
+configuration chooses the parts of a module, its description is an attribute of the instance. `structure.py` collects
+the descriptions of a model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foretell.activations import ACTIVATIONS
 OWN_INPUT = "x"  # in `reads`: the input of the module itself
 MEMORY = "memory"  # the input that is the output of an encoder
 STATISTIC = "statistic"  # dims of one number per vector
-RETURNED = "returned"  # formula of a value inside a module that is the module's own output
+RETURNED = "returned"  # formula of an inner value that the module returns as its output
 UNKNOWN_FORMULA = "unknown"  # formula of a value whose class or inputs are not declared
 
 
@@ -28,8 +28,8 @@ class Declared:
 
     dims: the size letters of its shape, as "B T D" or "B H T E"; a product of two is written "H*E".
     reads: the values it is computed from, by their names inside the module, or OWN_INPUT.
-    formula: how one number of it is computed, if the child's own formula is `refines`; another module in the place of
-        the child may compute something else.
+    formula: how one number of it is computed. It applies only while the child's own formula is `refines`, because a
+        module that replaces the child may compute something else.
     """
 
     dims: str
@@ -58,17 +58,17 @@ class Description:
 
     formula: the name of the rule by which one number of its output follows from its inputs ("linear", "residual");
         `insight` explains and splits values by this name. Empty if `returns` names a child.
-    reads: the values inside it that the formula reads, if they are not its inputs.
+    reads: the inner values that the formula reads, if it does not read the inputs.
     written: the formula as text, "x * sigmoid(x)", to explain an activation function.
     returns: the child whose output is the module's own output.
-    values: the values inside it, by name relative to the module: "query", "core.key".
-    chain: the name of a list of children that each read the one before.
-    parts: if the output is a tuple of tensors, the name and the dims of each.
+    values: the inner values, by name relative to the module: "query", "core.key".
+    chain: the name of a list of children, each of which reads the output of the one before.
+    parts: the name and dims of each tensor, if the output is a tuple of tensors.
     is_container: the module is a list of others, or returns no tensor; it has no value.
     inputs: the names of its positional inputs.
-    derived: values computed on the way, by name.
-    saved: tensors kept for the backward pass in the precision of matrix products: names from `inputs`, names of
-        `values`, "output", or "inner" for one of the output's size that has no name.
+    derived: values that the module computes but does not return, by name.
+    saved: tensors kept for the backward pass in the precision of matrix products: names from `inputs` or `values`,
+        "output", or "inner" for an unnamed tensor of the output's size.
     saved_as_given: inputs kept for the backward pass in their own precision.
     is_float32: the output stays in float32 under autocast, as the residual stream does.
     memory_axes: the letters T or S that count tokens of the memory instead of the text, in all values inside it.

@@ -13,7 +13,7 @@ from foretell.device import to_device
 from foretell.model.description import Description
 from foretell.randomness import random_words, signed, stream_key
 
-ELEMENTS_PER_WORD = 4  # 16 random bits per element: a rate is met to within 2**-17
+ELEMENTS_PER_WORD = 4  # 16 random bits per element, so the rate is exact within 2**-17
 HALF_RANGE = 1 << 15
 
 
@@ -21,7 +21,7 @@ HALF_RANGE = 1 << 15
 class DropoutRNG(threading.local):
     """The counters that the masks of a forward pass depend on, shared by all dropout modules of a model.
 
-    Each thread has its own counters, so that several may run passes of one model at a time.
+    Each thread has its own counters, so several threads can run passes of one model at the same time.
     """
 
     seed: int = 0
@@ -43,8 +43,8 @@ class DropoutRNG(threading.local):
 class Dropout(nn.Module):
     """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate).
 
-    keys: of the rows of the next pass, (B,), set before it when torch's compiler must not see how they are made. None:
-    each pass makes them.
+    keys: the random streams (B,) for the rows of the next pass, set in advance to hide their computation from torch's
+    compiler. None: each pass computes them.
     """
 
     description = Description(formula="identity", saved=("inner",))
@@ -68,10 +68,10 @@ class Dropout(nn.Module):
         return margins.add_(0.5).clamp_(0, 1).to(x.dtype).mul_(1 / (1 - self.rate))
 
     def margins(self, keys: Tensor, count: int, first: int = 0) -> Tensor:
-        """Numbers (B, count) above 0 for elements that are kept, below 0 for others; at least 0.5 from 0.
+        """Numbers (B, count), at least 0.5 for elements that are kept and at most -0.5 for dropped ones.
 
-        They are about `count` elements of every row, from `first` on. A comparison of the bits takes five times as
-        long as this subtraction.
+        They cover `count` elements of every row, starting at `first`. Comparing the bits would take five times as long
+        as this subtraction.
         """
         first_word, skipped = divmod(first, ELEMENTS_PER_WORD)
         words = random_words(keys, -(-(skipped + count) // ELEMENTS_PER_WORD), first_word)

@@ -21,7 +21,7 @@ POSITION_STD = 0.01
 
 
 def make_decoder(config: ModelConfig, seed: int) -> Decoder:
-    """A decoder on the CPU with new weights, a function of configuration and seed. torch's random state is kept."""
+    """A decoder on the CPU with initial weights, determined by configuration and seed; keeps torch's random state."""
     check_type("the seed", seed, Integral, "a whole number")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -32,7 +32,7 @@ def make_decoder(config: ModelConfig, seed: int) -> Decoder:
 
 
 def empty_decoder(config: ModelConfig) -> Decoder:
-    """A decoder on the meta device: its weights have shapes and no values."""
+    """A decoder on the meta device, whose weights have shapes but no values."""
     with torch.device("meta"), NoInitialization():
         return Decoder(config)
 
@@ -88,10 +88,10 @@ GROWING = ("embed.token.weight", "head.weight", "head.bias")  # the weights with
 
 
 def with_vocabulary(decoder: Decoder, vocab_size: int, seed: int) -> Decoder:
-    """A decoder with at least `vocab_size` rows in its vocabulary, for tokens that were added to its tokenizer.
+    """A decoder with a vocabulary of at least `vocab_size`, for tokens that were added to its tokenizer.
 
-    New rows of matrices are drawn like initial weights, new biases are 0. The other weights are shared with the given
-    decoder, which is returned if it has enough rows.
+    New rows of matrices are drawn like initial weights, and new biases are 0. The other weights are shared with the
+    given decoder, which is returned itself if it has enough rows.
     """
     if vocab_size <= decoder.config.vocab_size:
         return decoder

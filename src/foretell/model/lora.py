@@ -21,7 +21,7 @@ from foretell.model.surgery import replace
 from foretell.paths import select
 from foretell.randomness import stream_key
 
-# All layers: for small models better than attention's query and value, which are the paper's (docs/finetuning.md)
+# All layers: better for small models than the paper's choice, query and value of the attention (docs/finetuning.md)
 DEFAULT_TARGETS = ("trunk.blocks.**",)
 
 
@@ -30,7 +30,7 @@ class LoRAConfig(Section):
 
     rank: int = Field(8, gt=0)
     alpha: float = Field(16.0, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)  # of the update's input
+    dropout: float = Field(0.0, ge=0, lt=1)  # on the update's input
     targets: tuple[str, ...] = DEFAULT_TARGETS  # globs of module paths
     also_trained: tuple[str, ...] = ()  # globs of weights that are trained too, such as embed.** for new tokens
 
@@ -80,9 +80,9 @@ class LoRALinear(CPULinear):
 def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
     """Add new updates to the layers that `config.targets` match, and freeze all other weights but `also_trained`.
 
-    A is drawn uniformly within 1/sqrt(inputs), as a new linear layer's weight (Kaiming's rule with a = sqrt(5), which
-    the paper's code and peft use), from the seed and the path. Returns the paths of the layers. A target that is not a
-    linear layer with unshared weights is a `ConfigError`, a glob without a match a `UsageError`.
+    A is drawn uniformly within 1/sqrt(inputs), like the weight of a new linear layer (Kaiming's rule with a = sqrt(5),
+    as in the paper's code and peft); it depends on the seed and the path. Returns the paths of the layers. Raises
+    ConfigError for a target that is not a linear layer with unshared weights, UsageError for a glob without a match.
     """
     check_decoder(decoder)
     check_type("the configuration", config, LoRAConfig, "a LoRAConfig")
@@ -129,7 +129,7 @@ def lora_weights(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def merge_lora(decoder: Decoder) -> None:
-    """Replace the layers with an update by plain ones with the same outputs."""
+    """Replace the layers that have an update by plain layers with the same outputs."""
     if layers := lora_layers(decoder):
         replace(decoder, list(layers), lambda layer: layer.merged() if isinstance(layer, LoRALinear) else layer)
 

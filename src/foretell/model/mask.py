@@ -14,9 +14,9 @@ EMPTY = -1  # the position of a key slot that holds nothing, and the document id
 class Mask:
     """Query t sees key s when every given condition holds.
 
-    causal: the key does not come after the query. window: it is fewer than `window` positions back. Document ids: both
-    are in the same document. No query sees a key whose position is EMPTY. Positions are (B, T) and (B, S); by default
-    the keys are counted from 0, and the queries are the last T of them.
+    causal: the key does not come after the query. window: the key is fewer than `window` positions before the query.
+    Document ids: both are in the same document. No query sees a key whose position is EMPTY. Positions are (B, T) and
+    (B, S); by default the keys are at 0..S-1, and the queries at the last T of these.
     """
 
     num_queries: int
@@ -28,7 +28,7 @@ class Mask:
     query_document_ids: Tensor | None = None
     key_document_ids: Tensor | None = None
     device: torch.device | None = None
-    _made: dict[str, Tensor] = field(init=False, default_factory=dict)  # torch cannot compile a cached_property
+    _made: dict[str, Tensor] = field(init=False, default_factory=dict)  # torch.compile does not support cached_property
 
     @property
     def is_plain_causal(self) -> bool:

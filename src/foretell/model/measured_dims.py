@@ -16,7 +16,7 @@ from foretell.model.surgery import copy_with_own_hooks
 logger = logging.getLogger(__name__)
 
 UNKNOWN_SIZE = "N"  # the letter of a dimension that is not declared and could not be measured
-ROWS, LENGTHS = (2, 3), (3, 4)  # of two passes: a size that differs between them has a letter
+ROWS, LENGTHS = (2, 3), (3, 4)  # the sizes of two passes; a dimension that differs between them gets a letter
 VARYING = {ROWS: "B", LENGTHS: "T", (ROWS[0] * LENGTHS[0], ROWS[1] * LENGTHS[1]): "B*T"}
 
 
@@ -29,10 +29,10 @@ def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
         first, second = (output_shapes(decoder, *sizes) for sizes in zip(ROWS, LENGTHS, strict=True))
     except UsageError:
         raise
-    except Exception as error:  # a module that reads its data must be traceable nevertheless
+    except Exception as error:  # a module whose code depends on its data must be traceable nevertheless
         logger.info(
-            f"undeclared modules cannot run without data ({type(error).__name__}: {error}); the memory for their "
-            "values is counted when they are recorded, not before"
+            f"cannot measure undeclared modules without data ({type(error).__name__}: {error}); the memory for their "
+            "values is counted only when they are recorded"
         )
         return {}
     dims = {

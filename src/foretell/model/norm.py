@@ -1,4 +1,4 @@
-"""Normalisation of a vector to unit scale, by the records in `norms.py`, or none."""
+"""Normalisation layers, defined by the records in `norms.py`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from foretell.norms import NORMS, in_float32
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """A norm with its statistics held fixed, which is linear and so can be applied to each part of a vector.
+    """A norm with fixed statistics. It is linear, so it can be applied to each part of a sum of vectors.
 
-    scale (D,) multiplies each part, after its own mean was subtracted where `centers` is true; `shift` is added once.
+    If `centers` is true, the mean of each part is subtracted. Then scale (D,) multiplies it. `shift` is added once.
     """
 
     scale: Tensor | float
@@ -28,16 +28,16 @@ class FrozenNorm:
     shift: Tensor | None = None
 
     def __call__(self, parts: Tensor) -> Tensor:
-        """Parts (N, D) as they are in the normalised vector, without the shift."""
+        """The contributions of parts (N, D) to the normalised vector, without the shift."""
         return (parts - parts.mean(-1, keepdim=True) if self.centers else parts) * self.scale
 
 
 @runtime_checkable
 class Norm(Protocol):
-    """A module that is linear once the statistics of its input, the values in its `derived`, are held fixed."""
+    """A module that is linear when the statistics of its input, named in `derived`, are held fixed."""
 
     def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        """The norm with the statistics of one position, (1,) each, by their names in `derived`."""
+        """The norm with the statistics (1,) of one position, given by their names in `derived`."""
         ...
 
 
@@ -104,13 +104,13 @@ class RMSNorm(RecordedNorm, nn.RMSNorm):
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of matrix products of x under autocast: a norm casts to it once, not each layer that reads it."""
+    """The dtype of matrix products of x under autocast: the norm casts once, instead of each layer that reads it."""
     device = x.device.type
     is_autocast = device != "meta" and torch.is_autocast_enabled(device)  # torch refuses to answer for meta tensors
     return torch.get_autocast_dtype(device) if is_autocast else x.dtype
 
 
-# from width, epsilon, and whether there is a bias; all other norms are `PlainNorm`
+# made from width, epsilon and whether there is a bias; all other norms are a `PlainNorm`
 BY_TORCH: dict[str, Callable[[int, float, bool], nn.Module]] = {
     "layernorm": lambda width, epsilon, bias: LayerNorm(width, eps=epsilon, bias=bias),
     "rmsnorm": lambda width, epsilon, bias: RMSNorm(width, eps=epsilon),

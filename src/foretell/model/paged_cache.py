@@ -1,4 +1,4 @@
-"""A cache of keys and values in blocks of positions, which rows share and return.
+"""A cache of keys and values in blocks of positions. Rows can share blocks, and release them.
 
 A row has a table of blocks: position s is at offset s % P of block table[s // P]. So rows join and leave without a
 copy, and rows that begin with the same tokens share their first blocks (Kwon et al. 2023, PagedAttention).
@@ -25,7 +25,7 @@ from foretell.model.cache import KVView, RowsKVView
 from foretell.model.mask import Mask
 
 POSITIONS_PER_BLOCK = 32
-PADDING_BLOCK = 0  # not part of any row, and read by none: padding is written there, which may not be finite
+PADDING_BLOCK = 0  # padding is written there and may not be finite; it belongs to no row and is never read
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class PagedKVCache:
 
 
 def filled_table(table: Sequence[int], num_blocks: int) -> list[int]:
-    """The first `num_blocks` blocks of a table; a shorter one is filled up with its own first block.
+    """The first `num_blocks` blocks of a table; a shorter table is filled up with its own first block.
 
-    Those keys are hidden, but must be as finite as the others of the row, see `blank`.
+    The keys in the added blocks are hidden, but must be finite, see `blank`.
     """
     return [*table[:num_blocks], *[table[0]] * (num_blocks - len(table))]
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros, since the value of a hidden key is still multiplied by its weight of 0, and 0 * NaN is NaN.
+    """Zeros, because the value of a hidden key is multiplied by its weight of 0, and 0 * NaN is NaN.
 
-    On a CPU they take memory when they are written to.
+    On a CPU they occupy memory only once they are written to.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -79,15 +79,15 @@ def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def zeroed_memory(size: int) -> Any:
-    """A buffer of bytes that takes memory when it is written to, on Linux in pages of 4 KiB.
+    """A buffer of bytes that occupies memory once it is written to, on Linux in pages of 4 KiB.
 
-    In pages of 2 MiB, which NumPy asks for, each head of each layer took one for its first key: the first 512 tokens
-    that a server of GPT-2's shape read took 0.9 s and 576 MiB instead of 0.2 s and 19 MiB.
+    With the pages of 2 MiB that NumPy requests, the first key of each head of each layer occupied a page: the first 512
+    tokens in a server of GPT-2's shape took 0.9 s and 576 MiB instead of 0.2 s and 19 MiB.
     """
     if sys.platform != "linux":
         return np.zeros(size, dtype=np.uint8)
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without large pages
+    with suppress(OSError):  # a Linux kernel without large pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return memory
 
@@ -135,9 +135,9 @@ class PagedKVView(RowsKVView):
 
     @cached_property
     def spacing(self) -> tuple[int, int] | None:
-        """(first block, blocks from one row to the next) if all rows are evenly spaced runs of blocks, else None.
+        """(first block, distance between rows in blocks) if all rows are evenly spaced runs of blocks, else None.
 
-        Their keys are then a view of the cache, without a copy.
+        The keys are then a view of the cache, without a copy.
         """
         num_blocks, first = self.tables.shape[1], self.rows[0].table[0]
         step = self.rows[1].table[0] - first if len(self.rows) > 1 else num_blocks
@@ -168,10 +168,10 @@ class PagedKVView(RowsKVView):
 
 
 class StaticPagedKVView(KVView):
-    """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
+    """One new token per row, at `positions` (B, 1) on the device; the operations do not depend on the rows' lengths.
 
-    tables (B, K) are all blocks that the rows fill, or more. Queries see keys up to their own position, so the old
-    content of a block beyond a row's end is never seen.
+    tables (B, K) contains at least the blocks that the rows fill. Queries see keys up to their own position, so they
+    never see the old content of a block after a row's end.
     """
 
     def __init__(self, cache: PagedKVCache, tables: Tensor, positions: Tensor):

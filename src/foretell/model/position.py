@@ -20,8 +20,8 @@ Rotate = Callable[[Tensor, Any], Tensor]  # (heads, their `Rotation` or None) ->
 def widest_dtype(device: torch.device) -> torch.dtype:
     """The dtype of powers, sines and cosines.
 
-    In float32 their last bits depend on the instructions of the processor; in float64 these differences vanish when
-    they are rounded to float32.
+    In float32 their last bits depend on the processor. In float64 these differences vanish when the results are rounded
+    to float32.
     """
     return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
 
@@ -52,10 +52,10 @@ class NoRotation(nn.Module):
 
 
 class RotaryPosition(nn.Module):
-    """Angles that turn pair i of a head by position * theta^(-2i/R) (Su et al. 2021, RoFormer, section 3.2).
+    """Angles that rotate pair i of a head by position * theta^(-2i/R) (Su et al. 2021, RoFormer, section 3.2).
 
-    Pair i is made of elements i and i + E/2, as in Llama's and Qwen's Hugging Face checkpoints. Only the first R/2
-    pairs are turned, all of them unless `rotary_share` is below 1 (GPT-J, GPT-NeoX); the angle of the others is 0.
+    Pair i consists of elements i and i + E/2, as in Llama's and Qwen's Hugging Face checkpoints. The first R/2 pairs
+    are rotated, which are all pairs unless `rotary_share` is below 1 (GPT-J, GPT-NeoX); the angle of the others is 0.
     """
 
     description = Description(
@@ -70,7 +70,7 @@ class RotaryPosition(nn.Module):
         self.scaling = config.rope_scaling
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        precise = torch.promote_types(dtype, torch.float32)  # bfloat16 can't count beyond 256
+        precise = torch.promote_types(dtype, torch.float32)  # bfloat16 has no exact integers above 256
         wide = widest_dtype(positions.device)
         pairs = torch.arange(0, self.rotary_width, 2, device=positions.device, dtype=wide)
         frequencies = self.scale(self.theta ** (-pairs / self.rotary_width), self.scaling).to(precise)

@@ -1,4 +1,4 @@
-"""Model shapes by name: the sizes that `train` offers, and published ones.
+"""Named model shapes: the sizes that `train` offers, and published models.
 
 The sizes up to `base` are shaped like Qwen3, so other programs can load exports of them: rotary positions, RMSNorm also
 on queries and keys, gated feed-forward, no biases, tied embeddings, heads of 64 where the width allows.
@@ -63,7 +63,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt3-13b": _gpt3(40, 40, 5120, 128),  # the table's width of 5140 is not 40 heads of 128
     "gpt3-175b": _gpt3(96, 96, 12288, 128),
 }
-ASSUMED_VOCABULARY = 8192  # of a size whose vocabulary comes from the training text, which is not known yet
+ASSUMED_VOCABULARY = 8192  # while the training text, which determines the vocabulary, is not known
 PRESETS = {**SIZES, **PUBLISHED}
 
 

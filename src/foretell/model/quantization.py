@@ -1,10 +1,10 @@
-"""Matrices as small integers, with a scale for every group of inputs of a row, and in 4 bits a minimum too.
+"""Matrices as small integers, with one scale (in int4 also one minimum) per group of inputs of a row.
 
     int8: weight = integer * scale                  integers from -127 to 127
     int4: weight = integer * scale + minimum        integers from 0 to 15, two in a byte
 
 Scales and minima are stored in bfloat16: int4 in groups of 32 then takes 5 bits per weight, instead of 6 with float32.
-The integers are chosen for the rounded scale, so little is lost: the error of a normally distributed matrix grows by
+The integers are fitted to the rounded scale, so little is lost: the error of a normally distributed matrix grows by
 0.4% in int8 (groups of 64) and by 0.02% in int4 (groups of 32). float16 has more digits, but rounds small scales to 0
 and loses digits when a model is cast to bfloat16. An integer times a scale is exact in float32.
 """
@@ -20,15 +20,15 @@ from foretell.errors import ConfigError
 
 SCALE_DTYPE = torch.bfloat16
 MAX_INT8, MAX_INT4 = 127, 15
-GROUPS = {"int8": 64, "int4": 32}  # default groups, where they divide the width
+GROUPS = {"int8": 64, "int4": 32}  # default group sizes, if they divide the width
 RANGE_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)  # parts of a group's range that are tried
-SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # that are suggested or chosen
+SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # limits of the groups that are suggested or chosen
 
 
 def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
     """The integers (O, I) and scales (O, I/group) nearest to a matrix (O, I), with an error of at most half a scale.
 
-    Scales have the matrix's dtype, but values of SCALE_DTYPE.
+    Scales have the matrix's dtype, but their values are exact in SCALE_DTYPE.
     """
     grouped = weight.float().unflatten(-1, (-1, group))  # (O, I/group, group)
     scales = (grouped.abs().amax(-1) / MAX_INT8).to(SCALE_DTYPE)
@@ -39,7 +39,7 @@ def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
 def times_scales(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Integers (..., I) in int8 times scales (..., I/group), computed in float32 or bfloat16.
 
-    Both are exact in either, so a product in bfloat16 is the rounded product in float32; it takes half the time.
+    Integers and scales are exact in both, so a product in bfloat16 is the rounded float32 product, in half the time.
     """
     grouped = integers.to(dtype).unflatten(-1, (scales.shape[-1], -1))
     return grouped.mul_(scales.to(dtype)[..., None]).flatten(-2)
@@ -58,7 +58,7 @@ def quantize_int4(weight: Tensor, group: int) -> dict[str, Tensor]:
 
 
 def fit_int4(grouped: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and minima of groups (..., group): for the range of the group, or a part of it with a smaller error.
+    """Scales and minima of groups (..., group), for the group's range or for a part of it if its error is smaller.
 
     The range includes 0, so rounding the minimum to SCALE_DTYPE loses little.
     """
@@ -83,7 +83,7 @@ def round_int4(grouped: Tensor, scales: Tensor, minima: Tensor) -> Tensor:
 
 
 def dequantize_int4(integers: Tensor, scales: Tensor, minima: Tensor) -> Tensor:
-    """The weights in float32, of whole rows."""
+    """Whole rows of weights in float32."""
     grouped = unpack_int4(integers).float().unflatten(-1, (scales.shape[-1], -1))
     return grouped.mul_(scales.float()[..., None]).add_(minima.float()[..., None]).flatten(-2)
 
@@ -106,7 +106,7 @@ def divisor(scales: Tensor) -> Tensor:
 
 
 def bits_per_weight(scheme: str, group: int) -> float:
-    """Bits of a weight with its share of the group's scale and, in int4, minimum, which are stored in bfloat16."""
+    """Bits per weight, including its share of the group's scale and, in int4, minimum, both in bfloat16."""
     return 4 + 32 / group if scheme == "int4" else 8 + 16 / group
 
 
@@ -116,16 +116,16 @@ def choose_group(scheme: str, widths: Iterable[int]) -> int:
     fitting = [group for group in range(GROUPS[scheme], 1, -2) if all(width % group == 0 for width in widths)]
     if not fitting:
         different = ", ".join(map(str, sorted(set(widths))))
-        raise ConfigError(f"widths of {different} have no group in common; keep some layers as they are")
+        raise ConfigError(f"no group size divides all widths {different}; keep some layers unquantised")
     return fitting[0]
 
 
 def check_group(path: str, width: int, group: int) -> None:
-    """Refuse a group that does not divide a layer's width, with the groups that do."""
+    """Refuse a group that does not divide a layer's width; the error lists the groups that do."""
     if group % 2 == 0 and width % group == 0:
         return
     fitting = [str(size) for size in range(SMALLEST_GROUP, min(width, LARGEST_GROUP) + 1, 2) if width % size == 0]
-    keep = f"keep '{path}' as it is"
+    keep = f"keep '{path}' unquantised"
     instead = f"use one of {', '.join(fitting)}, or {keep}" if fitting else keep
     raise ConfigError(
         f"'{path}' has a width of {width}, which groups of {group} do not divide into even groups; {instead}"

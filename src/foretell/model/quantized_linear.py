@@ -42,7 +42,7 @@ class QuantizedMatrix(nn.Module):
     """A matrix (O, I) stored as integers with scales. Subclasses define the scheme."""
 
     scheme: ClassVar[Scheme]
-    quantize: ClassVar[Callable[[Tensor, int], dict[str, Tensor]]]  # a matrix (O, I) in groups, rounded to the nearest
+    quantize: ClassVar[Callable[[Tensor, int], dict[str, Tensor]]]  # from a matrix (O, I) and the group
     integers: Tensor
     scales: Tensor  # (O, I/group)
 
@@ -53,7 +53,7 @@ class QuantizedMatrix(nn.Module):
 
     @classmethod
     def buffers_of(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The buffers of a matrix; on the meta device empty ones, where rounding GPT-2 to int4 takes five seconds."""
+        """The buffers of a matrix; empty on the meta device, where rounding GPT-2 to int4 takes five seconds."""
         if not weight.is_meta:
             return cls.quantize(weight, group)
         row = cls.quantize(weight.new_zeros(1, weight.shape[1], device="cpu"), group)
@@ -77,7 +77,7 @@ class QuantizedMatrix(nn.Module):
         return self.in_features // self.scales.shape[-1]
 
     def stored(self, row: int) -> dict[str, Tensor]:
-        """The integers of a row (I,), and the scale and minimum of each."""
+        """The integers (I,) of a row, with the scale and minimum of each."""
         raise NotImplementedError
 
     @property
@@ -134,7 +134,7 @@ class Int4Matrix(QuantizedMatrix):
 
 
 class QuantizedLinear(QuantizedMatrix):
-    """`nn.Linear` with integers in the place of its weight; the bias stays."""
+    """`nn.Linear` with integers instead of its weight; the bias is not quantised."""
 
     description = Description(formula="linear", saved=("x",))
 
@@ -187,7 +187,7 @@ def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
 
     Token embedding and head are int8 in an int4 model too: in int4 they would lose more quality than all other layers.
-    On the meta device the new layers have shapes alone. A group that does not divide a width is a `ConfigError`, a
+    On the meta device the new layers have only shapes. A group that does not divide a width is a `ConfigError`, and a
     glob without a match a `UsageError`.
     """
     layers = check_groups(decoder, config)
@@ -215,7 +215,7 @@ def quantized_embedding(decoder: Decoder, group: int) -> QuantizedEmbedding:
 def quantized_form(
     layer: nn.Module, config: QuantizationConfig, token: QuantizedEmbedding | None, *, is_head: bool
 ) -> nn.Module:
-    """A linear layer, head or token embedding with integers; `token` is the quantised embedding, if it is replaced."""
+    """The quantised form of a linear layer, head or token embedding; `token` is the quantised embedding, if any."""
     if isinstance(layer, nn.Embedding):
         assert token is not None
         return token
@@ -228,7 +228,7 @@ def quantized_form(
 
 
 def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
-    """The paths of the layers to quantise; a tied head and the token embedding are kept together."""
+    """The paths of the layers to quantise. If `keep` matches a tied head or the token embedding, both are kept."""
     modules = dict(decoder.named_modules())
     forms = {path: plain_form(type(module)) for path, module in modules.items()}
     paths = [path for path, form in forms.items() if form is nn.Linear or issubclass(form, TiedHead)]
@@ -266,18 +266,18 @@ def make_quantization(
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:
-    """The quantised linear layers and embeddings, by path, without a tied head, which has no weights."""
+    """The quantised linear layers and embeddings, by path. A tied head has no weights and is not included."""
     return {path: module for path, module in decoder.named_modules() if isinstance(module, QuantizedMatrix)}
 
 
 def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
-    """Every weight by its path in a plain decoder, quantised ones as floats."""
+    """Every weight by its path in a plain decoder; quantised weights are converted to floats."""
     weights = {f"{path}.weight": layer.weight for path, layer in quantized_layers(decoder).items()}
     return {**dict(decoder.named_parameters()), **weights}
 
 
 def stored_buffers(decoder: nn.Module) -> dict[str, Tensor]:
-    """Integers, scales and minima by their paths, as they are on disk: scales and minima in SCALE_DTYPE."""
+    """Integers, scales and minima by path, as stored on disk: scales and minima are in SCALE_DTYPE."""
     return {
         f"{path}.{name}": buffer.to(SCALE_DTYPE) if buffer.is_floating_point() else buffer
         for path, layer in quantized_layers(decoder).items()

@@ -1,9 +1,9 @@
 """One description of a model: every value of a forward pass, by name, with its shape, its inputs and its formula.
 
 Collected from the descriptions of the modules (`description.py`), for trace, explain, page, attribution, budget, memory
-plan and mask check. It needs no weights: a decoder on the meta device has the same structure. A module without a
-description still has a value, its output, with dims that are measured on the meta device; a reader that needs more
-refuses the module by name.
+plan and mask check. It needs no weights: a decoder on the meta device has the same structure. The output of a module
+without a description is a value too, with dims measured on the meta device; code that needs more refuses the module by
+name.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ IDS, POSITIONS = "ids", "positions"  # inputs of a pass; not values of a module
 MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # inputs of an encoder's pass
 
 
-Names = tuple[str, ...]  # of values
+Names = tuple[str, ...]  # names of values
 Dims = tuple[str, ...]  # size letters or sizes
 
 
 class Source(Enum):
     """The origin of a value."""
 
-    OUTPUT = auto()  # of a module's call
-    PART = auto()  # of an output that is a tuple
-    INPUT = auto()  # of a module's call
+    OUTPUT = auto()  # the output of a module's call
+    PART = auto()  # an element of an output that is a tuple
+    INPUT = auto()  # an input of a module's call
     DERIVED = auto()  # computed from inputs of a module's call
 
 
@@ -55,10 +55,10 @@ class Source(Enum):
 class Value:
     """A named value of a pass.
 
-    module: the path of the module whose call has it; index: of the part or input.
+    module: the path of the module whose call produces it. index: the number of the part or input.
     dims: size letters of its shape, or measured sizes; empty if they could not be measured. formula: how one number
-    follows from `reads`, the names of other values; a value that is the output of a child has no formula and reads that
-    child alone, and an undeclared one has UNKNOWN_FORMULA. operands: of a derived value, inputs of the module.
+    follows from `reads`, the names of other values. The output of a child has no formula and reads only that child; an
+    undeclared value has UNKNOWN_FORMULA. operands: the module's inputs that a derived value is computed from.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Value:
         return (inputs if self.source is Source.INPUT else output)[self.index]
 
     def compute(self, operands: tuple[Any, ...]) -> Tensor:
-        """A derived value from its operands, in their own precision, not autocast's."""
+        """A derived value from its operands, in their precision, without autocast."""
         assert self.derivation is not None, f"{self.name} is not derived"
         with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
             return self.derivation.compute(*operands)
@@ -91,9 +91,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Structure:
-    """All values of a model in the order of its modules, and the sizes of the letters.
+    """All values of a model, in the order of its modules, and the numbers that the size letters stand for.
 
-    stream: the names of the residual stream: the input of the first block, then the output of each block.
+    stream: the names of the values of the residual stream: the input of the first block, then the output of each block.
     memory_stream: the same for the encoder whose output is the memory; empty without an encoder.
     """
 
@@ -111,7 +111,7 @@ class Structure:
         return list(self.values)
 
     def with_formula(self, formula: str, under: str = "") -> list[Value]:
-        """The values with a formula whose name begins with `under`, in the order of the model."""
+        """The values with this formula whose names begin with `under`, in the order of the model."""
         return [value for name, value in self.values.items() if value.formula == formula and name.startswith(under)]
 
     def layer_of(self, name: str) -> int:
@@ -135,18 +135,18 @@ class Structure:
         return ""
 
     def elements_per_row(self, name: str, length: int) -> int:
-        """Elements of a value for one row of `length` tokens, each of which is a query and a key; 0 if unknown."""
+        """The number of elements of a value for one row of `length` tokens (queries and keys); 0 if unknown."""
         return self.count_elements(self.values[name].dims, length)
 
     def count_elements(self, dims: tuple[str, ...], length: int) -> int:
-        """Elements of a tensor with these dims for one row of `length` tokens; 0 for unknown dims."""
+        """The number of elements of a tensor with these dims for one row of `length` tokens; 0 for unknown dims."""
         sizes = {**self.sizes, "B": 1, "T": length, "S": length}
         return math.prod(size_of(dim, sizes) for dim in dims) if dims else 0
 
     def saved_bytes_per_token(self, length: int, matmul_bytes: int) -> int:
         """Bytes kept for the backward pass per token of a row; a tensor that several modules keep counts once.
 
-        matmul_bytes: of an element in the precision of matrix products (2 for bfloat16).
+        matmul_bytes: the bytes of an element in the precision of matrix products (2 for bfloat16).
         """
         kept: dict[tuple[str, int], int] = {}
         for path, description in self.descriptions.items():
@@ -156,7 +156,7 @@ class Structure:
         return sum(kept.values()) // length
 
     def _saved(self, path: str, description: Description, matmul_bytes: int) -> Iterator[tuple[str, int]]:
-        """(name, bytes of an element) of each tensor that a module keeps; `#` and a path mark unnamed ones."""
+        """(name, bytes per element) of each tensor that a module keeps; an unnamed one gets a name with `#`."""
         for name in description.saved_as_given:
             given = self._input_of(path, description, name)
             if not given:
@@ -173,9 +173,9 @@ class Structure:
                 yield f"{path}.{name}", matmul_bytes
 
     def _input_of(self, path: str, description: Description, name: str) -> str:
-        """The name of a module's input; if several values are made into one, the first, with the module's path.
+        """The name of a module's input; empty for an undeclared input.
 
-        Empty for an undeclared input.
+        If an input is made from several values, its name is the first one with `#` and the module's path.
         """
         own = f"{path}.{name}"
         if own in self.values:
@@ -187,7 +187,7 @@ class Structure:
         return self.origin(wanted) if len(reads) == max(1, len(description.inputs)) else f"{wanted}#{path}"
 
     def origin(self, name: str) -> str:
-        """The value whose tensor this is, followed through modules that return one of their inputs or children."""
+        """The value whose tensor this is, traced back through modules that return an input or a child's output."""
         value = self.values.get(name)
         while value is not None and value.reads and value.formula in PASSED_ON:
             name = value.reads[-1]
@@ -214,8 +214,8 @@ def letter_sizes(config: ModelConfig) -> dict[str, int]:
 
 
 def model_structure(decoder: Decoder) -> Structure:
-    """The structure of a decoder as it is now, replaced modules included; a UsageError for one with hidden modules."""
-    # Their names have a part more, and a copy of the wrapper would change the module inside
+    """The structure of a decoder in its present state, with replaced modules. UsageError if a wrapper hides modules."""
+    # Names inside have one part more, and a copy of the wrapper would change the module inside
     if wrapped := [path for path, module in decoder.named_modules() if is_in_wrapper(module)]:
         raise UsageError(f"torch.compile({wrapped[0]}) hides the values inside; use its method compile() instead")
     collector = Collector(decoder)
@@ -239,13 +239,13 @@ class Collector:
         self.decoder = decoder
         self.modules = dict(decoder.named_modules())
         self.values: dict[str, Value] = {}
-        self.streams: dict[str, Names] = {}  # by the path of the list of blocks
+        self.streams: dict[str, Names] = {}  # keyed by the path of the list of blocks
         self._measured: dict[str, Dims] | None = None
 
     def visit(
         self, path: str, reads: Names, declared: Declared | None, declared_inputs: Mapping[str, Declared] | None = None
     ) -> None:
-        """Enter the value of the module at `path`, which reads these values, and all values inside it.
+        """Enter the output of the module at `path`, which reads the values `reads`, and all values inside it.
 
         declared, declared_inputs: the surrounding module's declarations of its output and its inputs.
         """
@@ -273,7 +273,7 @@ class Collector:
         return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA)
 
     def _visit_children(self, path: str, module: nn.Module, description: Description, reads: Names) -> None:
-        """Enter the values of all children, in the order of the module tree; undeclared ones read unknown values."""
+        """Enter the values of all children, in module order; the inputs of undeclared children are unknown."""
         inputs: dict[str, dict[str, Declared]] = {}
         for name, declared in description.values.items():
             child, _, given = name.rpartition(".")
@@ -290,7 +290,7 @@ class Collector:
             self.visit(own, resolved if all(resolved) else (), declared, inputs.get(name))
 
     def _visit_chain(self, path: str, children: nn.Module, reads: Names) -> None:
-        """Enter a list of modules that each read the one before."""
+        """Enter a list of modules, each of which reads the output of the one before."""
         self._enter_parts(path, describe(children))
         previous = reads[0] if reads else ""
         stream = [previous]
@@ -302,7 +302,7 @@ class Collector:
         self.streams[path] = tuple(stream)
 
     def _resolve(self, path: str, source: str, description: Description, reads: Names) -> str:
-        """The full name of `source` in a declaration; empty if it is not declared."""
+        """The full name of `source`, a name in a declaration; empty if it is not declared."""
         if source in description.inputs:
             index = description.inputs.index(source)
             return reads[index] if index < len(reads) else "".join(reads[:1])
@@ -343,7 +343,7 @@ class Collector:
     ) -> None:
         children = {name for name, _ in module.named_children()} if description.derived else set()
         for name, derivation in description.derived.items():
-            if name in children:  # a module of that name returns it
+            if name in children:  # a child of that name returns the value
                 continue
             letters = (*dims[:-1], "1") if derivation.dims == STATISTIC else tuple(derivation.dims.split())
             operands = tuple(inputs[need] for need in derivation.needs)

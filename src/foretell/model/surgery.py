@@ -19,7 +19,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class Surgery:
-    """The replacements of a call of `replace`. As a context manager it undoes them at the end of the block."""
+    """The replacements made by one call of `replace`. As a context manager, it undoes them at the end of the block."""
 
     def __init__(self, model: nn.Module, old: dict[str, nn.Module], new: dict[str, nn.Module]):
         self.model, self.old, self.new = model, old, new
@@ -30,7 +30,7 @@ class Surgery:
         return list(self.old)
 
     def undo(self) -> None:
-        """Put the old modules back, except where a module was replaced again since then."""
+        """Put the old modules back, except where a module has been replaced again."""
         current = dict(self.model.named_modules())
         for path, module in self.old.items():
             if current.get(path) is self.new[path]:
@@ -65,13 +65,13 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """True if torch's compiler runs the module: by `module.compile()`, or as a wrapper by `torch.compile(module)`."""
-    # torch has no public test for the first
+    """True after `module.compile()`, and for the wrapper that `torch.compile(module)` returns."""
+    # torch has no public test for the former
     return module._compiled_call_impl is not None or is_in_wrapper(module)
 
 
 def is_in_wrapper(module: nn.Module) -> bool:
-    """True for what `torch.compile(module)` returns."""
+    """True for the wrapper that `torch.compile(module)` returns."""
     return type(module).__name__ == "OptimizedModule"  # importing the class takes seconds
 
 
@@ -95,14 +95,14 @@ class RefersToHooks(nn.Module):
     """A module that keeps references to hooks or to modules above it, besides its children."""
 
     def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
-        """Refer to the copies of modules, and to their hooks, from now on; this module is a copy too."""
+        """Replace the references of this copy by references to the copies of the modules and their hooks."""
         raise NotImplementedError
 
 
 def copy_with_own_hooks(module: AnyModule) -> AnyModule:
-    """A copy of a module tree without hooks, which can get its own; weights, packed ones too, are shared.
+    """A copy of a module tree without the hooks; weights, including packed ones, are shared.
 
-    The original does not change, and hooks on one of them do not see the calls of the other.
+    The original does not change, and hooks on either do not see the calls of the other.
     """
     copies = {old: copy.copy(old) for old in module.modules()}
     for old, new in copies.items():
@@ -120,7 +120,7 @@ def copy_with_own_hooks(module: AnyModule) -> AnyModule:
 def recast(module: nn.Module, kind: type[AnyModule]) -> AnyModule:
     """A module of another class that shares the parameters, buffers, hooks and settings of this one.
 
-    Both classes must have their state under the same names, as a kernel that subclasses the plain form.
+    Both classes must name their state alike, as a kernel that subclasses the plain form does.
     """
     other = copy.copy(module)
     other.__class__ = kind

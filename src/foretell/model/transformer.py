@@ -99,9 +99,9 @@ class ReplaceByUpdate(AddUpdate):
 class Sublayer:
     """A part of a block that computes an update of the stream.
 
-    name: of its module in the block; its norm and its residual are `<name>_norm` and `<name>_residual`.
-    arguments: of the module's call, from the vectors (B, T, D) that it reads and the KV view and rotation of the pass.
-    reads: the names of other inputs of the block that it reads.
+    name: its module in the block; its norm and its residual are `<name>_norm` and `<name>_residual`.
+    arguments: makes the call's arguments from the vectors (B, T, D) to read, and the KV view and rotation of the pass.
+    reads: the names of further inputs of the block that it reads.
     """
 
     name: str
@@ -129,7 +129,7 @@ FEEDFORWARD = Sublayer(
 
 
 class Block(nn.Module):
-    """Sublayers one after the other, each on a normalised copy of the stream (Radford et al. 2019, section 2.3)."""
+    """Sublayers in sequence, each of which reads the normalised stream (Radford et al. 2019, section 2.3)."""
 
     description: Description
 
@@ -176,7 +176,7 @@ class Block(nn.Module):
 
 
 class BlockPostNorm(Block):
-    """Sublayers one after the other, the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
+    """Sublayers in sequence, with the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         for sublayer in self.sublayers:
@@ -225,7 +225,7 @@ BLOCKS: dict[tuple[str, str], type[Block]] = {  # by `residual` and `norm_placem
 
 
 class Transformer(nn.Module):
-    """The trunk: L blocks and, where the norm comes first, a final norm."""
+    """The trunk: L blocks and, with pre-norm blocks, a final norm."""
 
     description = Description(values={"norm": Declared("B T D", ("blocks",))}, chain="blocks", returns="norm")
 
@@ -258,6 +258,6 @@ class ConditionedTransformer(Transformer):
 
 
 class RotatedConditionedTransformer(ConditionedTransformer):
-    """`ConditionedTransformer` whose attention to the memory is rotary too."""
+    """`ConditionedTransformer` with rotary positions in the attention to the memory."""
 
     cross_attention = ROTATED_CROSS_ATTENTION

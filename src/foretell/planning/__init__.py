@@ -1,1 +1,1 @@
-"""Memory, arithmetic, time and money of a training or a generation before it starts, as ranges."""
+"""Planned memory, arithmetic, time and money of a training or a generation, as ranges."""

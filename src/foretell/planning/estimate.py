@@ -1,6 +1,6 @@
-"""Estimates of a training as ranges: arithmetic, time, money, and memory by part; changes with which it would fit.
+"""Estimates of a training as ranges: arithmetic, time, money, and memory by part; changes that would make it fit.
 
-The memory is of each process. The check before training uses the lower bounds.
+Memory is per process. The check before training uses the lower bounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foretell.training.objective import logits_on_cpu, logits_on_gpu
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
 from foretell.weight_shapes import weight_shapes
 
-REPEATED = 4 / 3  # of the operations if the forward pass is computed again: it is a third of forward and backward
+REPEATED = 4 / 3  # factor if the forward pass, a third of the operations, is computed again
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def round_number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arithmetic, time and money of a training, with the forward pass that checkpointed activations repeat."""
+    """Arithmetic, time and money of a training, including forward passes repeated for checkpointed activations."""
 
     flops: Range
     seconds: Range
@@ -66,7 +66,7 @@ class Cost:
 
 
 def training_flops(config: ModelConfig, training: TrainingConfig, tokens: float, processes: int) -> Range:
-    """Operations of a training: with attention over half of the context, as causal kernels do, and over all of it."""
+    """Operations of a training: at least with attention over half of the context (causal kernels), at most over all."""
     full = training_flops_per_token(config)
     attention = 12 * config.num_layers * config.num_heads * config.head_width * config.context_length
     steps = tokens / (training.batch_size * config.context_length)
@@ -79,9 +79,9 @@ def training_flops(config: ModelConfig, training: TrainingConfig, tokens: float,
 def training_cost(
     flops: Range, training: TrainingConfig, rate: Range, processes: int, price: float | None = None
 ) -> Cost:
-    """Time and money at a rate in FLOP/s of one device, which counts attention over the whole context.
+    """Time and money at a rate of one device in FLOP/s, which counts attention over the whole context.
 
-    flops: of model and optimizer, without a repeated forward pass. price: of one device for an hour.
+    flops: of model and optimizer, without repeated forward passes. price: of one device for an hour.
     """
     repeated = REPEATED if training.checkpoint_activations else 1.0
     work = flops.high * repeated / processes
@@ -91,10 +91,10 @@ def training_cost(
 
 
 FLOAT_BYTES = 4  # weights, gradients and moments are float32
-# Modules declare 0.4 to 1 of the bytes that a real pass keeps (tests/model/test_structure.py)
+# Modules declare 40 to 100 % of the bytes that a real pass keeps (tests/model/test_structure.py)
 MOST_TIMES_DECLARED = 2.5
 BYTES_PER_LOGIT = Range(6, 14)  # a bfloat16 logit and its float32 copy; uncompiled also the gradients of both
-# torch's compiler computes norms and activation functions again. Measured on an H200: 0.6 (docs/performance.md)
+# torch's compiler recomputes norms and activation functions. Measured on an H200: 0.6 (docs/performance.md)
 COMPILED_TIMES_DECLARED, COMPILED_BYTES_PER_LOGIT = 0.5, 4
 BLOCK = "trunk.blocks.0"
 BLOCKS = ("**.blocks.*",)  # activation checkpointing of whole blocks
@@ -106,7 +106,7 @@ MOST_TRIED = 10**6  # divisors of a batch size
 class DeviceMemory:
     """A kind of device, its memory in bytes, and the number of processes of a training.
 
-    dtype: the precision of matmuls; None if it is not known yet, and then the smallest is counted.
+    dtype: the precision of matmuls; None if it is not known yet: the smallest is assumed.
     """
 
     device: str
@@ -123,7 +123,7 @@ class DeviceMemory:
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
-    """The memory of a device, used or not, for the processes that torchrun started."""
+    """The total memory of a device, for the processes that torchrun started."""
     return DeviceMemory(device.type, memory_of(device), read_launch().world_size)
 
 
@@ -158,7 +158,7 @@ def rows_at_once(training: TrainingConfig, processes: int) -> int:
 def training_memory(
     config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory
 ) -> dict[str, Range]:
-    """Bytes on each process by part, for rows of a whole context: at least, and at most."""
+    """Bytes on each process by part, for rows of a whole context."""
     rows, V = rows_at_once(training, memory.processes), config.vocab_size
     state = state_per_process(shapes, training, memory.processes)
     activations = activations_per_token(config, training, memory.matmul_bytes)
@@ -175,9 +175,9 @@ def training_memory(
 
 
 def copies(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Range:
-    """The matrices in bfloat16, kept from the forward to the backward pass; not if the forward pass is repeated.
+    """Bytes of the bfloat16 copies of the matrices, kept for the backward pass unless the forward pass is repeated.
 
-    With FSDP too, whose shards are gathered in float32.
+    FSDP has them too, because its shards are gathered in float32.
     """
     if memory.matmul_bytes == FLOAT_BYTES:
         return Range.exact(0)
@@ -205,7 +205,7 @@ def total(parts: dict[str, Range]) -> Range:
 
 
 def check_training_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a training that surely needs more memory, with changes that would fit."""
+    """Refuse a training that surely needs more memory; the message lists changes that would fit."""
     needed = total(training_memory(config, shapes, training, memory)).low
     if needed <= memory.size:
         return
@@ -240,7 +240,7 @@ def iter_ways(config: ModelConfig, shapes: Shapes, training: TrainingConfig, mem
 
 
 def more_gpus(training: TrainingConfig, processes: int, fits: Callable[[TrainingConfig, int], bool]) -> Iterator[str]:
-    """The smallest number of GPUs over which shards of one row each fit."""
+    """The smallest number of GPUs that fit with sharded weights and one row on each."""
     count = processes
     while count <= MOST_GPUS:
         one_row = training.model_copy(update={"batch_size": count, "gradient_accumulation_steps": 1})
@@ -254,7 +254,7 @@ def more_gpus(training: TrainingConfig, processes: int, fits: Callable[[Training
 
 
 def accumulations(training: TrainingConfig, memory: DeviceMemory) -> Iterator[int]:
-    """Larger numbers of micro-batches that divide the batch and leave each process a row, in order."""
+    """Larger numbers of micro-batches, ascending, that divide the batch and leave a row for each process."""
     rows, most = training.batch_size, training.batch_size // memory.processes
     small = [parts for parts in range(1, min(math.isqrt(rows), MOST_TRIED) + 1) if rows % parts == 0]
     divisors = sorted({*small, *(rows // parts for parts in small)})

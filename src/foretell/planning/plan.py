@@ -29,7 +29,7 @@ UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minut
 
 @dataclass(frozen=True)
 class Devices:
-    """`count` devices of a kind. device: the best device of this machine, if the plan is for this machine."""
+    """`count` devices of a kind. device: this machine's best device if the plan is for this machine."""
 
     accelerator: speed.Accelerator
     count: int
@@ -80,7 +80,7 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan a training on a number of tokens. price: of one device for an hour.
 
-    Raises ConfigError for a training that cannot fit, with changes that would.
+    Raises ConfigError for a training that cannot fit; the message lists changes that would fit.
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise UsageError(f"tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
@@ -104,7 +104,7 @@ def plan_training(
 def find_rate(
     model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, devices: Devices
 ) -> tuple[speed.Basis | speed.Probe, Range]:
-    """The basis of the time, and the rate of one device in FLOP/s that follows from it."""
+    """The basis of the time estimate, and the rate of one device in FLOP/s that follows from it."""
     if devices.device is None:
         basis = speed.nearest(flops.high / tokens, tokens, devices.accelerator.name)
         return basis, basis.share * devices.accelerator.peak_flops
@@ -127,9 +127,9 @@ class Generation:
 def plan_generation(model: ModelConfig, devices: Devices, context: int | None = None) -> Generation:
     """Plan generation on one device with `context` tokens of cache for each user, by default the model's context.
 
-    A step reads all weights once, and the keys and values of all users. That bounds the speed of one user: with a full
-    cache, and with an empty one. The users fit in the share of the memory that the engine takes for its cache by
-    default, and in all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
+    A step reads all weights once, and the keys and values of all users. This bounds the speed of one user, between a
+    full and an empty cache. The number of users is what fits the engine's default share of memory for its cache, and
+    what fits all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
     """
     context = model.context_length if context is None else context
     check_count("context", context)
@@ -161,7 +161,7 @@ def plan_generation(model: ModelConfig, devices: Devices, context: int | None = 
 
 
 def users_in(memory: float, cache_per_token: int, context: int) -> int:
-    """The number of caches of `context` tokens that fit, in whole blocks; one block is for padding."""
+    """The number of caches of `context` tokens that fit, in whole blocks; one block is reserved for padding."""
     blocks = int(memory // (cache_per_token * POSITIONS_PER_BLOCK)) - 1
     return max(0, blocks // blocks_for(context))
 

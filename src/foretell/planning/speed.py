@@ -1,8 +1,8 @@
-"""The speed of devices: GPUs, measured trainings, of which a prediction uses the nearest, and a probe of this machine.
+"""The speed of devices: data of GPUs, measured trainings (a prediction uses the nearest), a probe of this machine.
 
 A measured training has the share of its device's peak that it reached: the model's arithmetic, 6N + 12 L (H E) T
-operations per token, over time and peak (MFU, Chowdhery et al. 2022, appendix B), except where the source publishes
-its operations. The probe takes a few seconds: training steps of a shape, and reading memory.
+operations per token, over time and peak (MFU, Chowdhery et al. 2022, appendix B), unless the source publishes
+its operations. The probe runs training steps of a shape and reads memory, in a few seconds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from foretell.weight_shapes import weight_shapes
 
 THIS = "this"
 CPU = "cpu"
-CPU_PEAK = 435e9  # FLOP/s of the fastest bfloat16 matmul on two Zen 4 cores, in the run of the first row of a CPU
-NEAR = 2.0  # a factor in model size and in training arithmetic
-# The share of the peak relative to the row's share: for a near row on the same device, and for any other
+CPU_PEAK = 435e9  # FLOP/s of the fastest bfloat16 matmul on two Zen 4 cores, measured with the first CPU row
+NEAR = 2.0  # largest factor in model size and training arithmetic of a near row
+# Ranges of the predicted share of the peak, relative to the row's: for a near row on the same device, and otherwise
 NEAR_SHARE, FAR_SHARE = Range(1 / 1.3, 1.3), Range(1 / 2, 1.6)
 
 
@@ -50,7 +50,7 @@ class Accelerator:
     source: str
 
 
-# Dense products: data sheets that print the rate with sparsity are halved
+# Dense products: rates with sparsity from data sheets are halved
 ACCELERATORS = {
     name: Accelerator(name, gigabytes * 1e9, terabytes_per_second * 1e12, teraflops * 1e12, source)
     for name, teraflops, gigabytes, terabytes_per_second, source in (
@@ -192,7 +192,7 @@ def distance(row: Calibration, flops_per_token: float, tokens: float) -> float:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A measured training, and its device seconds predicted without it."""
+    """A measured training, and its device seconds predicted from the other rows."""
 
     row: Calibration
     basis: Basis
@@ -215,7 +215,7 @@ class Prediction:
 
 
 def backtest() -> list[Prediction]:
-    """A prediction for every row, with the row left out."""
+    """A prediction for every row from the other rows."""
     return [predict(row, [other for other in calibrations() if other is not row]) for row in calibrations()]
 
 
@@ -240,9 +240,9 @@ def backtest_document(predictions: list[Prediction]) -> DocumentSection:
 
 
 PROBE_SECONDS = 2.0
-STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down
-FIRST_FLOPS = 2e9  # of the first step, from which the size of the others follows
-ROUNDS = 3  # of finding that size
+STEP_SECONDS = 0.5  # approximate time of one step of the reduced shape
+FIRST_FLOPS = 2e9  # operations of the first step, which decides the size of the others
+ROUNDS = 3  # trials to find that size
 READ_BYTES = 2**28
 MEASURING = 0.2  # seconds
 SIDES = {"cuda": 8192}  # side of the multiplied matrices, by device
@@ -270,8 +270,8 @@ def time_steps(
     duration: float,
     fewest: int = 1,
 ) -> list[float]:
-    """The seconds of training steps, at least `fewest`, for `duration` seconds; the model's weights are used up."""
-    # Globs may name layers that only the model chosen later has; weight decay takes no time
+    """The seconds of training steps, at least `fewest`, for `duration` seconds; this changes the model's weights."""
+    # Globs may name layers that only the final model has; weight decay takes no time
     training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
     optimizer = make_optimizer(model, training, dtype)
     _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
@@ -300,7 +300,7 @@ class Probe:
 
 
 def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> Probe:
-    """The rate of training this shape here, from steps of about STEP_SECONDS with fewer rows and layers."""
+    """This machine's rate of training this shape, from steps of about STEP_SECONDS with fewer rows and layers."""
     flops = FIRST_FLOPS
     for _ in range(ROUNDS):
         smaller, rows = cut_down(config, training.batch_size, flops)
@@ -326,7 +326,7 @@ def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
 def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig, int]:
     """The shape with fewer layers and rows, so that a step has about `flops` operations; at least one row.
 
-    Layers are cut first, since the number of rows decides which share of the time goes to the weights.
+    Layers are cut first, because the number of rows decides which share of the time goes to the weights.
     """
     config = config.replaced(window=config.windows[0])
     one_layer = config.replaced(num_layers=1)
@@ -338,7 +338,7 @@ def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig,
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes per second of reading memory: the best sum of READ_BYTES out of three."""
+    """Bytes per second of reading memory: the best of three sums over READ_BYTES."""
     values = torch.ones(READ_BYTES // 4, device=device)
     best = float("inf")
     for _ in range(3):

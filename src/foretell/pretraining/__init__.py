@@ -1,1 +1,1 @@
-"""The text task: from a text to a trained language model. `TextTraining` is the way through the package."""
+"""The text task: from a text to a trained language model. Start reading at `TextTraining`."""

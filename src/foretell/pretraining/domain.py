@@ -29,7 +29,7 @@ from foretell.session.session import Session
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 
-MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread
+MOST_TOKENS = 2**18  # tokens evaluated in each domain, evenly spread
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class DomainTraining(TextTraining):
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
         task = super().make_task(config, data, model, about)
-        task.closing_evaluations = 2 * MOST_TOKENS / config.training.evaluation_tokens  # of both domains
+        task.closing_evaluations = 2 * MOST_TOKENS / config.training.evaluation_tokens  # for both domains
         return task
 
     def opened(self, session: Session[TextTask]) -> None:
@@ -57,7 +57,7 @@ class DomainTraining(TextTraining):
 
 
 def recorded_before(path: Path) -> dict[str, Any]:
-    """The figures from before the first step; empty, with a warning, where the report is lost."""
+    """The figures from before the first step; empty, with a warning, if the report is lost."""
     try:
         return read_json(path)["before"]
     except (CheckpointError, KeyError):
@@ -66,7 +66,7 @@ def recorded_before(path: Path) -> dict[str, Any]:
 
 
 def evaluate_domains(task: TextTask, objective: nn.Module, dtype: torch.dtype) -> dict[str, Any]:
-    """Figures of the held-out text of both domains, None of one without."""
+    """Figures for the held-out text of both domains; None for a domain without one."""
     held_out, old = task.text.store.split("validation"), task.text.store.splits.get(OLD_DOMAIN)
     figures: dict[str, Any] = {"new_domain": None, OLD_DOMAIN: None}
     has_bits = has_bits_per_byte(task.text.tokenizer)
@@ -81,7 +81,7 @@ def evaluate_domains(task: TextTask, objective: nn.Module, dtype: torch.dtype) -
 
 
 def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str, Any]:
-    """An evaluation as JSON; `size` is the tokens and bytes of the text, None where not every token is predicted."""
+    """An evaluation as JSON. size: tokens and bytes of the text; None if not every token is predicted."""
     return {
         "loss": evaluation.loss,
         "perplexity": json_number(evaluation.perplexity),

@@ -1,4 +1,4 @@
-"""From documents to ids in the splits of a token store: texts that are joined, and rows that are not."""
+"""Encodes documents into the splits of a token store, as joined texts or as separate rows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from foretell.text import Tokenizer
 from foretell.text.encoding_pool import open_encoding
 from foretell.text.tokenizer import in_groups
 
-GROUP_SIZE = 1_000_000  # characters that are encoded at a time
-SMALLEST_RATED = 10**6  # bytes of text for which the speed is logged
+GROUP_SIZE = 1_000_000  # characters encoded at a time
+SMALLEST_RATED = 10**6  # smallest text in bytes for which the speed is logged
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Speed:
         return time.perf_counter() - self.started
 
     def watch(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield the same pieces; each counts as done when the next one is asked for."""
+        """Yield the same pieces; each counts as done when the next one is requested."""
         for piece in pieces:
             yield piece
             self.done += len(piece.encode("utf-8"))
@@ -67,7 +67,7 @@ class Unit(NamedTuple):
 
 
 class Encoder(ABC):
-    """Writes documents into the splits of a store; special tokens are read in their text as `config` allows."""
+    """Writes documents into the splits of a store. `config` decides which special tokens are read in their text."""
 
     def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
         self.config, self.writers = config, writers
@@ -98,7 +98,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
-        """The texts of a document that are encoded apart, from its pieces."""
+        """The texts of a document to encode separately, from its pieces."""
 
     @abstractmethod
     def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
@@ -131,12 +131,12 @@ class DocumentEncoder(Encoder):
 
 
 class RowEncoder(Encoder):
-    """Rows, see `make_row`; prompt and answer are encoded apart, so that a prompt alone has the same ids."""
+    """Rows of `make_row`; prompt and answer are encoded separately, so that a prompt alone has the same ids."""
 
     def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
         super().__init__(tokenizer, config, writers)
         self.count = 0
-        self.longest = (0, "")  # tokens and source
+        self.longest = (0, "")  # tokens and source of the longest row
 
     def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
         return iter(list(pieces) if isinstance(document, AnsweredDocument) else ["".join(pieces)])

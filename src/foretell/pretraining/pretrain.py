@@ -1,4 +1,4 @@
-"""`TextTraining`: the declaration of training on text."""
+"""`TextTraining`: the definition of training on text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             resolve.check_size_fits(self.request, self.request.size, machine.memory)
 
     def read(self, run: Run, reporter: Reporter) -> TokenizedText:
-        """The tokens of the request: an existing store, or one made now inside the run."""
+        """The tokens of the request: an existing store, or a new one inside the run."""
         request = self.request
         if request.tokens is None:
             return tokenize_text(
@@ -77,7 +77,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return Facts(data.tokenizer.vocab_size, len(train), rows, 0 if self.request.given_tokenizer else train.bytes)
 
     def row_facts(self, store: TokenStore) -> RowFacts:
-        """The facts about rows of data, read once: the lengths of all rows are compared."""
+        """The facts about separate rows; this reads the lengths of all rows."""
         if self.known_rows is None:
             longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
             source = str(store.extra["rows"].get("longest", store.directory))
@@ -94,7 +94,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         size = request.size if request.start is None else request.start.name
         if size is None:
             configs = {name: resolve.resolve_config(request, facts, name) for name in SIZES}
-            if facts.rows is None:  # a size that has no row for its context is too large anyway
+            if facts.rows is None:  # otherwise a size without a row of its context length is too large anyway
                 configs = {name: each for name, each in configs.items() if each.window_length < facts.train_tokens}
             size, reason = self.timed_size(configs, data, machine, facts.train_tokens)
             reasons.append(reason)
@@ -147,7 +147,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         ]
 
     def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:
-        """Refuse another tokenizer, and a family that the run's shape cannot leave as."""
+        """Refuse another tokenizer, and a family that the run's model cannot be exported to."""
         request, own = self.request, data.tokenizer.fingerprint
         request.check_exportable(config.model)
         given = request.tokenizer_with(config.tokenizer.start_token)
@@ -159,7 +159,7 @@ class TextTraining(Training[TextRequest, TextTask]):
 
 
 def describe_rows(config: Config, text: TokenizedText) -> str:
-    """The rows that are not joined, and what their loss is of."""
+    """A line about separate rows and the tokens in their loss."""
     train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
     loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
     shortest = f"{train.lengths.min():,} to " if train.lengths.min() < train.longest else ""
@@ -170,7 +170,7 @@ def describe_rows(config: Config, text: TokenizedText) -> str:
 
 
 def describe_dropout(config: Config, text: TokenizedText) -> str:
-    """The dropout rates, and how often the text is read."""
+    """The dropout rates and the number of passes over the text."""
     rates, training = config.model.dropout, config.training
     train, rows = text.store.splits["train"], training.steps * training.batch_size
     epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens

@@ -15,7 +15,7 @@ from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer
 
 MOST_WORKERS = 256
-MOST_CONTEXT = 2048  # tokens; a row that is longer does not decide the context
+MOST_CONTEXT = 2048  # tokens; longer rows do not enlarge the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,12 @@ class TextRequest(TrainingRequest):
     config_type: ClassVar[type[Section]] = Config
 
     source: Source
-    names: list[str]  # of the data, as the user gave them
+    names: list[str]  # names of the data as given by the user
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
-    old_domain: OldDomain | None = None  # of the model to continue from, to measure what is forgotten
+    old_domain: OldDomain | None = None  # text of the model to continue from, to measure forgetting
     exportable: str | None = None  # the family that the model must be convertible to
-    workers: int = 1  # processes that encode the text
+    workers: int = 1  # number of processes that encode the text
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +49,7 @@ class TextRequest(TrainingRequest):
         return {OLD_DOMAIN: None if self.old_domain is None else self.old_domain.described}
 
     def _check_start(self) -> None:
-        """Refuse a forecaster as the model to continue from, and a tokenizer besides its own."""
+        """Refuse to continue from a forecaster, or with a tokenizer other than the model's."""
         if self.start is None:
             return
         if any(part.kind == "series_codec" for part in self.start.model.parts.values()):
@@ -60,7 +60,7 @@ class TextRequest(TrainingRequest):
             )
 
     def _check_tokenizer(self) -> None:
-        """Refuse settings of a tokenizer, or of its data, where they are given already."""
+        """Refuse settings for a tokenizer or tokens that are already given."""
         if not 1 <= self.workers <= MOST_WORKERS:
             raise ConfigError(f"workers must be 1 to {MOST_WORKERS}, not {self.workers}; give the number of cores")
         if self.tokens is not None and self.workers > 1:
@@ -83,7 +83,7 @@ class TextRequest(TrainingRequest):
         return self.tokenizer_with(self.configured("tokenizer").start_token)
 
     def tokenizer_with(self, start_token: str | None) -> Tokenizer | None:
-        """The tokenizer given, with a start token chosen for it; None if none is given."""
+        """The given tokenizer with this start token; None if none is given."""
         tokenizer = self.tokenizer if self.start is None else self.start.tokenizer
         return tokenizer if tokenizer is None or start_token is None else tokenizer.with_start(start_token)
 
@@ -96,7 +96,7 @@ class TextRequest(TrainingRequest):
         if self.start is not None:
             return make_section(ModelConfig, {**self.start.config.model_dump(), **chosen}, "model")
         base = preset(size)
-        if "width" in chosen or "num_heads" in chosen:  # the size's head width follows from its own
+        if "width" in chosen or "num_heads" in chosen:  # the size's head width follows from its width and heads
             base.pop("head_width", None)
         if base["context_length"] < row <= MOST_CONTEXT:
             base["context_length"] = row

@@ -1,4 +1,4 @@
-"""The configuration of a run: what the request leaves open is chosen from the text and the machine, with reasons."""
+"""The configuration of a run: settings that the request leaves open follow from the text and the machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from foretell.weight_shapes import count_parameters, weight_shapes
 
 
 class SizeRecipe(NamedTuple):
-    """Settings that depend on the size: larger models need smaller rates and more tokens per step."""
+    """Settings that depend on the size: larger models need lower learning rates and more tokens per step."""
 
     learning_rate: float
     tokens_per_step: int
 
 
-# Found by trial, docs/speedrun.md: less loss than with AdamW, on several texts. "medium" is a guess from the others
+# Found by trial on several texts: less loss than with AdamW (docs/speedrun.md). "medium" is a guess from the others
 MUON = {
     "toy": SizeRecipe(4e-3, 1024),
     "tiny": SizeRecipe(4e-3, 2048),
@@ -41,18 +41,18 @@ ADAMW = {
     "medium": SizeRecipe(1e-3, 8192),
 }
 LARGE = SizeRecipe(6e-4, 16_384)
-LEAST_SIMILAR = 512  # tokens of a vocabulary; characters learned more slowly from similar vectors: docs/training.md
-SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
-CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
+LEAST_SIMILAR = 512  # smallest vocabulary to start with similar vectors; they slow characters down: docs/training.md
+SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's defaults
+CONTINUED_SHARE = 0.1  # learning rate of a trained model that continues, as a share of a new model's
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
-PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
+PROBED_EPOCHS = 5.0  # assumed when a shape's speed is measured; decides its dropout
 
 
 @dataclass(frozen=True)
 class RowFacts:
-    """Rows of the training text that are not joined: how many, and the tokens and the source of the longest."""
+    """Facts about separate rows of the training text: their number, and the length and source of the longest."""
 
     count: int
     longest: int
@@ -66,7 +66,7 @@ class Facts:
     vocab_size: int
     train_tokens: int
     rows: RowFacts | None = None
-    as_bytes: int = 0  # the bytes of the training text, if the kind of its vocabulary can still be chosen
+    as_bytes: int = 0  # bytes of the training text, if the kind of vocabulary is still open
 
 
 def shape_of(request: TextRequest, facts: Facts, size: str) -> ModelConfig:
@@ -74,9 +74,9 @@ def shape_of(request: TextRequest, facts: Facts, size: str) -> ModelConfig:
 
 
 def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
-    """Tokens per row of a text: the context, the number asked for, or the whole of a shorter text that follows others.
+    """Tokens per row of a text: the given number, or the context, or the whole of a shorter text.
 
-    A new model is not given a context that it could never learn to use; a trained one has its context.
+    A new model gets no context longer than it can learn to use; a trained model keeps its context.
     """
     asked = request.configured("data").window_length
     if asked is None and request.start is not None and facts.train_tokens <= model.context_length:
@@ -91,14 +91,14 @@ def mean_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
 
 
 def most_rows(facts: Facts, row: int) -> int | None:
-    """Rows of a step beyond which they would repeat; None where that is not a concern."""
+    """The most rows of a step without repetition; None for no limit."""
     if facts.rows is not None:
         return facts.rows.count
     return 1 if facts.train_tokens == row + 1 else None
 
 
 def describe_rows_read(request: TextRequest, facts: Facts, config: Config) -> list[str]:
-    """A line for a context that follows from the longest row, and for rows that are shorter than the context."""
+    """A line about a context chosen for the longest row, or about rows shorter than the context."""
     window, context = config.window_length, config.model.context_length
     if facts.rows is not None:
         is_open = request.start is None and "context_length" not in request.section("model")
@@ -111,16 +111,16 @@ def describe_rows_read(request: TextRequest, facts: Facts, config: Config) -> li
 
 
 def check_row_fits(rows: RowFacts, context_length: int) -> None:
-    """Raise DataError if the longest row does not fit the context; the last token of a row is only a target."""
+    """Raise DataError if the longest row does not fit the context. The last token of a row is not read."""
     if rows.longest > context_length + 1:
         raise DataError(
-            f"{rows.longest_source}: a row of {rows.longest:,} tokens, and the context is {context_length:,}; shorten "
+            f"{rows.longest_source}: a row of {rows.longest:,} tokens, but the context is {context_length:,}; shorten "
             f"it, or take a model with a larger context (a new one: --model.context-length {rows.longest - 1})"
         )
 
 
 def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int | None = None) -> Config:
-    """The configuration of a size; without steps as its speed is measured, with the dropout that is most likely."""
+    """The configuration of a size; without steps, the one for measuring its speed, with the most likely dropout."""
     model = shape_of(request, facts, size)
     row = mean_row(request, facts, model)
     training = training_config(request, size, model, steps or 1, row, most_rows(facts, row))
@@ -138,7 +138,7 @@ def training_config(
 ) -> TrainingConfig:
     """The recipe of the size for rows of `row` tokens (None: the context), changed by what the user set."""
     chosen = request.section("training")
-    make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # checked before anything depends on it
+    make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # checks the user's settings first
     if request.start is None:
         defaults = training_defaults(size, model, steps, chosen, row)
         defaults["similar_vectors"] = model.vocab_size >= LEAST_SIMILAR
@@ -178,7 +178,7 @@ def in_times(epochs: float) -> str:
 def training_defaults(
     size: str, config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({}), row: int | None = None
 ) -> dict[str, Any]:
-    """The settings for a new model, on rows of `row` tokens (None: the context); some depend on `chosen` ones."""
+    """Default settings for a new model on rows of `row` tokens (None: the context); some depend on `chosen` ones."""
     optimizer = chosen.get("optimizer", "muon" if size in MUON else "adamw")
     recipe = (MUON if optimizer == "muon" else ADAMW).get(size, LARGE)
     return {
@@ -188,7 +188,7 @@ def training_defaults(
         "steps": steps,
         "batch_size": max(1, recipe.tokens_per_step // (row or config.context_length)),
         "warmup_steps": min(100, max(1, steps // 10)),
-        # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
+        # ten evaluations take about a tenth of the training's arithmetic: a forward pass is a third of a step
         "evaluation_tokens": min(65_536, max(8_192, steps * recipe.tokens_per_step // 32)),
         **intervals(steps),
     }
@@ -197,7 +197,7 @@ def training_defaults(
 def continued_defaults(
     config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({}), row: int | None = None
 ) -> dict[str, Any]:
-    """The settings for a trained model that continues: AdamW, with which most public models were trained."""
+    """Default settings to continue a trained model: AdamW, because most public models were trained with it."""
     defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen}, row)
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 

@@ -1,12 +1,12 @@
-"""Speedruns: how soon a decoder of characters reaches a loss on held-out text, as a record that others can repeat.
+"""Speedruns: how soon a character-level decoder reaches a loss on held-out text, as a record that others can repeat.
 
 The rules. The last tenth of the characters is held out. The loss is in float32, over all of the held-out text in
-windows of the context that do not overlap. With a number of steps the clock counts training alone; with a limit of
-minutes it counts everything, and the learning rate follows the time. Text and rules are as in nanoGPT's
+windows of the context that do not overlap. With a number of steps the clock counts only training; with a limit of
+minutes it counts everything, and the learning rate follows the time. Text and rules are taken from nanoGPT's
 data/shakespeare_char/prepare.py, so its published loss is the default target on that text.
 
-A record has the settings, the machine, and the curve and the digest of the weights of each seed. The same settings on
-the same instruction set with the same number of threads give the same bits, so that `repeat` can compare them.
+A record has the settings, the machine, and for each seed the curve and the digest of the weights. The same settings
+on the same instruction set with the same number of threads give the same bits, which `repeat` verifies.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from foretell.weight_shapes import weight_shapes
 SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"  # Karpathy's tinyshakespeare
 SHAKESPEARE_TARGET = 1.4697  # nats per character: nanoGPT's README, train_shakespeare_char on a GPU
 HELD_OUT = 0.1
-ROWS_AT_ONCE = 64  # in evaluations
+ROWS_AT_ONCE = 64  # rows per batch in evaluations
 STEPS = 1300
 PACE = {
     "warmup_steps": 40,
     "evaluate_every": 100,
-}  # the rest is the recipe of the size; chosen by trial: docs/speedrun.md
+}  # chosen by trial (docs/speedrun.md); the rest is the recipe of the size
 
 Report = Callable[[SeedRun], None]
 
@@ -57,17 +57,17 @@ Report = Callable[[SeedRun], None]
 
 @dataclass(frozen=True)
 class Characters:
-    """A text as ids of its characters, (N,): a part to train on, and its last tenth, which is held out."""
+    """A text as character ids (N,): a part to train on, and the held-out last tenth."""
 
     train: np.ndarray
     held_out: np.ndarray
     vocab_size: int
     held_out_bytes: int
-    sha256: str  # of the whole text in UTF-8
+    sha256: str  # digest of the whole text in UTF-8
 
     @classmethod
     def of(cls, text: str) -> Characters:
-        """The vocabulary is the sorted set of the text's characters; `check_fits` refuses a text without any."""
+        """The vocabulary is the sorted set of the text's characters; `check_fits` refuses an empty text."""
         vocabulary, ids = np.unique(np.array(list(text), dtype=str), return_inverse=True)
         split = int((1 - HELD_OUT) * len(ids))
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -120,7 +120,7 @@ def make_settings(
 ) -> Settings:
     """The settings of a speedrun; the model is a size, changed by `overrides` of the sections model and training.
 
-    A text that is too short for a step, or a model that does not fit the memory, is refused.
+    Raises ConfigError for a text too short for a step, and for a model too large for the memory.
     """
     for name in overrides:
         check_known(name, ("model", "training"), "section of a speedrun:")
@@ -128,7 +128,7 @@ def make_settings(
     model, given = make_section(ModelConfig, shape, "model"), own_names(overrides.get("training", {}))
     recipe = {**training_defaults(size, model, given.get("steps", STEPS), given), **PACE, **given}
     if minutes is not None and "evaluate_every" not in given:
-        recipe["evaluate_every"] = 10**9  # before and after the training: evaluations count as time
+        recipe["evaluate_every"] = 10**9  # only before and after the training, because evaluations take time
     values = {
         "text_sha256": text.sha256,
         "target": SHAKESPEARE_TARGET if target is None and text.sha256 == SHAKESPEARE else target,
@@ -147,7 +147,7 @@ def check_fits(text: Characters, settings: Settings) -> None:
     """Refuse a text that is too short for a step and an evaluation, and a model that does not fit the memory."""
     model, training = settings.model, settings.training
     if model.vocab_size != text.vocab_size:
-        raise ConfigError(f"model.vocab_size is {model.vocab_size}, and the text has {text.vocab_size} characters")
+        raise ConfigError(f"model.vocab_size is {model.vocab_size}, but the text has {text.vocab_size} characters")
     needed = (training.batch_size + 1) * model.context_length + 1
     if len(text.train) < needed or len(text.held_out) <= model.context_length:
         raise DataError(
@@ -160,7 +160,7 @@ def check_fits(text: Characters, settings: Settings) -> None:
 
 
 def run_seed(text: Characters, settings: Settings, seed: int, report: Report, marks: Sequence[Mark] = ()) -> SeedRun:
-    """Train with one seed. report: called after each evaluation. marks: of a time budget that is repeated."""
+    """Train with one seed. report: called after each evaluation. marks: the marks of a time budget to repeat."""
     began = time.monotonic()
     config = settings.training.model_copy(update={"seed": seed})
     dtype = choose_training_dtype(settings.dtype, CPU)
@@ -177,7 +177,7 @@ def run_seed(text: Characters, settings: Settings, seed: int, report: Report, ma
         report(SeedRun(seed=seed, curve=tuple(curve)))
 
     evaluation, progress = Action(config.evaluate_every, measure), Progress()
-    evaluation.do(progress)  # a time budget leaves as much time for the last one
+    evaluation.do(progress)  # its duration is reserved in a time budget for the last evaluation
     pace = None
     if settings.minutes is not None:
         spent, record = time.monotonic() - began, taken.__setitem__
@@ -189,15 +189,15 @@ def run_seed(text: Characters, settings: Settings, seed: int, report: Report, ma
 
 
 def run(text: Characters, settings: Settings, seeds: Sequence[int], report: Report) -> SpeedrunRecord:
-    """Train with each seed, one after the other."""
+    """Train with each seed in turn."""
     return SpeedrunRecord.of(settings, [run_seed(text, settings, seed, report) for seed in seeds])
 
 
 def repeat(text: Characters, record: SpeedrunRecord, report: Report) -> list[Repetition]:
-    """Every run of a record again, with its number of threads."""
+    """Repeat every run of a record, with the record's number of threads."""
     settings = record.settings
     if text.sha256 != settings.text_sha256:
-        raise DataError(f"the record is of another text: its SHA-256 is {settings.text_sha256}, not {text.sha256}")
+        raise DataError(f"the record is for another text: its SHA-256 is {settings.text_sha256}, not {text.sha256}")
     check_fits(text, settings)
     torch.set_num_threads(settings.threads)
     return [Repetition(each, run_seed(text, settings, each.seed, report, each.marks)) for each in record.runs]

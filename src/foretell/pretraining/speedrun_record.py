@@ -24,7 +24,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Point(Section):
-    """The loss after a step, in nats per character. seconds: of the clock."""
+    """The loss after a step, in nats per character. seconds: time on the clock."""
 
     step: int
     tokens: int
@@ -33,7 +33,7 @@ class Point(Section):
 
 
 class SeedRun(Section):
-    """The training of one seed. marks: of a time budget, the share that was done and the seconds before each step."""
+    """The training of one seed. marks: for a time budget, the share done and the seconds before each step."""
 
     seed: int
     curve: tuple[Point, ...]
@@ -62,7 +62,7 @@ class Settings(Section):
 
 
 class SpeedrunRecord(SealedRecord):
-    """A speedrun. sha256: of all other fields, so that a record that was changed is recognised."""
+    """A speedrun. sha256: the digest of all other fields, so that changes are detected."""
 
     format: Literal["foretell.speedrun/1"] = FORMAT
     settings: Settings
@@ -77,14 +77,14 @@ class SpeedrunRecord(SealedRecord):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SpeedrunRecord:
-        """Read a record; a `ConfigError` for a malformed one, a `DataError` for one that was changed."""
+        """Read a record. Raises `ConfigError` if it is malformed, `DataError` if it was changed."""
         record = make_section(cls, values, "record")
         if record.sha256 != record.expected_sha256():
             raise DataError("the record was changed after it was written: its sha256 differs")
         return record
 
     def document(self, bits_per_byte: Callable[[float], float]) -> DocumentSection:
-        """A line per seed. bits_per_byte: of a loss in nats per character."""
+        """A line per seed. bits_per_byte: converts a loss in nats per character."""
         target = self.settings.target
         columns = ("seed", *(() if target is None else (f"minutes to {target}", "tokens to it")))
         rows = []
@@ -99,7 +99,7 @@ class SpeedrunRecord(SealedRecord):
 
 @dataclass(frozen=True)
 class Repetition:
-    """A run of a record, and the same run again."""
+    """A run of a record and its repetition."""
 
     recorded: SeedRun
     repeated: SeedRun
@@ -111,7 +111,7 @@ class Repetition:
 
     @property
     def largest_difference(self) -> float:
-        """In nats, over the points of the curve; infinity for curves of different steps."""
+        """The largest difference in nats between points of the curves; infinity for curves with different steps."""
         pairs = list(zip_longest(self.recorded.curve, self.repeated.curve))
         if any(old is None or new is None or old.step != new.step for old, new in pairs):
             return math.inf
@@ -127,7 +127,7 @@ class Repetition:
 
 
 def other_machine(record: SpeedrunRecord) -> list[str]:
-    """The differences of this machine from the record's that may change the last bits."""
+    """Differences between this machine and the record's that may change the last bits."""
     here = this_machine(CPU)
     names = ("torch", "numba", "processor", "features", "instructions", "limits")
     return [name for name in names if getattr(here, name) != getattr(record.machine, name)]

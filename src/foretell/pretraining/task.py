@@ -1,4 +1,4 @@
-"""The text task: a decoder that learns to predict the next token of a text, and continues prompts as it learns."""
+"""The text task: a decoder that learns to predict the next token of a text, and continues prompts meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from foretell.training.objective import Objective
 
 START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V gets a warning
 SAMPLE_TOKENS = 48
-TOKENS_AT_ONCE = 8192  # of the old domain, per batch
+TOKENS_AT_ONCE = 8192  # tokens of the old domain per batch
 SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 
 
@@ -56,7 +56,7 @@ class TextTask(Task):
         return self.data.batch(step)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """The loss on windows evenly spread over the held-out text, and over the text of an old domain."""
+        """The loss on windows evenly spread over the held-out text and over the text of an old domain."""
         if not self.has_held_out:
             return {}
         max_tokens = self.config.training.evaluation_tokens
@@ -68,13 +68,13 @@ class TextTask(Task):
     def evaluate_held_out(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
-        """The loss on the held-out text, or on about `max_tokens` of it; of another model where one is given."""
+        """The loss on the held-out text, or on about `max_tokens` of it; for another model if one is given."""
         return perplexity.evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
 
     def evaluate_old_domain(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
-        """The same on the text of the old domain, in windows of a whole context."""
+        """The loss on the text of the old domain, in windows of a whole context."""
         store, length = self.text.store, self.config.model.context_length
         masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
         rows = max(1, TOKENS_AT_ONCE // length)
@@ -111,7 +111,7 @@ class TextTask(Task):
         check_mask(self.decoder, batch, dtype)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        """The loss of the untrained model, which should find all tokens equally likely."""
+        """The loss of the untrained model, which should be ln V, as for a uniform distribution."""
         vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
         line = perplexity.describe_first_loss(loss, vocab_size)
         if abs(loss - math.log(vocab_size)) > START_TOLERANCE:
@@ -120,14 +120,14 @@ class TextTask(Task):
 
 
 class ContinuedTextTask(TextTask):
-    """A model that was trained before: its loss on the new text is logged, not judged."""
+    """The task for a model trained before: its first loss is logged without a warning."""
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         return [f"before      loss {perplexity.first_loss(self.objective, batch, dtype):.2f} on the new text"]
 
 
 class Prompts:
-    """Prompts that the model continues as it learns, always with the same draws; without any, `beginning`."""
+    """Prompts that the model continues during training, always with the same draws; default: `beginning`."""
 
     def __init__(self, prompts: tuple[str, ...], beginning: list[int], tokenizer: Tokenizer, context_length: int):
         self.tokenizer, self.context_length = tokenizer, context_length
@@ -152,6 +152,6 @@ class Prompts:
             pass
         before = self.tokenizer.decode(prompt, skip_special=True)
         whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)
-        if whole.startswith(before):  # tokens that are words get their space only from their neighbour
+        if whole.startswith(before):  # decoded as a whole, because word tokens get a space only next to another
             return Sample(before, whole[len(before) :])
         return Sample(before, self.tokenizer.decode(sequence.generated, skip_special=True))

@@ -31,8 +31,8 @@ from foretell.text.tokenizer_training import split_option, vocabulary_for
 logger = logging.getLogger(__name__)
 
 OLD_DOMAIN = "old_domain"  # the name of the split
-SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose vocabulary size is a choice
-SAMPLE_BYTES = 2**25  # of text to make a vocabulary from; more changes it little and takes longer
+SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds with a chosen vocabulary size
+SAMPLE_BYTES = 2**25  # text to learn a vocabulary from; more changes it little and takes longer
 Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
 
 
@@ -86,7 +86,7 @@ def tokenize_text(
         records[OLD_DOMAIN] = writer.record
         extra[OLD_DOMAIN] = {"document_mask": old_domain.document_mask}
     tokenizer.save(directory / TOKENIZER_FILE)
-    sync(directory / TOKENIZER_FILE)  # the index, which makes it a store, must not be there before it
+    sync(directory / TOKENIZER_FILE)  # before the index, whose presence makes the directory a store
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(extra["split_rule"]))
@@ -102,10 +102,10 @@ def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> Tokenize
 def make_tokenizer(source: Source, config: TokenizerConfig, data_config: DataConfig) -> Tokenizer:
     """A tokenizer from the training part of the text; without a given size, its vocabulary is sized to the text.
 
-    It has the special tokens of the configuration, whose names are not learned from.
+    It has the special tokens of the configuration; their names are excluded from learning.
     """
 
-    whole = config.kind == "characters"  # characters that only the held-out text has need an id too
+    whole = config.kind == "characters"  # characters that occur only in the held-out text need an id too
 
     def texts() -> Iterator[str]:
         for part, document in iter_parts(source(), data_config):
@@ -135,7 +135,7 @@ def iter_parts(documents: Iterable[Document], config: DataConfig) -> Iterator[tu
 
 
 def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
-    """About SAMPLE_BYTES of the `size` bytes, in short pieces evenly spread over the text; all of a shorter text."""
+    """About SAMPLE_BYTES of the `size` bytes, in short pieces evenly spread over the text; a shorter text whole."""
     seen = taken = 0
     if size <= SAMPLE_BYTES:
         yield from texts
@@ -152,7 +152,7 @@ def write_splits(
 ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
     """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
-    Returns the records, and further entries of the index.
+    Returns the splits' records and further entries of the index.
     """
     kinds = ("train", "validation")
     names = [*kinds, *(loss_split(name) for name in kinds if config.loss_on == "answer")]
@@ -167,7 +167,7 @@ def write_splits(
 
 @dataclass(frozen=True)
 class OldDomain:
-    """A text in words, and how its ids are written. document_mask: its documents do not see each other."""
+    """An old domain: a description, and a function that writes its ids. document_mask: documents are separated."""
 
     described: str
     write: Callable[[TokenWriter, Tokenizer], None]
@@ -183,9 +183,9 @@ def find_old_domain(paths: Sequence[str | Path], model: str) -> OldDomain | None
 
 
 def texts_of(paths: Sequence[str | Path]) -> OldDomain:
-    """All of the texts of files. Raises DataError for a damaged file before the first text is encoded."""
+    """All texts of files. Raises DataError for a damaged file before the first text is encoded."""
     reader, config = DocumentReader(paths), DataConfig(validation_fraction=0)
-    reader.read()  # finds missing paths
+    reader.read()  # raises an error for missing paths
 
     def write(writer: TokenWriter, tokenizer: Tokenizer) -> None:
         documents = (("train", document) for document in reader.read())
@@ -195,7 +195,7 @@ def texts_of(paths: Sequence[str | Path]) -> OldDomain:
 
 
 def run_of(model: str) -> Run | None:
-    """The run that a MODEL argument names, None if it is another kind of model."""
+    """The run that a MODEL argument names; None for another kind of model."""
     name, at, _ = model.rpartition("@")
     try:
         return find_run(name if at else model)
@@ -204,7 +204,7 @@ def run_of(model: str) -> Run | None:
 
 
 def held_out_of(run: Run) -> OldDomain | None:
-    """The held-out text of a run, as its tokens; None, with a note, where there is none."""
+    """The held-out text of a run as tokens; None, with a note in the log, if there is none."""
     store = TokenStore.open(run.tokens)
     held_out = store.split("validation")
     if len(held_out) < 2:

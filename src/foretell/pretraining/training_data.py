@@ -1,4 +1,4 @@
-"""The tokens of a run as batches: windows of one long text, or separate rows; and the batch of any past step."""
+"""The tokens of a run as batches: windows of one long text, or separate rows. Any past batch can be replayed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Extent(NamedTuple):
 
 
 class TrainingData(ABC):
-    """The batches of training and of evaluation, for training and for looking at them later."""
+    """The batches of training and of evaluation."""
 
     batch_size: int
-    held_out_tokens: int  # that can be targets; 0: nothing is held out
+    held_out_tokens: int  # number of possible targets; 0: nothing is held out
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
@@ -43,15 +43,15 @@ class TrainingData(ABC):
 
     @abstractmethod
     def evaluation_batches(self, max_tokens: int | None = None) -> Iterator[Batch]:
-        """All of the held-out tokens, or about `max_tokens` evenly spread over them."""
+        """Batches of all held-out tokens, or of about `max_tokens` evenly spread over them."""
 
     @abstractmethod
     def extent(self, index: int) -> Extent:
-        """The `index`-th row of the training, counted over all batches."""
+        """The place of the `index`-th row of the training, counted over all batches."""
 
     @abstractmethod
     def beginning(self) -> list[int]:
-        """A few ids of the held-out text, else of the training text, to continue."""
+        """A few ids to continue, from the held-out text if there is one, else from the training text."""
 
 
 class WindowData(TrainingData):
@@ -116,7 +116,7 @@ def make_training_data(text: TokenizedText, config: Config) -> TrainingData:
 
 
 def check_store(store: TokenStore, config: DataConfig) -> None:
-    """Refuse to read a store of rows as one text, or without the loss mask that is asked for."""
+    """Refuse a store that was not made for joined or separate rows, or for the loss mask, as configured."""
     written = store.extra.get("rows")
     if written is None and not config.rows:
         return
@@ -133,9 +133,9 @@ def check_store(store: TokenStore, config: DataConfig) -> None:
 
 @dataclass(frozen=True)
 class Replay:
-    """The batch of step `step` of training, with the losses of some weights and without dropout.
+    """The batch of training step `step`, with the losses of a model without dropout.
 
-    `logged_loss` is the loss of this step in metrics.jsonl: with the weights of that step, and with dropout.
+    `logged_loss` is the loss of this step in metrics.jsonl, with that step's weights and dropout.
     """
 
     step: int
@@ -152,13 +152,13 @@ class Replay:
 
 @torch.inference_mode()
 def replay(run: Run, step: int, model: LanguageModel) -> Replay:
-    """The batch that training had in a step, 1 to the last, with a model's loss at every target."""
+    """The batch of a training step, 1 to the last, with a model's loss at every target."""
     config = make_section(Config, run.record()["config"], str(run.directory / RUN))
     if not 1 <= step <= config.training.steps:
         raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
     text = open_tokens(run.tokens, model.tokenizer)
     data = make_training_data(text, config)
-    batch = data.batch(step - 1)  # counted from 0 there
+    batch = data.batch(step - 1)  # `batch` counts from 0
     objective = Objective(model.decoder).eval()
     parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)

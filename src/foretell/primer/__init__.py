@@ -1,1 +1,1 @@
-"""The model that ships with foretell, with the recipe that made it: `make primer` makes it again."""
+"""The model included in foretell, with its recipe: `make primer` trains it again."""

@@ -1,4 +1,4 @@
-"""Train the model in the package by `recipe.toml`, and write it there: `python -m foretell.primer.make`."""
+"""Train the included model by `recipe.toml` and write it here: `python -m foretell.primer.make`."""
 
 from __future__ import annotations
 

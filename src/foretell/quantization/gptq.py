@@ -1,8 +1,8 @@
-"""int4 rounding that makes up for its errors on the inputs of a layer (Frantar et al. 2022, GPTQ).
+"""int4 rounding that compensates its errors for the inputs of a layer (GPTQ, Frantar et al. 2022).
 
-The columns of a weight are rounded one after another. The error of each is spread over the columns that are not yet
-rounded, so that the layer's output on the calibration inputs changes least: by the inverse of X'X, where X (N, I) are
-the inputs. A model is rounded block after block, each layer for the inputs that the rounded layers before it give it.
+The columns of a weight are rounded in sequence. The error of each is distributed over the columns not yet rounded, so
+that the layer's output on the calibration inputs X (N, I) changes least, using the inverse of X'X. A model is rounded
+block by block; the inputs of each layer come from the rounded layers before it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from foretell.model.quantization import MAX_INT4, fit_int4, pack_int4
 from foretell.model.quantized_linear import Int4Linear, QuantizationConfig, check_groups, quantize_decoder
 from foretell.model.surgery import replace
 
-DAMPING = 0.01  # of the mean of X'X's diagonal, added to it; the paper's value
-COLUMNS_AT_ONCE = 128  # rounded before their errors reach the columns after them; the paper's value
+DAMPING = 0.01  # added to the diagonal of X'X, as a share of its mean; the paper's value
+COLUMNS_AT_ONCE = 128  # rounded before their errors are applied to the later columns; the paper's value
 BLOCKS = "trunk.blocks"
 TOKENS_AT_ONCE = 4096
 Call = tuple[Any, ...]  # the arguments of a block: stream, KV view, rotation
 
 
 class InputProducts:
-    """X'X of the inputs of a layer, added up batch by batch."""
+    """X'X of the inputs of a layer, accumulated over batches."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
 
     def add(self, x: Tensor) -> None:
-        """Inputs (..., I)."""
+        """Add inputs (..., I)."""
         x = x.detach().flatten(0, -2).float()
         self.total = x.T @ x if self.total is None else self.total.addmm_(x.T, x)
 
     def inverse_factor(self) -> Tensor:
-        """The upper triangular U (I, I) with U'U = (X'X + damping)^-1; row i spreads the error of column i."""
+        """The upper triangular U (I, I) with U'U = (X'X + damping)^-1; row i distributes the error of column i."""
         assert self.total is not None, "no inputs were seen"
         products = self.total.double()
         damping = DAMPING * products.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
@@ -48,7 +48,7 @@ class InputProducts:
 
 
 def round_with_feedback(weight: Tensor, factor: Tensor, group: int) -> dict[str, Tensor]:
-    """The integers, scales and minima of a weight (O, I), given `inverse_factor` (I, I) of its inputs."""
+    """The integers, scales and minima of a weight (O, I), given the `inverse_factor` (I, I) of its inputs."""
     rest = weight.detach().float().clone()
     outputs, inputs = rest.shape
     integers, scales = torch.empty_like(rest), rest.new_empty(outputs, inputs // group)
@@ -77,9 +77,9 @@ def round_with_feedback(weight: Tensor, factor: Tensor, group: int) -> dict[str,
 def quantize_for_inputs(
     decoder: Decoder, config: QuantizationConfig, rows: Tensor, progress: Callable[[int, int], None]
 ) -> list[str]:
-    """Like `quantize_decoder`, to int4, with each linear layer of a block rounded for its inputs on ids (N, T).
+    """Like `quantize_decoder` to int4, but with each linear layer of a block rounded for its inputs on ids (N, T).
 
-    Token embedding, head and other layers outside the blocks are rounded to the nearest. progress: done, total blocks.
+    Layers outside the blocks, such as the head, are rounded to nearest. progress: called with (done, all) blocks.
     """
     paths = check_groups(decoder, config)
     quantize_decoder(decoder, config.model_copy(update={"keep": (*config.keep, f"{BLOCKS}.**")}))
@@ -105,7 +105,7 @@ def block_calls(decoder: Decoder, rows: Tensor) -> list[Call]:
 
 
 def find_stages(block: nn.Module, layers: Mapping[str, nn.Module], call: Call) -> list[list[str]]:
-    """The paths of the layers in the order of their calls; those that read the same tensor are together."""
+    """The paths of the layers in the order of their calls, grouped by the tensor that they read."""
     stages: list[tuple[Tensor, list[str]]] = []
 
     def enter(path: str, given: tuple[Tensor, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Quantise a model, with a report: the error of each layer and the perplexity of a text before and after."""
+"""Quantise a model and report the error of each layer, and the perplexity of a text before and after."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from foretell.typesetting.html import Shown
 
 CALIBRATION_TOKENS = 2**15
 MEASURED_TOKENS = 2**15
-TOKENS_AT_ONCE = 2048  # of which layers are compared
+TOKENS_AT_ONCE = 2048  # tokens per pass when layers are compared
 LONGEST_ROW = 1024  # tokens
 
-Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # the progress of a step, by its name
+Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # shows the progress of a named step
 
 
 def without_progress(step: str) -> AbstractContextManager[Callable[[int, int], None]]:
@@ -47,7 +47,7 @@ def without_progress(step: str) -> AbstractContextManager[Callable[[int, int], N
 
 @dataclass(frozen=True)
 class LayerError:
-    """|q - y| / |y| over all outputs y of a layer on a text, and q of its quantised form for the same inputs."""
+    """|q - y| / |y| for the outputs y of a layer on a text, and q of its quantised form for the same inputs."""
 
     path: str
     error: float
@@ -55,7 +55,7 @@ class LayerError:
 
 @dataclass(frozen=True)
 class KindError:
-    """Errors of the layers whose paths differ in the number of the block alone."""
+    """Errors of the layers whose paths differ only in the number of the block."""
 
     kind: str
     count: int
@@ -65,7 +65,7 @@ class KindError:
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The path of a saved quantised model, and the bytes of the files with weights before and after."""
+    """The path of a saved quantised model, and the size of its weight files in bytes before and after."""
 
     path: Path
     before: int
@@ -74,7 +74,7 @@ class WeightFiles:
 
 @dataclass(frozen=True)
 class QuantizationReport(Shown):
-    """Errors of the layers, and the evaluation of a text before and after. measured_on: the text in words."""
+    """Errors of the layers, and the evaluation of a text before and after. measured_on: a description of the text."""
 
     settings: QuantizationConfig
     layers: tuple[LayerError, ...]
@@ -82,11 +82,11 @@ class QuantizationReport(Shown):
     after: TextEvaluation
     calibration_tokens: int
     measured_on: str = EMBEDDED_CORPUS
-    files: WeightFiles | None = None  # once it is saved
+    files: WeightFiles | None = None  # set when the model is saved
 
     @property
     def perplexity_change(self) -> float:
-        """The change as a share of the perplexity before: 0.01 is 1% worse."""
+        """The relative change of the perplexity: 0.01 is 1% worse."""
         return self.after.perplexity / self.before.perplexity - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class QuantizationReport(Shown):
 
 @dataclass(frozen=True)
 class QuantizationTexts:
-    """The texts to measure on, and the ids (N, T) that int4 weights are rounded for; None for no calibration."""
+    """The texts to measure on, and the ids (N, T) to calibrate int4 with; None for no calibration."""
 
     measured: list[str]
     calibration: Tensor | None = None
@@ -142,10 +142,10 @@ class QuantizationTexts:
 def choose_texts(
     model: LanguageModel, texts: Iterable[str] | None, calibration: Iterable[str] | None
 ) -> QuantizationTexts:
-    """The first tokens of the texts, up to a limit, to measure on and to calibrate with.
+    """Choose the first tokens of the texts, up to a limit, to measure on and to calibrate with.
 
-    Without texts to measure on, the first half of the calibration texts calibrates and the second half is measured.
-    Raises DataError where there is too little text.
+    Without texts to measure on, the first half of the calibration text is for calibration and the second half for
+    measurement. Raises DataError if there is too little text.
     """
     if calibration is None:
         assert texts is not None, "give a text to measure on"
@@ -160,7 +160,7 @@ def choose_texts(
 
 
 def first_ids(model: LanguageModel, texts: Iterable[str], limit: int) -> list[int]:
-    """The ids of texts one after another, up to `limit`; at least 4, so that each half has a token to predict."""
+    """The first `limit` ids of the texts; at least 4, so that each half has a token to predict."""
     ids: list[int] = []
     for text in texts:
         ids += model.tokenizer.encode_long(text).tolist()
@@ -172,7 +172,7 @@ def first_ids(model: LanguageModel, texts: Iterable[str], limit: int) -> list[in
 
 
 def token_rows(model: LanguageModel, ids: Sequence[int]) -> Tensor:
-    """Ids as rows (N, T) as long as the context, at most LONGEST_ROW; the rest is dropped."""
+    """Ids as rows (N, T) of the context's length, at most LONGEST_ROW; the remainder is dropped."""
     length = min(model.config.context_length, LONGEST_ROW, len(ids))
     return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
@@ -189,13 +189,13 @@ def quantize(
 ) -> tuple[LanguageModel, QuantizationReport]:
     """A new model with weights in int8 or int4, and a report: the error of each layer and the change in perplexity.
 
-    group, keep: as for `LanguageModel.quantize`. calibrate: texts for which int4 weights are rounded, a file or folder.
-    text: texts to measure on; default: half of the calibration's, or Python's language reference. step: shows the
+    group, keep: as for `LanguageModel.quantize`. calibrate: a file or folder of texts to calibrate int4 with. text:
+    texts to measure on; default: half of the calibration text, or Python's language reference. step: shows the
     progress. The model should be in float32. Raises UsageError, ConfigError or DataError.
     """
     check_model(model)
     if calibrate is not None and to != "int4":
-        raise UsageError(f"only int4 is calibrated; {to} loses too little, leave calibrate out")
+        raise UsageError(f"only int4 is calibrated, because {to} loses little; leave calibrate out")
     model.check_not_quantized("quantize")
     settings = make_quantization(model.decoder, to, group, keep)
     measured = read_texts(text) if text or not calibrate else None
@@ -213,9 +213,9 @@ def read_texts(path: str | Path | None) -> Iterator[str]:
 def quantize_with_report(
     model: LanguageModel, settings: QuantizationConfig, texts: QuantizationTexts, step: Step
 ) -> tuple[LanguageModel, QuantizationReport]:
-    """A quantised model and its report on a text; the plain model stays as it is.
+    """A quantised model and its report on a text; the given model does not change.
 
-    Raises UsageError for a model that is quantised already, ConfigError for a group that does not divide a width.
+    Raises UsageError for a model that is already quantised, ConfigError for a group that does not divide a width.
     """
     model.check_not_quantized("quantize")
     plain, rows = model.decoder, texts.calibration
@@ -239,7 +239,7 @@ def quantize_with_report(
 
 
 class SquaredErrors:
-    """Sums of squares of a layer's outputs and of the differences of its quantised form."""
+    """Sums of squares of a layer's outputs, and of their differences from the quantised form's."""
 
     def __init__(self, quantized: nn.Module):
         self.quantized = quantized

@@ -1,4 +1,4 @@
-"""A checkpoint directory: its manifest, which one is best, which ones are kept. Nothing here imports torch."""
+"""A checkpoint directory and its manifest; the choice of the best checkpoint and of those to keep. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from foretell.files import (
 from foretell.manifest import MANIFEST, Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
-SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state that one of several processes holds
+SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state of one of several processes
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Checkpoint:
 
     def replace_json(self, name: str, value: dict[str, Any]) -> None:
         """Replace a JSON file and its entry in the manifest; a crash leaves the checkpoint as it was or replaced."""
-        self.verify()  # or damage would get a manifest that fits it
+        self.verify()  # otherwise the new manifest would accept damage
         with new_directory(self.directory) as temporary:
             shutil.copytree(self.directory, temporary, dirs_exist_ok=True)
             write_json(temporary / name, value)
@@ -75,7 +75,7 @@ class Checkpoint:
 
 
 def is_complete(checkpoint: Checkpoint, steps: int, minutes: float | None) -> bool:
-    """True for the last checkpoint of a training of `steps`, or of `minutes`, of which the share that is done is 1."""
+    """True for the last checkpoint of a training of `steps`, or of `minutes` (its share done is 1)."""
     if minutes is None:
         return checkpoint.step >= steps
     return checkpoint.training().get("progress", {}).get("share", 0.0) >= 1
@@ -87,7 +87,7 @@ def is_checkpoint(directory: Path) -> bool:
 
 
 def optimizer_files(names: Iterable[str]) -> list[str]:
-    """The files with the optimizer's state that belong to these names: all shards where one of them is there."""
+    """The files with the optimizer's state among these names, completed to all shards if one is there."""
     matches = [match for match in map(SHARD.fullmatch, names) if match]
     if not matches:
         return [OPTIMIZER]
@@ -126,9 +126,9 @@ def validation_loss(checkpoint: Checkpoint) -> float:
 
 
 def prune(folder: Path, keep: int, newest: int | None = None, every: int = 1) -> None:
-    """Delete all but the best, the newest and, of steps that are multiples of `every`, others up to `keep` in all.
+    """Keep the best, the newest, and others whose step is a multiple of `every`, up to `keep` in all; delete the rest.
 
-    Deletes what interrupted saves left, and checkpoints after step `newest`, which were damaged when training resumed.
+    Also deletes leftovers of interrupted saves, and checkpoints after step `newest`, found damaged on resuming.
     """
     checkpoints = list_checkpoints(folder)
     valid = [checkpoint for checkpoint in checkpoints if newest is None or checkpoint.step <= newest]
@@ -143,7 +143,7 @@ def prune(folder: Path, keep: int, newest: int | None = None, every: int = 1) ->
 
 
 def settle(checkpoint: Checkpoint) -> None:
-    """Finish the replacement of a checkpoint where the process was killed meanwhile."""
+    """Finish the replacement of a checkpoint during which the process was killed."""
     plain = checkpoint.directory.with_name(checkpoint.directory.name.removesuffix(REPLACED))
     if checkpoint.directory != plain:
         checkpoint.directory.rename(plain)

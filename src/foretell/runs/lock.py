@@ -14,7 +14,7 @@ from foretell.errors import OutputError
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Lock a directory, made if it is missing, removed if it stays empty; an `OutputError` if another process holds it.
+    """Lock a directory. Creates it if missing, removes it if it stays empty. `OutputError` if another process holds it.
 
     A file of that name is not locked: the caller reports it.
     """
@@ -33,7 +33,7 @@ def held(directory: Path) -> Iterator[None]:
             raise OutputError(f"another process has just left {directory}; start again")
         try:
             yield
-        finally:  # only by the process that has the lock: another one may be about to write its first file here
+        finally:  # only the lock's owner removes it: another process may be about to write its first file here
             with contextlib.suppress(OSError):  # usually not empty
                 for path in new or [directory]:
                     path.rmdir()
@@ -42,7 +42,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def take(descriptor: int, directory: Path) -> None:
-    """Lock an open directory. On a file system without locks, as some network ones are, nothing is locked."""
+    """Lock an open directory; does nothing on a file system without locks, such as some network file systems."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -17,12 +17,12 @@ from foretell.files import TEXT_LIMIT, check_not_removed, read_bytes, read_json,
 from foretell.runs.checkpoint import list_checkpoints
 
 RUN = "run.json"
-# Settings of the training that a resumed run may change
+# Training settings that a resumed run may change
 RESUMABLE = {"gradient_accumulation_steps", "parallel", "checkpoint_activations"}
 # Digests of configurations use the names of the first version, so that its checkpoints keep their digests
 FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
 
-# run.json names its format and its own SHA-256; the first version's has neither, so that one of them alone is damage
+# run.json names its format and its own SHA-256; the first version has neither, so a file with only one is damaged
 FORMAT = 2
 SEAL = ("format", "sha256")
 # The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
@@ -77,7 +77,7 @@ def digest_of(record: dict[str, Any]) -> str:
 
 
 def configuration_digest(config: dict[str, Any]) -> str:
-    """A hash of the configuration in a record, with which a checkpoint is compared.
+    """A hash of the configuration in a record, to compare with a checkpoint's.
 
     It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may add
     one whose default is the earlier behaviour.
@@ -97,7 +97,7 @@ def configuration_digest(config: dict[str, Any]) -> str:
 
 
 def with_first_names(training: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the names of the first version, with which configurations are hashed."""
+    """The same settings under the first version's names, which are used for hashes."""
     return {FIRST_NAMES.get(key, key): value for key, value in training.items()}
 
 
@@ -111,21 +111,21 @@ def advice_without_record(directory: Path) -> str:
 
 
 def and_advice(directory: Path) -> str:
-    """The advice as the end of a message."""
+    """The advice to append to a message."""
     advice = advice_without_record(directory)
     return f"; {advice}" if advice else ""
 
 
-# Metrics that depend on the machine and not on the training
+# Metrics that depend on the machine, not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 
 Line = TypeVar("Line")
 
 
 class LineFile(Generic[Line]):
-    """A text file with one record per line. A crash may cut the last line, which then does not count.
+    """A text file with one record per line. A last line that a crash has cut is ignored.
 
-    parse: a line's record; it raises ValueError for a damaged line. form: the line of a record, with its newline.
+    parse: line to record; raises ValueError for a damaged line. form: record to line, with its newline.
     """
 
     def __init__(self, path: Path, parse: Callable[[str], Line], form: Callable[[Line], str]):
@@ -140,7 +140,7 @@ class LineFile(Generic[Line]):
             raise OutputError(f"could not write {self.path}: {error.strerror}") from error
 
     def records(self) -> list[Line]:
-        """The records of all lines that are complete, oldest first; none without the file."""
+        """The records of all complete lines, oldest first; empty if the file is missing."""
         try:
             text = read_bytes(self.path, TEXT_LIMIT).decode("utf-8") if self.path.exists() else ""
             return [self.parse(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -150,7 +150,7 @@ class LineFile(Generic[Line]):
             ) from None
 
     def keep(self, wanted: Callable[[Line], bool] = lambda record: True) -> None:
-        """Drop the lines of other records, and a cut line."""
+        """Keep only the lines of wanted records; drop a cut line too."""
         kept = "".join(self.form(record) for record in self.records() if wanted(record))
         if self.path.exists() and read_bytes(self.path, TEXT_LIMIT) != kept.encode():  # else it has not changed
             write_text(self.path, kept)
@@ -187,7 +187,7 @@ def parse_metrics(text: str) -> dict[str, Any]:
 
 
 class MetricsDigest:
-    """A running hash of lines of metrics, without what depends on the machine; checkpoints keep it."""
+    """A running hash of lines of metrics, without machine-dependent values; checkpoints store it."""
 
     def __init__(self, lines: Iterable[dict[str, Any]] = ()):
         self._hash = hashlib.sha256()
@@ -195,7 +195,7 @@ class MetricsDigest:
             self.add(metrics)
 
     def add(self, metrics: dict[str, Any]) -> None:
-        """The next line."""
+        """Add the next line."""
         self._before = self._hash.copy()
         self._hash.update(metrics_line({key: metrics[key] for key in metrics if key not in MEASURED}).encode())
 
@@ -205,12 +205,12 @@ class MetricsDigest:
 
     @property
     def value(self) -> str:
-        """In hex, as training.json has it."""
+        """The hash in hex, for training.json."""
         return self._hash.hexdigest()
 
 
 def pace_line(mark: tuple[int, float, float]) -> str:
-    """The step, the share of the training and the seconds that are spent when the step begins."""
+    """A line of pace.txt: the step, and the share of the training and the seconds before it."""
     step, share, seconds = mark
     return f"{step} {share!r} {seconds!r}\n"
 

@@ -40,10 +40,10 @@ from foretell.runs.record import (
 RUNS = Path("runs")
 FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures
 METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
-REPORT, REPORT_PICTURE = "report.json", "report.png"  # of a task that reports on held-out data
-PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
-PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
-# Everything that training writes in a run, and what it leaves when it is killed
+REPORT, REPORT_PICTURE = "report.json", "report.png"  # for tasks that report on held-out data
+PACE = "pace.txt"  # for a training of a given time: a line per step with the share done and the seconds
+PREPARING = "preparing.json"  # exists until run.json does; names the data of the unfinished run
+# Everything that training writes in a run, and leftovers of a killed training
 WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", REPORT, REPORT_PICTURE)
 WRITTEN += (
     "tensorboard",
@@ -78,7 +78,7 @@ class Run:
 
     @classmethod
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
-        """Make the directories of a new run, which is one once its record is written; an existing run is refused."""
+        """Make the directories of a new run; refuse an existing one. The run exists once its record is written."""
         if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
             raise OutputError(f"{directory} exists; {cls._advice(directory)}")
         run = cls(directory)
@@ -104,7 +104,7 @@ class Run:
 
     @classmethod
     def clear_unfinished(cls, directory: Path, data: list[str]) -> None:
-        """Empty a directory that was killed before it became a run, so that it can be made again from the same data."""
+        """Empty the directory of a process killed before the run existed, so that the same data can be used again."""
         before = read_json(directory / PREPARING).get("data")
         if before != data:
             named = ", ".join(map(str, before)) if isinstance(before, list) else str(before)
@@ -127,7 +127,7 @@ class Run:
         return cls(directory)
 
     def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Store what the run was made from (configuration, data, reasons) and the machine that it runs on."""
+        """Store the run's configuration, data and reasons, and the machine that it runs on."""
         write_json(self.directory / ENVIRONMENT, environment)
         self.replace_record(record)
         discard(self.directory / PREPARING)
@@ -137,7 +137,7 @@ class Run:
         write_record(self.directory, record)
 
     def environment(self) -> dict[str, Any]:
-        """The machine that the run was started on; empty if the file is lost, or damaged, which is a warning."""
+        """The machine that the run was started on; empty if the file is lost or (with a warning) damaged."""
         path = self.directory / ENVIRONMENT
         try:
             return read_json(path) if path.is_file() else {}
@@ -150,18 +150,18 @@ class Run:
         return read_record(self.directory)
 
     def configuration_digest(self) -> str:
-        """A hash of the configuration, with which a checkpoint is compared."""
+        """A hash of the configuration, to compare with a checkpoint's."""
         return configuration_digest(self.record()["config"])
 
     def clear_leftovers(self) -> None:
-        """Delete what a killed process left: files under temporary names, the mark of a run being made, a cut line."""
+        """Delete leftovers of a killed process: temporary files, the mark of an unfinished run, a cut line."""
         discard(self.directory / PREPARING)
         self.pace.keep()
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
     def keep_file(self, path: Path, part: str) -> None:
-        """Copy a file that the run is made from to tokens/PART/, so that resuming does not need the original."""
+        """Copy an input file to tokens/PART/, so that resuming does not need the original."""
         folder = self.tokens / part
         make_folder(folder.parent)
         make_folder(folder)
@@ -183,7 +183,7 @@ class Run:
         write_text(self.samples / f"step-{step:06d}.txt", text)
 
     def remove(self) -> list[Path]:
-        """Delete what training writes, and the directory if nothing else is in it; returns what else is in it."""
+        """Delete everything that training writes, and the directory if it is then empty; returns what else is in it."""
         self.record()  # a file called run.json alone does not make a folder a run
         written = {path for pattern in WRITTEN for path in self.directory.glob(pattern)}
         folders = [path for path in (self.checkpoints, self.samples) if path.is_dir() and not path.is_symlink()]
@@ -192,7 +192,7 @@ class Run:
         if not others:
             remove_directory(self.directory)
             return []
-        for path in [self.directory / RUN, *(written - {self.directory / RUN})]:  # the record first: no run is partial
+        for path in [self.directory / RUN, *(written - {self.directory / RUN})]:  # the record first: no partial run
             if path.parent not in (self.directory, *folders):  # a link leads there
                 continue
             if path.is_dir() and not path.is_symlink():
@@ -240,7 +240,7 @@ class Run:
 
 
 class FollowedRun(Run):
-    """A run as all processes but the first one see it: they read what that one writes."""
+    """A run in all processes except the first, which writes it; the others only read."""
 
     line_file = FollowedLineFile
 
@@ -258,7 +258,7 @@ class FollowedRun(Run):
 
 
 def discard(path: Path) -> None:
-    """Delete a file that is not needed any more; where the system refuses, as with EBUSY, it stays, with a warning."""
+    """Delete a file that is no longer needed; if the system refuses (such as EBUSY), log a warning."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -23,14 +23,14 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 from foretell.typesetting.text import shorten
 
-# If these differ, the tokens of the runs are not the same
+# If these differ, the runs have different tokens
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 HEADER = ("size", "weights", "steps", "tokens", "loss", "bits", "state", "changed")
-LEFT_OUT = ("weights", "tokens", "changed")  # for a long name, in this order
-WIDTH, GAP, SETTING = 80, 2, 36  # columns: of the display, between two columns, of the name of a setting
+LEFT_OUT = ("weights", "tokens", "changed")  # dropped in this order for long names
+WIDTH, GAP, SETTING = 80, 2, 36  # characters: of the display, between two columns, of a setting's name
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Summary:
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
     held-out tokens or examples, and their losses compare. `parameters` is None for runs of the first version, which
-    lack it. A run that is training now is unfinished like one that was interrupted: `changed` tells them apart.
+    lack it. A run that is training now looks unfinished, like one that was interrupted: `changed` tells them apart.
     """
 
     name: str
@@ -131,7 +131,7 @@ def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
 class HeldOut(NamedTuple):
     """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer.
 
-    A loss on rows has no bits per byte, since not every token is predicted, nor one on words, which leave out bytes.
+    A loss on rows has no bits per byte, because not every token is predicted; nor has one on words, which lose bytes.
     """
 
     tokens_per_byte: float | None
@@ -169,7 +169,7 @@ def split_digest(index: dict[str, Any], split: str) -> str:
 
 
 def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) -> str | None:
-    """A hash of what the loss of a run of another task than text is of: its task, and its data or examples."""
+    """For tasks other than text: a hash of the task and of the held-out data or examples of its loss."""
     if is_text_run(record["config"]) or not checkpoints:
         return None
     config, state = record["config"], checkpoints[-1].training()
@@ -187,18 +187,18 @@ def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) ->
 
 
 def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints: list[Checkpoint]) -> None:
-    """Log a warning where the lines up to the last checkpoint are not those that training wrote."""
+    """Log a warning if the lines up to the last checkpoint were changed after training wrote them."""
     if not checkpoints:
         return
     last = checkpoints[-1]
     written = last.training().get("metrics")  # the first version has none
     lines = [line for line in metrics if line["step"] <= last.step]
     if written is not None and MetricsDigest(lines).value != written:
-        logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
+        logger.warning(f"{run.directory / METRICS} was changed or damaged: its curves may be wrong")
 
 
 def state_of(checkpoints: list[Checkpoint], training: TrainingConfig, minutes: float | None) -> str:
-    """Done if the last checkpoint has all steps, stopped early if it has used up the patience."""
+    """The state of a run: done if the last checkpoint has all steps, stopped early if patience ran out."""
     if not checkpoints:
         return UNFINISHED
     if is_complete(checkpoints[-1], training.steps, minutes):
@@ -210,7 +210,7 @@ def state_of(checkpoints: list[Checkpoint], training: TrainingConfig, minutes: f
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """`section.field` -> its value in each run, for every setting that is not the same in all.
+    """`section.field` -> its value in each run, for every setting that differs between the runs.
 
     Settings that a run of an older version lacks have their defaults. Data, device and precision count as settings.
     """
@@ -223,7 +223,7 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def warning_about(summaries: Sequence[Summary], differences: Mapping[str, Any]) -> str:
     """The line for runs whose losses cannot be compared; empty for others.
 
-    Where a run has no held-out data, the settings in which they differ decide.
+    If a run has no held-out data, the settings that differ decide.
     """
     held_out = {summary.held_out for summary in summaries}
     if None not in held_out:
@@ -242,7 +242,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 
 def values_by_path(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `a.b` -> 1; a section that is not used, as lora may be, has no values."""
+    """`{"a": {"b": 1}}` as `a.b` -> 1; an unused section, such as lora, has no values."""
     paths: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -293,7 +293,7 @@ class RunTable(Shown):
         room = WIDTH - sum(max(map(cell_len, column)) + GAP for column in columns[1:])
         header, *whole = zip(*columns, strict=True)
         rows: list[Sequence[str]] = []
-        for name, *values in whole:  # names stay whole, since they address the runs: they go on below
+        for name, *values in whole:  # names are never cut, because they address the runs; they continue below
             first, *others = chop_cells(name, room)
             rows += [(first, *values), *((other, *[""] * len(values)) for other in others)]
         parts: list[Part] = [Table(header, rows)]
@@ -304,7 +304,7 @@ class RunTable(Shown):
         return DocumentSection("", [*parts, *self.settings()] if self.marks and len(cells) > 1 else parts)
 
     def settings(self) -> list[Part]:
-        """The settings that differ as a table, and below it those with long values."""
+        """The differing settings as a table, those with long values below it."""
         if not self.differences:
             return [Paragraph("all settings are the same")]
         marks = self.marks[: len(self.summaries)]
@@ -320,7 +320,7 @@ class RunTable(Shown):
 
 
 def letters_of(summaries: Sequence[Summary]) -> list[str]:
-    """A letter for each run, the same for runs with the same held-out data; empty where all losses compare."""
+    """A letter for each run, the same for the same held-out data; empty letters if all losses can be compared."""
     digests = [summary.held_out for summary in summaries if summary.best_validation_loss is not None]
     groups = {digest: LETTERS[index % len(LETTERS)] for index, digest in enumerate(dict.fromkeys(digests))}
     if len(groups) < 2:
@@ -329,7 +329,7 @@ def letters_of(summaries: Sequence[Summary]) -> list[str]:
 
 
 def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
-    """The cells of a run after its name; a dash for what is not known."""
+    """The cells of a run after its name; a dash for an unknown value."""
     changed, now = time.localtime(summary.changed), time.localtime()
     return (
         shorten(summary.size, 8, from_end=True),

@@ -1,9 +1,9 @@
 """Save and load the state of a training: the model, the optimizer's state, training.json.
 
-One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes its part as
-`optimizer-00001-of-00003.safetensors`; the header of such a file names the part of each tensor. torch's planner
-decides which process reads which part, so that any number of processes can load a checkpoint of any other number. Its
-own storage keeps that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is read.
+A single process writes `optimizer.safetensors`. With sharded weights, each of N processes writes its part as
+`optimizer-00001-of-00003.safetensors`, whose header gives the place of each part. torch's planner
+decides which process reads which part, so that any number of processes can load a checkpoint of any other number.
+torch's own storage keeps the places in a pickle, `.metadata`; here the headers replace it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CheckpointParts:
 def save_checkpoint(folder: Path, step: int, parts: CheckpointParts, world: World = ALONE) -> Checkpoint:
     """Write `folder/step-000123` completely or not at all, replacing an older one of the same step.
 
-    All processes call it, and return when it is written.
+    All processes must call it; they return when it is written.
     """
     final = folder / f"step-{step:06d}"
     if world.is_first:
@@ -71,7 +71,7 @@ def save_checkpoint(folder: Path, step: int, parts: CheckpointParts, world: Worl
 
 
 def write_parts(directory: Path, parts: CheckpointParts, world: World) -> None:
-    """Write the model and the optimizer's state: the first process what is whole, each one its shards."""
+    """Write the model and the optimizer's state: the first process writes whole tensors, every process its shards."""
     parts.write_model(directory)
     tensors = optimizer_tensors(parts.model, parts.optimizer)
     if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
@@ -94,9 +94,9 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Restore the optimizer's state of the weights of `model` that are trained, from a checkpoint.
+    """Restore the optimizer's state for the trained weights of `model` from a checkpoint.
 
-    Of weights in shards each process reads its part; any number of processes can have written it.
+    With sharded weights, each process reads its part; the number of processes may have changed.
     """
     reader = SafetensorsReader(checkpoint.directory)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -115,31 +115,31 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, mod
 
 
 def empty_moment(key: str, size: torch.Size, trained: Mapping[str, Tensor]) -> Tensor:
-    """A tensor to read a moment into, spread over the processes like its weight; or a number."""
+    """An empty tensor for a moment, sharded like its weight; or for a number."""
     weight = trained[key.rpartition(".")[0]]
     if size and size != weight.shape:
-        raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, and the weight {tuple(weight.shape)}")
+        raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, but the weight is {tuple(weight.shape)}")
     return torch.empty_like(weight, requires_grad=False) if size and isinstance(weight, DTensor) else torch.empty(size)
 
 
 # --- torch's distributed checkpoints (DCP) without their pickle -------------------------------------
-CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
+CHUNKS = "chunks"  # header entry: key -> {"offsets", "size"}, the place of a part and the shape of the whole tensor
 Places = dict[tuple[str, tuple[int, ...]], Path]  # (key, offsets) -> the file that has this part
 
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """Save or load without the other processes: what each holds is known to it, and torch would exchange pickles."""
+    """Save or load without exchange between processes: each has its plan, and torch would exchange pickles."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
         try:
             yield
-        except CheckpointException as error:  # torch's own, around what was raised
+        except CheckpointException as error:  # torch wraps the original error
             raise next(iter(error.failures.values()))[0] from error
 
 
 class PlansOfOne:
-    """The parts of torch's storage interface that concern several processes: nothing is exchanged between them."""
+    """The methods of torch's storage interface for several processes, which exchange nothing here."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """One object handles one checkpoint."""
@@ -162,7 +162,7 @@ class SafetensorsWriter(PlansOfOne, StorageWriter):
         self.path = path
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write the parts, and in the header where in the whole they belong."""
+        """Write the parts, with their places in the whole tensors in the header."""
         parts: dict[str, Tensor] = {}
         chunks: dict[str, Any] = {}
         for item in plan.items:
@@ -180,7 +180,7 @@ class SafetensorsWriter(PlansOfOne, StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """The headers have all that torch would write here."""
+        """Nothing to write: the headers are complete."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Nothing to prepare."""
@@ -198,7 +198,7 @@ class SafetensorsReader(PlansOfOne, StorageReader):
         return Metadata(dict(self.tensors))
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what the plan asks for."""
+        """Copy the parts that the plan requests."""
         for item in plan.items:
             index = item.storage_index
             assert index.offset is not None
@@ -233,7 +233,7 @@ def read_places(directory: Path) -> tuple[dict[str, TensorStorageMetadata], Plac
                 if not is_within or any(o + s > n for o, s, n in zip(offsets, shape, size, strict=True)):
                     raise CheckpointError(f"{path} is damaged: its part of '{key}' does not fit the whole")
                 stored = tensors.setdefault(key, TensorStorageMetadata(TensorProperties(), torch.Size(size), []))
-                if (key, offsets) not in places:  # values that are not sharded are written by every process
+                if (key, offsets) not in places:  # every process writes the values that are not sharded
                     stored.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
                     places[key, offsets] = path
     return tensors, places

@@ -17,7 +17,7 @@ from foretell.weight_shapes import weight_shapes
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
-COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # by the kind of a part
+COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # kind of a part -> command
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
 OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
 
@@ -28,7 +28,7 @@ def is_own(directory: Path) -> bool:
 
 
 def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
-    """The parts that config.json names, each with its kind and settings; another program's file is refused."""
+    """The parts in config.json, each with its kind and settings. Refuses another program's file."""
     path = directory / CONFIG
     values = read_json(path)
     model_type, version = values.pop("model_type", None), values.pop("format", None)
@@ -45,13 +45,13 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
     )
 
 
-PARTS_OF_MATRIX = ("integers", "scales", "minima")  # of a quantised one (model/quantized_linear.py)
+PARTS_OF_MATRIX = ("integers", "scales", "minima")  # tensors of a quantised matrix (model/quantized_linear.py)
 INTEGERS = {"I8": ("int8", 1), "U8": ("int4", 2)}  # type on disk: scheme, and weights in a byte
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight of a file. bytes: with scales and minima; type: of a quantised one its scheme."""
+    """A weight in a file. bytes: including scales and minima. type: the dtype, or the scheme if quantised."""
 
     path: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A language model as its files describe it; no weight is read. tensors: of all parts, by path."""
+    """A language model as its files describe it; no weight is read. tensors: for all parts, by path."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -71,7 +71,7 @@ class StoredModel:
     notes: tuple[str, ...] = ()
 
     def weights(self) -> Iterator[StoredWeight]:
-        """The weights in the order of the modules, a quantised matrix with its scales and minima as one."""
+        """The weights in the order of the modules; a quantised matrix with its scales and minima is one weight."""
         paths = weight_shapes(self.config)
         inside = {path.partition(".")[0] for path in paths}
         for path in (*paths, *(name for name in self.tensors if name.partition(".")[0] not in inside)):
@@ -88,7 +88,7 @@ class StoredModel:
 def read_stored_model(directory: Path) -> StoredModel | None:
     """The description of a decoder in foretell's own layout; None with LoRA updates or an encoder inside.
 
-    Other shapes than the configuration's are a `CheckpointError`, as is other damage.
+    Raises `CheckpointError` for shapes that differ from the configuration's and other damage.
     """
     entries = read_entries(directory)
     kinds = {name: values.pop("kind", None) for name, values in entries.items()}
@@ -119,12 +119,12 @@ def read_stored_model(directory: Path) -> StoredModel | None:
 
 
 def command_of(name: str, kinds: Iterable[str]) -> str:
-    """The command for a model with a part that no language model has; empty for others."""
+    """The command for a model of another kind than a language model; empty for a language model."""
     return next((f"foretell {COMMANDS[kind].format(name)}" for kind in kinds if kind in COMMANDS), "")
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
-    """Refuse a tokenizer with tokens that the model has no row for."""
+    """Refuse a tokenizer with more tokens than the model's vocabulary."""
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
@@ -133,7 +133,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path)
 
 
 def check_depth(config: ModelConfig, count: int, where: Path) -> None:
-    """Refuse a configuration with more layers than `count` weights, before time is spent on making them."""
+    """Refuse a configuration with more layers than `count` weights, before the layers are made."""
     if config.num_layers > count:
         raise CheckpointError(
             f"{where} has {count} weights, too few for the configuration's {config.num_layers} layers"

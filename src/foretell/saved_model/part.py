@@ -57,7 +57,7 @@ class Part(ABC):
     @classmethod
     @abstractmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        """The part from the values of `config`; wrong ones are a `ConfigError` or `CheckpointError`."""
+        """The part from the values of `config`. Raises `ConfigError` or `CheckpointError` for wrong values."""
 
 
 KINDS: dict[str, type[Part]] = {}
@@ -74,7 +74,7 @@ KIND_MODULES: dict[str, str] = {
 
 
 def register_part(part: type[Part]) -> type[Part]:
-    """Class decorator: parts of this kind can be loaded from now on."""
+    """Class decorator: makes a kind of part loadable."""
     assert KINDS.setdefault(part.kind, part) is part, f"two parts are of the kind '{part.kind}'"
     return part
 
@@ -94,7 +94,7 @@ def part_class(kind: Any, directory: Path) -> type[Part]:
 
 @dataclass
 class StoredWeights:
-    """The tensors of a safetensors file, each of which has to belong to a part."""
+    """The tensors of a safetensors file. Each must belong to a part."""
 
     path: Path
     tensors: Mapping[str, StoredTensor]
@@ -123,9 +123,9 @@ class PartSource:
     def read(
         self, expected: Mapping[str, Shape], own_dtypes: Mapping[str, torch.dtype] | None = None
     ) -> dict[str, Tensor]:
-        """The part's weights by path. own_dtypes: of weights that do not have the model's dtype.
+        """The part's weights by path. own_dtypes: the dtypes of weights that do not have the model's.
 
-        A weight that is missing, has another shape or dtype, or is not finite is a `CheckpointError`.
+        Raises `CheckpointError` for a weight that is missing, has another shape or dtype, or is not finite.
         """
         dtypes, tensors = own_dtypes or {}, self.stored.tensors
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
@@ -213,7 +213,7 @@ class QuantizationPart(Part):
     def load_decoder(self, config: ModelConfig, source: PartSource) -> Decoder:
         """A decoder whose quantised weights are read as integers; they are never in memory as floats.
 
-        Settings that do not fit the decoder are a `CheckpointError`.
+        Raises `CheckpointError` for settings that do not fit the decoder.
         """
         decoder = empty_decoder(config)
         try:
@@ -267,7 +267,7 @@ def add_adapters(decoder: Decoder, settings: LoRAConfig, seed: int = 0) -> LoRAP
 
 
 def merge_adapters(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """The parts without LoRA updates, which are merged into the decoder's weights."""
+    """Merge LoRA updates into the decoder's weights; returns the other parts."""
     for part in parts.values():
         if isinstance(part, LoRAPart):
             merge_lora(part.decoder)

@@ -35,7 +35,7 @@ from foretell.saved_model.part import (
 )
 from foretell.text.tokenizer import CHAT_TEMPLATE
 
-READ_FIRST = (TOKENIZER, QUANTIZATION)  # a decoder is checked against the one and made by the other
+READ_FIRST = (TOKENIZER, QUANTIZATION)  # the decoder's vocabulary is checked against the one; the other makes it
 
 
 def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
@@ -72,9 +72,9 @@ def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
 
 
 def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
-    """Refuse a decoder with a module that config.json does not describe: loading would make another model.
+    """Refuse a decoder with a module that config.json does not describe, because loading would make another model.
 
-    Kernels are forms of the described modules. A part inside the decoder describes the modules that it has replaced.
+    Kernels count as the modules that they compute. A part inside the decoder describes the modules that it replaced.
     """
     owned = {
         path.rpartition(".")[0]

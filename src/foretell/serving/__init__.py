@@ -1,1 +1,1 @@
-"""An HTTP server with OpenAI's protocol: it translates between requests and `inference/`, `generation/`, `insight/`."""
+"""An HTTP server with OpenAI's protocol, which maps requests to `inference/`, `generation/` and `insight/`."""

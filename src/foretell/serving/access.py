@@ -1,4 +1,4 @@
-"""`Access`: which requests are let in, by host, origin, key and content type. All others are refused."""
+"""`Access`: access control by host, origin, key and content type."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from foretell.serving.json_bodies import to_json
 from foretell.serving.server import CLIENT, Server
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-PUBLIC = frozenset(("/", "/health", "/ready"))  # without a key, and while the server drains
-PAGE_FILES = "/page/"  # the same for everyone; the page sends the key with its requests
+PUBLIC = frozenset(("/", "/health", "/ready"))  # served without a key, and while the server drains
+PAGE_FILES = "/page/"  # served without a key too; the page sends the key with its requests
 SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -29,9 +29,9 @@ SAFE_HEADERS = (
 
 
 class Access:
-    """ASGI middleware. A refusal is an answer in OpenAI's shape; so is every error of the routes.
+    """ASGI middleware. Refusals, and errors of the routes, are answered in OpenAI's format.
 
-    keys: any of them opens all routes; none: no key is asked for. is_local: bound to this machine alone.
+    keys: each gives access to all routes; if there are none, no key is needed. is_local: bound only to this machine.
     """
 
     def __init__(self, app: Router, server: Server, keys: Sequence[bytes], is_local: bool):
@@ -55,14 +55,14 @@ class Access:
             if size_of_head(scope) > MOST_HEADER_BYTES:  # h11 checks this only while it waits for more
                 raise large_headers()
             scope[CLIENT] = self._check(scope, Headers(scope=scope))
-            scope["app"] = self  # so that the router raises where a route or a method is missing
+            scope["app"] = self  # makes the router raise an error for a missing route or method
             await self.app(scope, receive, guarded)
-        except ClientDisconnect:  # while it sent the body
+        except ClientDisconnect:  # the client left while sending the body
             return None
         except Exception as error:
-            if status:  # the connection is closed without an end
+            if status:  # the answer has begun, so the connection is closed without an end
                 return None
-            answer = as_api_error(error).with_traceback(None)  # which refers to this frame: a cycle would keep both
+            answer = as_api_error(error).with_traceback(None)  # the traceback refers to this frame: avoid a cycle
             headers = answer.headers
             if answer.status == 405:
                 headers["allow"] = self._methods(scope)
@@ -71,7 +71,7 @@ class Access:
             response = Response(to_json(answer.to_json()), answer.status, headers, "application/json")
             await response(scope, receive, guarded)
         finally:
-            route = scope["route"].path if "route" in scope else "other"  # refused before, or not served
+            route = scope["route"].path if "route" in scope else "other"  # refused before routing, or not served
             self.server.count(route, status or "left", time.perf_counter() - began)
 
     def _methods(self, scope: Scope) -> str:
@@ -80,7 +80,7 @@ class Access:
         return ", ".join(sorted({name for route in routes for name in route.methods or ()}))
 
     def _check(self, scope: Scope, headers: Headers) -> str:
-        """The name of the key that was given; empty where none is asked for. Raises ApiError for a refusal."""
+        """The name of the given key; empty if no key is needed. Raises ApiError for a refusal."""
         path, kind = scope["path"], headers.get("content-type", "").partition(";")[0].strip().lower()
         self._check_host(headers)
         if path in PUBLIC or path.startswith(PAGE_FILES):
@@ -95,7 +95,7 @@ class Access:
         return client
 
     def _check_host(self, headers: Headers) -> None:
-        """No page of another site may reach a local server: not by a name that it points here, not by a script."""
+        """Protect a local server from pages of other sites (DNS rebinding and cross-site requests)."""
         host = headers.get("host", "")
         if self.is_local and split_address(f"//{host}").hostname not in LOOPBACK:
             raise ApiError(400, "the Host header must be localhost, 127.0.0.1 or [::1]")
@@ -124,7 +124,7 @@ def size_of_head(scope: Scope) -> int:
 
 
 def split_address(address: str) -> SplitResult:
-    """The parts of an address; all are empty where it is malformed."""
+    """The parts of an address; all are empty if it is malformed."""
     try:
         return urlsplit(address)
     except ValueError:

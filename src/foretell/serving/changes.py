@@ -1,4 +1,4 @@
-"""The operations of `change` as functions of values: scaled, added to, set, or patched from another text."""
+"""The operations of `change` as functions of values: scale, add, set, or patch from another text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from foretell.serving.errors import errors_of, refused
 from foretell.serving.models import ExploredModel
 from foretell.serving.requests import ChangeRequest
 
-MOST_PATCHES = 4  # texts; each is read in one pass, while other requests wait
-MOST_OPERATIONS = 256  # of a pass
-# Beyond it, squares in later layers may be infinite, and a norm divides by them: all logits are 0, a finite number
+MOST_PATCHES = 4  # texts to patch from; each is read in one pass, while other requests wait
+MOST_OPERATIONS = 256  # operations per pass
+# Above this, squares in later layers may be infinite, and a norm divides by them: then all logits are 0, and finite
 LARGEST = 1e10
 Operation = Callable[[Tensor], Tensor]
 
 
 class Changes:
-    """The changes of a request, for all its sequences: a text to patch from is read once.
+    """The changes of a request, for all its sequences; each text to patch from is read once.
 
-    further: a change that is made elsewhere, and whose text is read with the others.
+    further: a change that is applied elsewhere, whose text is read with the others.
     """
 
     def __init__(self, served: ExploredModel, changes: list[ChangeRequest], further: ChangeRequest | None = None):
@@ -40,7 +40,7 @@ class Changes:
             raise refused("change", f"{len(self._globs)} texts to patch from; at most {MOST_PATCHES}")
 
     def patch(self, text: str, name: str) -> Tensor:
-        """A value of the unchanged model in a pass over a text; in the thread of the models."""
+        """A value of the unchanged model in a pass over a text; runs in the thread of the models."""
         if text not in self._traces:
             model = self.served.model
             ids = torch.tensor([model.encode_fitting(text)], device=model.device)
@@ -52,13 +52,13 @@ class Changes:
 
     @property
     def names(self) -> set[str]:
-        """The names of the values that are changed. Raises ApiError for names that the model lacks."""
+        """The names of the changed values. Raises ApiError for unknown names."""
         with errors_of("change"):
             return {name for change in self.changes for name in select(change.value, self.served.structure.names)}
 
     @property
     def key(self) -> str:
-        """Equal for equal changes, and empty if they depend on positions."""
+        """A key that is equal for equal changes; empty if they depend on positions."""
         if any(change.positions is not None or change.patch is not None for change in self.changes):
             return ""
         return "\n".join(change.model_dump_json() for change in self.changes)
@@ -66,7 +66,7 @@ class Changes:
     def operations(self, start: Callable[[], int] = lambda: 0) -> dict[str, Operation]:
         """The operations on a pass, by the name of the value. start: gives the position of its first token.
 
-        Raises ApiError for names and axes that the model lacks; patches are read in the thread of the models.
+        Raises ApiError for unknown names and axes; patches are read in the thread of the models.
         """
         by_name: dict[str, list[Operation]] = {}
         with errors_of("change"):
@@ -80,7 +80,7 @@ class Changes:
 
 
 def operation_of(change: ChangeRequest, value: Value, changes: Changes, start: Callable[[], int]) -> Operation:
-    """The function of a value that a request describes. Raises ApiError for axes that the value lacks."""
+    """The function of a value described by a request. Raises ApiError for axes that the value does not have."""
     if change.patch is not None and ("T" not in value.dims or "S" in value.dims):
         raise refused("change", f"{value.name} cannot be patched: its numbers do not belong to one position each")
     if value.name == HEAD and (change.patch is not None or change.positions is not None):
@@ -114,7 +114,7 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
         known = min(patched.shape[axis] - start, old.shape[axis])
         if known <= 0:
             return old
-        rest = old.narrow(axis, known, old.shape[axis] - known)  # after the end of that text
+        rest = old.narrow(axis, known, old.shape[axis] - known)  # positions after the end of the other text
         return torch.cat((patched.narrow(axis, start, known), rest), axis)
     if change.scale is not None:
         return old * change.scale
@@ -126,7 +126,7 @@ def changed(old: Tensor, change: ChangeRequest, patched: Tensor | None, dims: tu
 
 
 def in_turn(operations: list[Operation], value: Tensor) -> Tensor:
-    """A value after all its operations; numbers that these take beyond LARGEST are NaN: the answer is refused."""
+    """A value after all its operations; numbers that these raise above LARGEST become NaN, so the answer is refused."""
     before = value
     for operation in operations:
         value = operation(value)
@@ -134,9 +134,9 @@ def in_turn(operations: list[Operation], value: Tensor) -> Tensor:
 
 
 def on_axis(shape: torch.Size, axis: int, wanted: list[int], start: int | None, what: str) -> Tensor:
-    """A mask of these indices of an axis. start: the position of the first token; those before and after are left out.
+    """A mask of indices of an axis. start: the position of the first token; positions outside the pass are left out.
 
-    Raises ApiError, which begins with `what`, for an index outside.
+    Raises ApiError, with a message that begins with `what`, for an invalid index.
     """
     size = shape[axis]
     if start is not None:

@@ -1,4 +1,4 @@
-"""`Answer` and its choices: written by the thread of the models, read by the event loop."""
+"""`Answer` and its choices, written by the thread of the models and read by the event loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ENDINGS = {"end": "stop", "stop": "stop", "length": "length", "context": "length
 class Choice:
     """One continuation of a prompt.
 
-    text, tokens: what is final so far. A token is final when its text is: one that may belong to a stop string waits,
-    and one inside it is dropped. So the pieces of a stream, joined, are the plain answer. Only the thread of the models
-    writes, and only at the ends; the event loop reads from where it was.
+    text, tokens: the final part so far. A token is final when its text is final: a token that may belong to a stop
+    string waits, and one inside a stop string is dropped. So the joined pieces of a stream equal the plain answer. Only
+    the thread of the models appends to them; the event loop reads from its last position on.
     """
 
     index: int
@@ -42,12 +42,12 @@ class Choice:
 
     @cached_property
     def prompt_text(self) -> str:
-        """The text of the prompt, as it was given."""
+        """The text of the given prompt."""
         stream = self.continuation.tokenizer.stream()
         return "".join([*map(stream.push, self.continuation.sequence.prompt), stream.finish()])
 
     def take(self, event: Event) -> None:
-        """Note a new token; in the thread of the models."""
+        """Record a new token; runs in the thread of the models."""
         starts = self.continuation.starts
         if self._num_taken < len(starts):  # the end token has no text and is not shown
             self._waiting.append(ShownToken(event.token, starts[self._num_taken], event.logprob))
@@ -56,18 +56,18 @@ class Choice:
             self._release(self.continuation.new_text(), is_end=False)
 
     def begin(self) -> None:
-        """Prepare a look inside, if one is asked for; in the thread of the models."""
+        """Prepare any requested look; runs in the thread of the models."""
         if self.watch is not None:
             self.watch.begin()
 
     def leave(self) -> None:
-        """Remove what `begin` has added; in the thread of the models."""
-        self.continuation.sequence.stop = None  # refers back to the continuation: a cycle would keep both for long
+        """Undo `begin`; runs in the thread of the models."""
+        self.continuation.sequence.stop = None  # breaks a reference cycle, which would keep both for long
         if self.watch is not None:
             self.watch.end()
 
     def end(self) -> None:
-        """Note that the sequence has ended; in the thread of the models."""
+        """Record the end of the sequence; runs in the thread of the models."""
         self.leave()
         sequence = self.continuation.sequence
         self._release(self.continuation.new_text(), is_end=True)
@@ -86,7 +86,7 @@ class Choice:
 
 
 class Answer:
-    """The choices of a request. `changed` is set whenever one has grown."""
+    """The choices of a request. `changed` is set when a choice has grown."""
 
     def __init__(self, model: ServedModel, choices: list[Choice], prompts: list[list[int]], seed: int):
         self.model, self.choices, self.prompts, self.seed = model, choices, prompts, seed
@@ -99,23 +99,23 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens of the prompts and of all choices; the end token counts."""
+        """The numbers of tokens in the prompts and in all choices, including end tokens."""
         prompt = sum(map(len, self.prompts))
         completion = sum(len(choice.continuation.sequence.generated) for choice in self.choices)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     async def wait(self) -> None:
-        """Until a choice has grown since the last call."""
+        """Wait until a choice has grown since the last call."""
         await self.changed.wait()
         self.changed.clear()
 
     async def ended(self) -> None:
-        """Until all choices have ended. Raises the error of the first one that failed."""
+        """Wait until all choices have ended. Raises the error of the first failed choice."""
         while not self.has_ended:
             await self.wait()
         self.check()
 
     def check(self) -> None:
-        """Raise the error of the first choice that failed."""
+        """Raise the error of the first failed choice."""
         if error := next((choice.error for choice in self.choices if choice.error is not None), None):
             raise error

@@ -1,4 +1,4 @@
-"""One connection: read its body within bounds, notice that the client has left, give up on one that does not read."""
+"""Connections: bounded reading of bodies, detection of clients that have left, and timeouts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from foretell.serving.json_bodies import to_json
 WHOLE_POST = re.compile(rb"POST [^\r\n]++\r\n(?:[^\r\n]++\r\n)*?(?i:content-length): *+(\d{1,6})\r\n")
 MOST_BYTES = 4 * 2**20
 MOST_HEADER_BYTES = 16 * 1024
-SECONDS = 30  # to send a body, and to read what was sent
+SECONDS = 30  # for a client to send a body, and to read an answer
 
 
 class TimedConnection(H11Protocol):
-    """A connection that is given up if it is silent for long: before its request, between two, or while it is read.
+    """A connection with a timeout before a request, between requests, and while the client reads an answer.
 
-    uvicorn itself waits without a limit for the first byte and for the end of the headers.
+    uvicorn waits without a limit for the first byte and for the end of the headers.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -45,7 +45,7 @@ class TimedConnection(H11Protocol):
         self._reading.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what h11 cannot read, which is the exception that uvicorn handles in this call."""
+        """Refuse a request that h11 cannot parse; uvicorn calls this while handling the exception."""
         if self.cycle is None or self.cycle.response_complete:
             error = sys.exception()
             is_large = isinstance(error, RemoteProtocolError) and error.error_status_hint == 431
@@ -53,7 +53,7 @@ class TimedConnection(H11Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """Close the connection now, with what was not read yet."""
+        """Close the connection now, and discard unread data."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,18 +62,18 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self, last: RequestResponseCycle | None) -> None:
-        """Give the connection up if nothing was asked since the last look, and nothing is being answered."""
+        """Close the connection if there was no request since the last check, and none is being answered."""
         is_idle = self.cycle is None or self.cycle.response_complete
         if self.transport.is_closing() or (is_idle and self.cycle is last):
-            self.abort()  # not close(), which waits until everything was read
+            self.abort()  # close() would wait until everything is read
         else:
             self._timer = self.loop.call_later(SECONDS, self._watch, self.cycle)
 
 
 def refusing_connection(is_full: Callable[[], bool], note: Callable[[], None]) -> type[TimedConnection]:
-    """The type of the connections of a server. While it is full, they refuse a POST before it is parsed, and note it.
+    """The connection class of a server. While the server is full, it refuses a POST before parsing it, and counts it.
 
-    h11 and the routes take half a millisecond per request; 2,000 of them would hold up /health for a second.
+    h11 and the routes take half a millisecond per request; 2,000 requests would delay /health by a second.
     """
     refusal = whole_answer(too_many())
 
@@ -90,7 +90,7 @@ def refusing_connection(is_full: Callable[[], bool], note: Callable[[], None]) -
 
 
 def whole_answer(error: ApiError) -> bytes:
-    """An answer with its status line, for a request that no route sees."""
+    """A complete answer with its status line, for a request that does not reach a route."""
     content = to_json(error.to_json())
     head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
     fields = {"connection": "close", **error.headers, "content-length": str(len(content))}
@@ -106,13 +106,13 @@ def too_many() -> ApiError:
 
 
 def is_whole_post(data: bytes) -> bool:
-    """True if this is a whole request. Closing a connection with something unread would reset it."""
+    """True if this is a complete request. Closing a connection with unread data would reset it."""
     head = WHOLE_POST.match(data)
     return head is not None and len(data) == data.find(b"\r\n\r\n") + 4 + int(head[1])
 
 
 async def read_body(request: Request, note: Callable[[int], None]) -> bytes:
-    """The body of a request. note: called with the size of each part that has arrived.
+    """The body of a request. note: called with the size of each received part.
 
     Raises ApiError for a body that is too large or too slow.
     """
@@ -133,7 +133,7 @@ async def read_body(request: Request, note: Callable[[int], None]) -> bytes:
 
 
 async def until_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Do the work, or give it up when the client has left. Raises what the work raises."""
+    """Do the work, but cancel it if the client leaves. Raises the errors of the work."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(receive))
     try:
@@ -148,7 +148,7 @@ async def until_disconnected(work: Coroutine[Any, Any, None], receive: Receive) 
         if not leaving.done():  # this task was cancelled, not the work
             raise
     finally:
-        del working  # its error refers to this frame: a cycle would keep both, and the request, until a collection
+        del working  # avoids a cycle with its error, which would keep the request until a garbage collection
 
 
 async def disconnected(receive: Receive) -> None:
@@ -158,14 +158,14 @@ async def disconnected(receive: Receive) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """An answer that is sent in parts as they come. ending: writes an error that is raised after the first part."""
+    """An answer that is sent in parts as they are produced. ending: formats an error raised after the first part."""
 
     parts: AsyncGenerator[bytes, None]
     headers: dict[str, str]
     ending: Callable[[dict[str, Any]], bytes]
 
     async def send(self, send: Send, headers: dict[str, str]) -> None:
-        """Send the parts, with further headers. An error before the first part is raised."""
+        """Send the parts, with additional headers. Raises an error that occurs before the first part."""
 
         async def send_part(part: bytes) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})

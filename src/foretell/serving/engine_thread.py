@@ -1,4 +1,4 @@
-"""`EngineThread`: the one thread that makes model calls. Commands enter between steps, results leave once per step."""
+"""`EngineThread`: the only thread that calls models. Commands run between steps, and results are sent once per step."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Steps the schedulers of all models, one step each in turn, while there is work.
+    """Steps the schedulers of all models in turn while there is work.
 
-    The event loop calls `submit`, `writing` and `call`; none of them waits for a step.
+    The event loop calls `submit`, `writing` and `call`, which do not block it.
     """
 
     def __init__(self, schedulers: Iterable[Scheduler]):
@@ -41,18 +41,18 @@ class EngineThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its step."""
+        """End the thread after its current step."""
         self._commands.put(self._end)
         self._thread.join()
 
     def forget_counts(self) -> None:
-        """Count from here on; between two steps."""
+        """Reset the counters, between two steps."""
         self.num_steps = self.num_tokens = self.num_prompt_tokens = 0
 
     # ------------------------------------------------------------------ for the event loop
 
     def submit(self, answer: Answer) -> None:
-        """Let the sequences of an answer join."""
+        """Add the sequences of an answer to the scheduler."""
         self._commands.put(lambda: self._add(answer))
 
     @contextmanager
@@ -75,7 +75,7 @@ class EngineThread:
         self._commands.put(command)
 
     async def call(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run a short function between two steps, unless this call is cancelled before. Raises what it raises."""
+        """Run a short function between two steps, unless this call is cancelled first. Raises its errors."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
 
@@ -104,7 +104,7 @@ class EngineThread:
             self._tell(changed)
 
     def _take_commands(self) -> None:
-        """Run the commands that wait; without other work, wait for one."""
+        """Run the queued commands; if there is no other work, wait for a command."""
         is_idle = not any(scheduler.is_busy for scheduler in self.schedulers)
         while is_idle or not self._commands.empty():
             self._commands.get()()
@@ -113,7 +113,7 @@ class EngineThread:
     def _step(self, scheduler: Scheduler, changed: dict[Answer, None]) -> None:
         try:
             events = scheduler.step()
-        except Exception as error:  # of the model itself: no sequence of this scheduler can go on
+        except Exception as error:  # an error of the model: no sequence of this scheduler can continue
             logger.error("a step failed: %s", describe(error))
             self._fail([scheduler], error, changed)
             return
@@ -131,7 +131,7 @@ class EngineThread:
                 changed[answer] = None
 
     def _note(self, choice: Choice, note: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Let a choice note something. If that fails, its sequence ends and the others go on."""
+        """Call a method of a choice. If it fails, its sequence ends and the others continue."""
         try:
             note(*arguments)
         except Exception as error:
@@ -176,7 +176,7 @@ class EngineThread:
             self._deliver(lambda: [answer.changed.set() for answer in changed])
 
     def _deliver(self, function: Callable[[], object]) -> None:
-        """Run a function in the event loop, unless it has been closed."""
-        assert self._loop is not None, "the thread starts with its event loop"
+        """Run a function in the event loop, unless the loop is closed."""
+        assert self._loop is not None, "start() sets the event loop"
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)

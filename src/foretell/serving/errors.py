@@ -1,4 +1,4 @@
-"""Errors as answers: a status, and the object that OpenAI's clients read."""
+"""Errors as answers: a status, and OpenAI's error object."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from starlette.exceptions import HTTPException
 
 from foretell.errors import ContextLengthError, DataError, ForetellError, TokenizerError, UsageError
 
-RETRY_SECONDS = 1  # clients wait this long after 429 or 503; they obey 1 to 120 whole seconds
+RETRY_SECONDS = 1  # clients wait this long after 429 or 503; they accept 1 to 120 whole seconds
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 logger = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """An error that a client sees. param: the field of the request that is wrong; code: a name for programs."""
+    """An error for a client. param: the wrong field of the request. code: a machine-readable name."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None):
         super().__init__(message)
@@ -45,7 +45,7 @@ def not_finite() -> ApiError:
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """The answer to an exception. The text of one that is not meant for users stays here: it may hold paths."""
+    """The answer for an exception. The text of an internal error is not sent, because it may contain paths."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -56,14 +56,14 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, UsageError | TokenizerError | DataError):
         return ApiError(400, error.for_server())
     logger.error("a request failed: %s", describe(error))
-    if isinstance(error, ForetellError):  # such as logits that are not finite
+    if isinstance(error, ForetellError):  # such as non-finite logits
         return ApiError(500, "the model cannot continue this text: its numbers are not finite or do not fit")
     return ApiError(500, "the server failed to answer this request; its log has the reason")
 
 
 @contextmanager
 def errors_of(field: str | None) -> Iterator[None]:
-    """Turn errors for users that are raised in this block into answers that name a field of the request, if given."""
+    """Convert errors for users in this block to answers, which name a field of the request if it is given."""
     try:
         yield
     except (ContextLengthError, UsageError, TokenizerError, DataError) as error:
@@ -74,7 +74,7 @@ def errors_of(field: str | None) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """The type of an exception and where it was raised; its message may quote a prompt."""
+    """The type and place of an exception, without its message, which may quote a prompt."""
     frames = list(walk_tb(error.__traceback__))
     where = "".join(f" in {frame.f_globals.get('__name__')}, line {line}" for frame, line in frames[-1:])
     return f"{type(error).__name__}{where}"

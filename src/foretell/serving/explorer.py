@@ -1,4 +1,4 @@
-"""The sections of a pass over a text for the live page, and the page of such a pass as a file."""
+"""The sections of a pass for the live page, and the page of a pass as a file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from foretell.serving.requests import ChangeRequest, Name, PassRequest
 from foretell.serving.server import PassEndpoint, Server
 
 MOST_KEPT = 32  # passes
-MOST_NEW = 1 / 8  # of a text that is read on: reading more takes a good part of the time of the whole pass
-SLICE_SECONDS = 0.1  # of sections that are computed between two steps of other requests
+MOST_NEW = 1 / 8  # largest new share of a text when continuing a pass; more takes nearly as long as the whole pass
+SLICE_SECONDS = 0.1  # time for sections between two steps of other requests
 
 
 class ExplorerRequest(PassRequest):
@@ -40,13 +40,13 @@ class ExplorerRequest(PassRequest):
     sections: Annotated[list[Name], MaxLen(4096)] = []  # noqa: RUF012 - pydantic copies it
 
 
-PassFields = dict[str, Any]  # the fields of a request that its pass depends on
+PassFields = dict[str, Any]  # the fields of a request that determine its pass
 
 
 class KeptPass(NamedTuple):
-    """The keys and values of a pass of a model for a client, who alone reads on from them."""
+    """The keys and values of a pass, which only its client can continue."""
 
-    owner: tuple[str, str]  # model and client
+    owner: tuple[str, str]  # (model, client)
     ids: list[int]
     keys: KeptKeys
 
@@ -56,23 +56,23 @@ class KeptPass(NamedTuple):
 
 
 class KeptPasses:
-    """The last passes, from which the logits after a text that goes on are read before its whole pass.
+    """Recent passes. If a client's text continues one, its next logits are computed from it, before the whole pass.
 
-    They have the bits of that pass where the layers are strict. The recorded stream of each client's last text is kept,
-    too: the lens is computed from it. Used in the thread of the models alone.
+    With strict layers, these logits are bit-identical to the whole pass. The recorded stream of each client's last text
+    is also kept, for the lens. Used only in the thread of the models.
     """
 
     def __init__(self) -> None:
-        self._passes: list[KeptPass] = []  # the latest last
-        self._recorded: dict[str, tuple[PassFields, TracedPass]] = {}  # by client, the latest last
+        self._passes: list[KeptPass] = []  # most recent last
+        self._recorded: dict[str, tuple[PassFields, TracedPass]] = {}  # by client, most recent last
 
     def recorded(self, client: str, asked: PassFields, values: list[str]) -> TracedPass | None:
-        """The last pass of this client, if it is the one asked for and has recorded these values."""
+        """The last pass of this client, if it matches the request and has recorded these values."""
         last, traced = self._recorded.get(client, (None, None))
         return traced if traced is not None and last == asked and traced.has(values) else None
 
     def keep_recorded(self, served: ServedModel, client: str, asked: PassFields, traced: TracedPass) -> None:
-        """Keep a pass that has recorded the stream; the earliest ones are dropped as in `keep`."""
+        """Keep a pass with a recorded stream; the oldest ones are dropped as in `keep`."""
         if not traced.has(point.name for point in served.page.points):
             return
         self._recorded.pop(client, None)
@@ -82,7 +82,7 @@ class KeptPasses:
 
     @torch.inference_mode()
     def read_on(self, served: ServedModel, client: str, ids: list[int]) -> Tensor | None:
-        """The logits (V,) after ids, if nearly all of them are the beginning of a kept pass of this client."""
+        """The logits (V,) after ids, if a kept pass of this client covers most of them from the beginning."""
         own = (each for each in self._passes if each.owner == (served.name, client))
         earlier = max(own, key=lambda each: common_length(each.ids, ids), default=None)
         if earlier is None:
@@ -97,7 +97,7 @@ class KeptPasses:
         return decoder.head(hidden[:, -1:])[0, 0, : served.model.tokenizer.vocab_size]
 
     def keep(self, served: ServedModel, client: str, ids: list[int], keys: KeptKeys) -> None:
-        """Keep a pass; the earliest ones are dropped where all take more than `look_bytes`."""
+        """Keep a pass, and drop the oldest ones if all together exceed `look_bytes`."""
         owner = (served.name, client)
         others = [each for each in self._passes if (each.owner, each.ids) != (owner, ids)][1 - MOST_KEPT :]
         self._passes = [*others, KeptPass(owner, ids, keys)]
@@ -110,7 +110,7 @@ class LeftError(Exception):
 
 
 class GivenUpKVView(KeptKVView):
-    """A pass that ends after the layer in which its client leaves: the next request waits for a layer, not for it."""
+    """A pass that stops after the current layer if its client leaves, so that other requests need not wait."""
 
     has_left = False
 
@@ -123,8 +123,8 @@ class GivenUpKVView(KeptKVView):
 class Explorer(PassEndpoint[ExplorerRequest]):
     """POST /explore: a line of JSON about the pass, then one for each section as soon as it is computed.
 
-    A request runs one pass, which records what its sections need, unless the pass before it has. Where a text goes on,
-    the first line has the logits after it, from keys and values that were kept.
+    A request runs one pass, which records the values for its sections, unless the previous pass has them. If the text
+    continues a kept pass, the first line has its next logits.
     """
 
     request_type = ExplorerRequest
@@ -171,7 +171,7 @@ class Explorer(PassEndpoint[ExplorerRequest]):
                 yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:
-        """A line with the logits after ids, before their pass, where they can be read from a kept one."""
+        """A line with the logits after ids, before their pass, if a kept pass allows it."""
         logits = await self.server.engine.call(self.kept.read_on, served, key, ids)
         if logits is None:
             return []
@@ -181,7 +181,7 @@ class Explorer(PassEndpoint[ExplorerRequest]):
     async def _new_pass(
         self, served: ServedModel, request: PassRequest, key: str, ids: list[int], values: list[str]
     ) -> TracedPass:
-        """An unchanged pass, which is kept; it is given up when this task is cancelled."""
+        """Run an unchanged pass and keep it; it stops if this task is cancelled."""
         view = GivenUpKVView(torch.tensor([ids], device=served.model.device))
         try:
             traced = await traced_pass(self.server, served, request, ids, values, view)
@@ -199,7 +199,7 @@ async def traced_pass(
     values: list[str],
     kv: KVView | None = None,
 ) -> TracedPass:
-    """One pass that records these values, between two steps of other requests."""
+    """Run a pass that records these values, between two steps of other requests."""
     changes = Changes(served, request.change)
 
     def record() -> TracedPass:
@@ -211,7 +211,7 @@ async def traced_pass(
 
 
 def compute_some(traced: TracedPass, waiting: list[tuple[Family, Index]]) -> list[tuple[Family, Index, Any]]:
-    """The contents of the first sections that wait, for SLICE_SECONDS; they are removed from the list."""
+    """Compute sections from the beginning of the list for SLICE_SECONDS, and remove them from the list."""
     computed, end = [], time.monotonic() + SLICE_SECONDS
     while waiting and (not computed or time.monotonic() < end):
         family, index = waiting.pop(0)
@@ -224,13 +224,13 @@ def described(section: PackedSection) -> dict[str, Any]:
 
 
 class PageFileRequest(PassRequest):
-    """choice: what the page shows first; what it lacks of the pass is held to it."""
+    """choice: the view that the page shows first; invalid parts are adjusted to the pass."""
 
     choice: dict[Literal["token", "key", "layer", "head", "sourceToken"], Annotated[int, Ge(0)]] = {}  # noqa: RUF012
 
 
 class PageFile(PassEndpoint[PageFileRequest]):
-    """The file that `foretell explain --html` writes, of a pass with appended tokens and changes."""
+    """The file of `foretell explain --html`, for a pass with appended tokens and changes."""
 
     request_type = PageFileRequest
     headers: ClassVar = {
@@ -243,7 +243,7 @@ class PageFile(PassEndpoint[PageFileRequest]):
             ids = await self.server.in_worker(pass_ids, served, request)
             values = values_of_file(served.page, len(ids))
         traced = await traced_pass(self.server, served, request, ids, values)
-        for point in range(len(served.page.lens_points)):  # matrix multiplications belong to the thread of the models
+        for point in range(len(served.page.lens_points)):  # matrix products run in the thread of the models
             await self.server.engine.call(traced.lens, point)
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
@@ -255,7 +255,7 @@ class PageFile(PassEndpoint[PageFileRequest]):
 
 
 def in_words(change: ChangeRequest) -> str:
-    """`trunk.blocks.0.attention.core, scale 0, heads 3`; a vector as the number of its entries."""
+    """`trunk.blocks.0.attention.core, scale 0, heads 3`; for a vector, only its length."""
     words = [change.value]
     for name, value in change.model_dump(exclude_none=True, exclude={"value"}).items():
         if isinstance(value, list):

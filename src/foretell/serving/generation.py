@@ -1,4 +1,4 @@
-"""Routes that write text: a request becomes sequences, and their text an answer or a stream; completions and chats."""
+"""Routes that generate text as plain answers or streams: completions and chats."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from foretell.serving.tokens import ShownToken, chat_logprobs, completion_logpro
 Asked = TypeVar("Asked", bound=GenerationRequest)
 DONE = b"data: [DONE]\n\n"
 EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
-BYTES_PER_TOKEN = 160  # of an answer with log-probabilities, about
+BYTES_PER_TOKEN = 160  # approximate size of an answer with log-probabilities
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of a choice that is new since the last piece."""
+    """The new part of a choice since the last piece."""
 
     choice: Choice
     text: str
@@ -36,13 +36,13 @@ class Piece:
 
 
 class GenerationEndpoint(Endpoint[Asked]):
-    """A route that writes text. Subclasses write the shapes of its answers."""
+    """A route that generates text. Subclasses define the formats of its answers."""
 
-    prefix: ClassVar[str]  # of the ids of answers
+    prefix: ClassVar[str]  # prefix of the ids of answers
 
     @abstractmethod
     def prepare(self, served: ServedModel, request: Asked, key: str) -> Answer:
-        """The sequences of a request; in a worker thread."""
+        """The sequences of a request; runs in a worker thread."""
 
     @abstractmethod
     def plain(self, answer: Answer, request: Asked) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class GenerationEndpoint(Endpoint[Asked]):
                 yield line
 
     async def looks(self, answer: Answer) -> dict[str, Any]:
-        """`foretell.look`: the values of each choice; nothing where none is asked for."""
+        """`foretell.look`: the values of each choice; empty if no look was requested."""
         watches = [choice.watch for choice in answer.choices if choice.watch is not None and choice.watch.request.look]
         with errors_of("look"):
             return {"look": [await watch.result(self.server.engine.call) for watch in watches]} if watches else {}
@@ -90,13 +90,13 @@ class GenerationEndpoint(Endpoint[Asked]):
 
 
 async def pieces(answer: Answer) -> AsyncIterator[Piece]:
-    """The growth of all choices until all have ended; at least one piece for each. Raises the error of the first."""
-    read = dict.fromkeys(answer.choices, (0, 0))  # the characters and tokens of those that have not ended
+    """Yield the growth of all choices until all have ended; at least one piece for each. Raises the first error."""
+    read = dict.fromkeys(answer.choices, (0, 0))  # characters and tokens read so far, for choices that have not ended
     while read:
         await answer.wait()
         answer.check()
         for choice, (characters, tokens) in list(read.items()):
-            reason = choice.finish_reason  # before the text: it is set last
+            reason = choice.finish_reason  # read before the text, because it is set last
             text, new = choice.text[characters:], choice.tokens[tokens:]
             if text or new or reason is not None:
                 yield Piece(choice, text, new, reason, is_first=not (characters or tokens))
@@ -112,7 +112,7 @@ def data(value: Any, event: str | None = None) -> bytes:
 
 
 class ChoicesEndpoint(GenerationEndpoint[Asked]):
-    """A route whose answers have `choices`; a chunk of a stream has a piece of one of them."""
+    """A route whose answers have `choices`; a chunk of a stream has a piece of one choice."""
 
     names: ClassVar[tuple[str, str]]  # the `object` of an answer and of a chunk
 
@@ -140,13 +140,13 @@ class ChoicesEndpoint(GenerationEndpoint[Asked]):
 
 
 def rows_as_data(common: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
-    """Writes chunks with one entry of `choices`; their other fields are written once."""
+    """A function that writes chunks with one entry of `choices`; the other fields are serialised once."""
     head = data(common).removesuffix(b"}\n\n") + b',"choices":['
     return lambda row: head + to_json(row) + b"]}\n\n"
 
 
 class Completions(ChoicesEndpoint[CompletionRequest]):
-    """POST /v1/completions: texts, or ids, continued."""
+    """POST /v1/completions: continue texts or ids."""
 
     request_type, prefix = CompletionRequest, "cmpl"
     names = ("text_completion", "text_completion")
@@ -193,7 +193,7 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
 
 
 class Chats(ChoicesEndpoint[ChatRequest]):
-    """POST /v1/chat/completions: conversations, continued by an answer."""
+    """POST /v1/chat/completions: answer conversations."""
 
     request_type, prefix = ChatRequest, "chatcmpl"
     names = ("chat.completion", "chat.completion.chunk")

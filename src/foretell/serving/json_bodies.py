@@ -1,4 +1,4 @@
-"""JSON of requests and answers: checked, refused beyond bounds, and written so that other threads run in between."""
+"""JSON of requests and answers: checks and limits of bodies, and writing that lets other threads run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pydantic import BaseModel, ValidationError
 
 from foretell.serving.errors import ApiError
 
-DEEPEST = 32  # nested arrays and objects
-ITEMS_AT_ONCE = 2**14  # of a list that is written without a break
+DEEPEST = 32  # maximum depth of nested arrays and objects
+ITEMS_AT_ONCE = 2**14  # items of a list written without a break
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # possessive: backtracking would keep each character
-MARK = secrets.token_hex(16)  # stands for an array while the rest is written; no text of a client has it
-CELL = np.frombuffer(b" 0.00000000e+00,", np.uint8)  # a number of an array; JSON allows the space
+MARK = secrets.token_hex(16)  # a placeholder for an array, which no client's text can contain
+CELL = np.frombuffer(b" 0.00000000e+00,", np.uint8)  # a number in an array; JSON allows the space
 NULL = np.frombuffer(b"           null,", np.uint8)
-POWERS = 10.0 ** np.arange(-30, 54)  # from 8 - 38 to 8 + 45, for the largest and the smallest float32
+POWERS = 10.0 ** np.arange(-30, 54)  # exponents 8 - 38 to 8 + 45, for the largest and the smallest float32
 NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # in the locations of pydantic's errors
+FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # type names in the locations of pydantic's errors
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """The object in a body. Raises ApiError for anything else, for NaN and for what is nested too deeply."""
+    """The object in a body. Raises ApiError for anything else, NaN and deep nesting."""
     if depth_of(body) > DEEPEST:
         raise ApiError(400, f"the body is nested more than {DEEPEST} levels deep")
     try:
@@ -40,15 +40,15 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
-    """A request of this kind. Raises ApiError that names the first wrong field."""
+    """A request of this kind. Raises ApiError, with the first wrong field."""
     given = {name: value for name, value in values.items() if value is not None}
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False, include_context=False)
-        # A field of several forms fails in all of them: a bound exceeded tells more than a wrong type, and among wrong
-        # types the innermost, of the form that was read furthest
-        forms: dict[Any, Any] = {}  # the first error of each
+        # A field with several types fails in all of them: an exceeded bound is more informative than a wrong type, and
+        # the innermost wrong type is the most informative one
+        forms: dict[Any, Any] = {}  # the first error of each type
         for each in errors:
             forms.setdefault(tuple(part for part in each["loc"] if isinstance(part, str)), each)
         innermost = max(forms.values(), key=lambda each: (len(each["loc"]), indices_of(each)))
@@ -58,7 +58,7 @@ def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
 
 
 def alternatives(first: Any, errors: list[Any]) -> str:
-    """An error of pydantic; of a wrong type, with all types that its place may have."""
+    """An error of pydantic; for a wrong type, with all allowed types."""
     same = [each for each in errors if path_of(each["loc"]) == path_of(first["loc"])]
     lines = dict.fromkeys(map(one_line, same if first["type"].endswith("_type") else [first]))
     return " or ".join(lines).replace(" or input should be", " or")
@@ -69,7 +69,7 @@ def indices_of(error: Any) -> list[int]:
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """The place of an error, such as `messages[0].role`; pydantic's names for the forms of a field are left out."""
+    """The place of an error, such as `messages[0].role`, without pydantic's type names."""
     names = [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in FORMS)]
     shown = (f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in names)
     return "".join(shown).removeprefix(".")
@@ -84,7 +84,7 @@ def one_line(error: Any) -> str:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and infinities, which Python reads."""
+    """Refuse NaN and infinities, which Python's reader accepts."""
     raise ApiError(400, f"the body is not JSON: it has {name}, and JSON has only finite numbers")
 
 
@@ -98,7 +98,7 @@ def reason_of(error: ValueError) -> str:
 
 
 def depth_of(body: bytes) -> int:
-    """The depth of nested brackets outside strings, exact up to one above DEEPEST; of unbalanced ones, it or more."""
+    """The depth of nested brackets outside strings, exact up to DEEPEST + 1; if unbalanced, an upper bound."""
     brackets = STRING.sub(b"", body).translate(bytes.maketrans(b"{}", b"[]"), NO_BRACKETS)
     for depth in range(DEEPEST + 1):
         if not brackets:
@@ -110,7 +110,7 @@ def depth_of(body: bytes) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """A value as JSON, with arrays as lists. A lone surrogate, which a client has sent, becomes a question mark."""
+    """A value as JSON, with arrays as lists. A lone surrogate from a client becomes a question mark."""
     arrays: list[np.ndarray] = []
 
     def note(array: np.ndarray) -> str:
@@ -126,7 +126,7 @@ def to_json(value: Any) -> bytes:
 
 
 def to_json_in_parts(body: dict[str, Any]) -> bytes:
-    """A large object as JSON. Its lists are written in parts: while JSON is written, no other thread runs."""
+    """A large object as JSON. Its lists are written in parts, because no other thread runs during a part."""
     fields = (
         to_json(name) + b":" + (list_in_parts(value) if isinstance(value, list) else to_json(value))
         for name, value in body.items()
@@ -141,10 +141,10 @@ def list_in_parts(items: list[Any]) -> bytes:
 
 
 def array_to_json(array: np.ndarray) -> bytes:
-    """An array of float32 as nested lists. NaN and infinities, which JSON lacks, are null.
+    """An array of float32 as nested lists. NaN and infinities, which JSON does not have, become null.
 
-    A number has nine digits, which identify a float32. json takes 0.8 microseconds for one, and no other thread runs
-    in the meantime; NumPy takes a tenth of that.
+    A number has nine digits, which identify a float32. The json module takes 0.8 microseconds per number, during which
+    no other thread runs; NumPy takes a tenth of that.
     """
     numbers = array.astype(np.float64).ravel()
     sizes = np.where(np.isfinite(numbers), np.abs(numbers), 0)

@@ -1,6 +1,6 @@
-"""A look inside a request: the values of the pass that answers it, as JSON or safetensors.
+"""Looks: the values of the pass that answers a request, as JSON or safetensors.
 
-A request describes a look as data, and nothing of it is run as code.
+A request describes a look as data, which is never run as code.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from foretell.serving.recorders import PassRecorder, Recorder, SharedChange, Str
 from foretell.serving.requests import GenerationRequest, Look
 from foretell.serving.tokens import key_of
 
-MOST_NUMBERS = 500_000  # of an answer in JSON
+MOST_NUMBERS = 500_000  # numbers in a JSON answer
 MOST_LENS_POSITIONS = 64
-# Points of the stream whose lens is read between two steps. 52 of GPT-2's shape take 39 ms on one core, and 13 take 23
+# Points of the stream whose lens is computed between two steps. With GPT-2's shape on one core, 52 take 39 ms, 13 23
 LENS_POINTS = {"cpu": 52}
 LENS_POINTS_ON_GPU = 832
-MOST_WATCHED = 16  # texts of a request
+MOST_WATCHED = 16  # texts with a look per request
 CallBetweenSteps = Callable[..., Awaitable[Any]]  # `EngineThread.call`
 
 
 def check_look(request: GenerationRequest, served: ServedModel, num_choices: int) -> None:
-    """Raise ApiError for a look or a change that no answer can have."""
+    """Raise ApiError for an impossible look or change."""
     if request.is_watched and num_choices > MOST_WATCHED:
         field = "change" if request.look is None else "look"
         raise refused(field, f"{num_choices} texts in one request; at most {MOST_WATCHED} are watched")
@@ -59,7 +59,7 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
 def make_recorder(
     served: ServedModel, sequence: Sequence, request: GenerationRequest, budget_bytes: int, changes: Changes
 ) -> Recorder:
-    """The recorder of the values that a request asks for. Raises ApiError for a name that the model lacks."""
+    """The recorder for the requested values. Raises ApiError for an unknown name."""
     look, structure = request.look or Look(), served.structure
     with errors_of("look"):
         asked = select(look.values, structure.names) if look.values else []
@@ -87,14 +87,14 @@ class Watch:
         self.begin, self.end = self.recorder.begin, self.recorder.end
 
     def explained(self, error: Exception) -> Exception:
-        """The error that ended the sequence; numbers that a change made infinite are an error of the request."""
+        """The error that ended the sequence; if a change caused non-finite numbers, it is an error of the request."""
         if isinstance(error, CheckpointError) and self.request.change:
-            error.__traceback__ = None  # its frames have the sequence, which has the error: a cycle
+            error.__traceback__ = None  # breaks a cycle: its frames refer to the sequence, which refers to the error
             return not_finite()
         return refused("look", error.for_server()) if isinstance(error, BudgetError) else error
 
     async def result(self, call: CallBetweenSteps) -> dict[str, Any]:
-        """The values as JSON. Some positions of the lens at a time are computed between two steps of the others."""
+        """The values as JSON. The lens is computed a few positions at a time, between steps of other requests."""
         parts: dict[str, Any] = {"values": await call(self._values)}
         if self.look.lens:
             streams = {name: await call(self._whole, name) for name in self.recorder.structure.stream}
@@ -111,7 +111,7 @@ class Watch:
         return parts
 
     def _values(self) -> dict[str, Any] | str:
-        """The recorded values by name; as safetensors, their bytes in base64."""
+        """The recorded values by name, or for safetensors the file's bytes in base64."""
         names = select(self.look.values, self.recorder.structure.names) if self.look.values else []
         calls = {name: self._kept(name) for name in names}
         if self.look.format == "safetensors":
@@ -124,7 +124,7 @@ class Watch:
         return {name: [as_json(start, value) for start, value in parts] for name, parts in calls.items()}
 
     def _kept(self, name: str) -> list[tuple[int, Tensor]]:
-        """(position of the first token, value) of a name without the row axis, at the wanted positions."""
+        """(position of the first token, value without the row axis) for a name, at the requested positions."""
         dims = self.recorder.structure[name].dims[1:]
         if "T" not in dims:
             return [(0, self.recorder.calls(name)[-1][1])]
@@ -137,13 +137,13 @@ class Watch:
         return parts
 
     def _whole(self, name: str) -> tuple[int, Tensor]:
-        """A value without an axis of keys, of all passes in one."""
+        """A value without an axis of keys, concatenated over all passes."""
         calls = self.recorder.calls(name)
         axis = self.recorder.structure[name].dims[1:].index("T")
         return calls[0][0], torch.cat([value for _, value in calls], dim=axis)
 
     def _positions(self, start: int, count: int) -> list[int]:
-        """The wanted ones of `count` positions from `start`."""
+        """The requested positions among `count` positions from `start`."""
         first_new = len(self.sequence.prompt)
         spans = {"prompt": range(first_new), "new": range(first_new, 2**31), "all": range(2**31)}
         chosen = range(start, start + count) if self.look.positions is None else sorted(set(self.look.positions))
@@ -151,7 +151,7 @@ class Watch:
 
     @torch.inference_mode()
     def _lens(self, streams: dict[str, tuple[int, Tensor]], positions: list[int]) -> list[dict[str, Any]]:
-        """The tokens that the stream predicts at each position, after the embedding and every block."""
+        """The tokens predicted from the stream at each position, after the embedding and every block."""
         model = self.served.model
         points = [values[position - start] for position in positions for start, values in streams.values()]
         lens = read_lens(self.recorder.decoder, torch.stack(points), model.tokenizer.vocab_size, self.look.lens)
@@ -167,7 +167,7 @@ class Watch:
         return [{"position": position, "readings": list(map(reading, streams))} for position in positions]
 
     def _contributions(self) -> dict[str, Any]:
-        """The contributions to the logit of the first new token, in another pass over the prompt."""
+        """The contributions to the logit of the first new token, from another pass over the prompt."""
         generated = self.sequence.generated
         model, token = self.served.model, generated[0] if generated else None
         direct = direct_logit_attribution(model, self.sequence.prompt, token=token)
@@ -175,7 +175,7 @@ class Watch:
 
 
 def as_json(position: int, value: Tensor) -> dict[str, Any]:
-    """A tensor for JSON, as an array: its numbers are written apart from the thread of the models."""
+    """A tensor for JSON, as an array whose numbers are written outside the thread of the models."""
     return {"position": position, "shape": list(value.shape), "values": value.float().cpu().numpy()}
 
 

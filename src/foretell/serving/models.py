@@ -1,4 +1,4 @@
-"""`ServedModel`: a model with its scheduler; `ServedModels`: the table that names in requests are looked up in."""
+"""`ServedModel`: a model with its scheduler. `ServedModels`: the models of a server by name."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.requests import PassRequest
 from foretell.text.chat_template import ChatFormat, own_template
 
-STEP_SECONDS = 0.1  # that a step of all models may take, where a long prompt is read next to texts that grow
-LEAST_TOKENS = 256  # that a cache holds, or the whole context
+STEP_SECONDS = 0.1  # limit for a step of all models while a long prompt is read and other texts grow
+LEAST_TOKENS = 256  # minimum size of a cache in tokens, or the whole context if that is shorter
 Found = TypeVar("Found")
-SEVERAL = ("pair", "choice")  # `reads` of tasks on several texts
-TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # of models for a task, by the kind of a part
+SEVERAL = ("pair", "choice")  # `reads` of tasks with several texts
+TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # kind of a task model's part -> route
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 class ModelSettings:
     """The settings of all models of a server.
 
-    memory: bytes of the caches of all models; default: a quarter of the machine's. template: of chats; by default the
-    model's own, or the plain one. look_bytes: that the recorded values of one request may take.
+    memory: bytes of the caches of all models; default: a quarter of the machine's memory. template: the chat template;
+    by default the model's, or the plain one. look_bytes: the limit for the recorded values of a request.
     """
 
     memory: int | None = None
@@ -57,7 +57,7 @@ class ModelSettings:
 
 
 class PageExample(BaseModel, extra="forbid", strict=True):
-    """A text that the live page offers, with what it shows of it first; token: by default the last."""
+    """An example text on the live page, and the initial view. token: by default the last."""
 
     title: str = Field(min_length=1, max_length=200)
     text: str = Field(min_length=1, max_length=10_000)
@@ -74,7 +74,7 @@ class PageExamples(BaseModel, extra="forbid", strict=True):
 
 
 def read_examples(directory: Path) -> list[PageExample]:
-    """The examples in the folder of a model. Raises CheckpointError for a file that cannot be read."""
+    """The examples in a model's folder. Raises CheckpointError for a file that cannot be read."""
     path = directory / EXAMPLES
     if not path.exists():
         return []
@@ -87,33 +87,33 @@ def read_examples(directory: Path) -> list[PageExample]:
 
 @dataclass(eq=False)
 class ExploredModel:
-    """A model whose passes the live page shows under a name."""
+    """A named model whose passes the live page can show."""
 
     name: str
     model: LanguageModel
-    look_bytes: int  # that the values of one request may take
-    outcomes: Outcomes | None = field(default=None, kw_only=True)  # of a tuned model
-    levels: np.ndarray | None = field(default=None, kw_only=True)  # of a forecaster
+    look_bytes: int  # the limit for the values of a request
+    outcomes: Outcomes | None = field(default=None, kw_only=True)  # for a tuned model
+    levels: np.ndarray | None = field(default=None, kw_only=True)  # for a forecaster
 
     @cached_property
     def structure(self) -> Structure:
-        """The names that a request may look at."""
+        """The structure, with the names that a request can look at."""
         return model_structure(self.model.decoder)
 
     @cached_property
     def page(self) -> PageModel:
-        """The names that the live page shows. Raises UsageError for a model without attention weights."""
+        """The page model. Raises UsageError for a model without attention weights."""
         return PageModel.of(self.model, self.outcomes, self.levels)
 
     @cached_property
     def sections(self) -> dict[str, tuple[Family, Index]]:
-        """The sections of the live page, except the ones of single positions."""
+        """The sections of the live page, except sections of single positions."""
         return all_sections(self.page)
 
     def with_input(
         self, model: LanguageModel, levels: np.ndarray | None = None, outcomes: Outcomes | None = None
     ) -> ExploredModel:
-        """The same decoder with another source, example or scale: collecting its names takes longer than a pass."""
+        """The same decoder with another source, example or scale; reuses the names, which take longer than a pass."""
         other = ExploredModel(self.name, model, self.look_bytes, outcomes=outcomes, levels=levels)
         other.structure, other.sections = self.structure, self.sections
         other.page = self.page.with_input(model, levels, outcomes)
@@ -122,7 +122,7 @@ class ExploredModel:
 
 @dataclass
 class ChangedForm:
-    """A form of the model with the hooks of a change, and the number of sequences that run through it."""
+    """A form of the model with the hooks of a change, and the number of sequences that use it."""
 
     decoder: Decoder
     hooks: ExitStack
@@ -131,12 +131,12 @@ class ChangedForm:
 
 @dataclass(eq=False)
 class ServedModel(ExploredModel):
-    """A language model that answers requests under a name."""
+    """A named language model that answers requests."""
 
     scheduler: Scheduler
-    chat: ChatFormat | None  # None for a model without words to write a conversation in
-    examples: list[PageExample] = field(default_factory=list)  # of the live page
-    changed_forms: dict[str, ChangedForm] = field(default_factory=dict)  # in use, by the key of their changes
+    chat: ChatFormat | None  # None for a model that cannot write conversations
+    examples: list[PageExample] = field(default_factory=list)  # examples on the live page
+    changed_forms: dict[str, ChangedForm] = field(default_factory=dict)  # forms in use, by the key of their changes
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -145,24 +145,24 @@ class ServedModel(ExploredModel):
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """The model, as receipts name it; the first call reads all weights."""
+        """The model's identity in receipts; the first call reads all weights."""
         return identity_of(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The version of the program and of the tokenizer, which answers carry as `system_fingerprint`."""
+        """The version of program and tokenizer, the `system_fingerprint` of answers."""
         return f"foretell-{version_of('foretell')}-{self.model.tokenizer.fingerprint[:12]}"
 
 
 def task_path_of(model: LanguageModel) -> str:
-    """The route of the task that a model was trained for; empty for a language model."""
+    """The route for a task model; empty for a language model."""
     return next((TASK_PATHS[part.kind] for part in model.parts.values() if part.kind in TASK_PATHS), "")
 
 
 def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> ServedModel:
     """A served model.
 
-    Raises TokenizerError for a template that the model cannot write, UsageError for a cache that is too small.
+    Raises TokenizerError for an unsupported template, UsageError for a cache that is too small.
     """
     template = settings.template
     if path := task_path_of(model):
@@ -173,7 +173,7 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
     except TokenizerError:
         if settings.template is not None:
             raise
-        chat = None  # its vocabulary cannot write the words of the template
+        chat = None  # its vocabulary does not support the template
     scheduler = Scheduler(
         model.decoder,
         memory=settings.memory,
@@ -192,10 +192,10 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
 
 @dataclass(frozen=True)
 class ServedTask:
-    """A model that was trained for a task: the path of its route, and the function that answers one input.
+    """A task model: the path of its route, and the function that answers an input.
 
-    explored: the model of a pass, for the live page. reads: what such a pass reads: an example of one
-    text, a pair of texts, a question and its answers (a choice), a source and its translation, or values.
+    explored: returns the model of a pass for the live page. reads: the input of a pass: a text, a pair of texts, a
+    question and its answers (choice), a source and its translation, or values.
     """
 
     name: str
@@ -213,7 +213,7 @@ class ServedModels:
         self,
         models: Iterable[ServedModel],
         tasks: Iterable[ServedTask] = (),
-        arguments: Mapping[str, str] | None = None,  # by name: what each model was opened from
+        arguments: Mapping[str, str] | None = None,  # the MODEL argument by name
     ):
         self._by_name = {model.name: model for model in models}
         self.tasks = {task.name: task for task in tasks}
@@ -228,9 +228,9 @@ class ServedModels:
         return iter(self._by_name.values())
 
     def explored(self) -> list[dict[str, Any]]:
-        """The models that the live page shows: what each reads, its examples, and what the library opens it from.
+        """The models for the live page: the input, the examples, and the argument to open each with the library.
 
-        A path from the root tells about this machine, so it is left out.
+        Absolute paths are left out, because they reveal information about this machine.
         """
         reads = dict.fromkeys(self._by_name, "text") | {name: task.reads for name, task in self.tasks.items()}
         examples = {name: served.examples for name, served in self._by_name.items()}
@@ -239,7 +239,7 @@ class ServedModels:
         return [{"name": name, "reads": reads[name], "examples": shown[name], **told.get(name, {})} for name in reads]
 
     def of_pass(self, request: PassRequest) -> ExploredModel:
-        """The model of a pass, as its task sees it. Raises as `find` does."""
+        """The model of a pass, with its task's input. Raises the errors of `find`."""
         task = self.tasks.get(request.model)
         if request.source and (task is None or task.reads != "source"):
             raise refused("source", f"{request.model or 'the model'} reads none; leave it out")
@@ -251,7 +251,7 @@ class ServedModels:
             return task.explored(request)
 
     def find(self, name: str) -> ServedModel:
-        """The model of a request. Raises ApiError that lists the names."""
+        """The model of a request. Raises ApiError, with the known names."""
         if served := named_or_only(self._by_name, name):
             return served
         message = f"no model is named {name[:80]!r}" if name else "the request names no model"
@@ -261,7 +261,7 @@ class ServedModels:
         raise ApiError(404, message, "model", "model_not_found")
 
     def find_task(self, name: str, path: str) -> ServedTask:
-        """The model of a request to the route of a task. Raises ApiError that lists the names."""
+        """The model of a request to a task's route. Raises ApiError, with the known names."""
         tasks = {task.name: task for task in self.tasks.values() if task.path == path}
         if task := named_or_only(tasks, name):
             return task

@@ -20,12 +20,12 @@ from foretell.serving.preparation import check_ids, pass_ids
 from foretell.serving.requests import ChangeRequest, Id, Indices, PassRequest, Text
 from foretell.serving.server import PassEndpoint
 
-TOKENS_AT_ONCE = 320  # of a batch: a third of a second for GPT-2's shape on two cores, while other requests wait
-EMBEDDING = -1  # the layer before the first
+TOKENS_AT_ONCE = 320  # tokens per batch: a third of a second for GPT-2's shape on two cores, while other requests wait
+EMBEDDING = -1  # the index of the embedding, before the first layer
 
 
 class PatchRequest(PassRequest):
-    """A row of the map. token: whose logit is shown; by default the most probable one of the unpatched pass."""
+    """A row of the map. token: the token whose logit is shown; by default the most probable one without patches."""
 
     second: Text
     layer: Annotated[int, Ge(EMBEDDING), Le(2**16)]
@@ -34,7 +34,7 @@ class PatchRequest(PassRequest):
 
 
 class PatchMap(PassEndpoint[PatchRequest]):
-    """The row of one layer. A request whose client has left is not computed."""
+    """The row of one layer. If the client has left, nothing is computed."""
 
     request_type = PatchRequest
 
@@ -46,13 +46,13 @@ class PatchMap(PassEndpoint[PatchRequest]):
 
 
 class PatchRow:
-    """The effects of one layer's patches. Each batch has the unpatched pass as its first row: rows of one batch are
-    computed alike, so that a patch without an effect has a difference of 0."""
+    """The effects of one layer's patches. Each batch begins with the unpatched pass: rows of a batch are computed
+    in the same way, so a patch without an effect has a difference of exactly 0."""
 
     def __init__(self, served: ExploredModel, request: PatchRequest):
         self.served, self.request, self.ids = served, request, pass_ids(served, request)
         self.token, self.effects, self.before = request.token, list[dict[str, Any]](), dict[str, float]()
-        self.keys: KeptKeys = {}  # of the unpatched pass
+        self.keys: KeptKeys = {}  # from the unpatched pass
         with errors_of("second"):
             shared = min(len(self.ids), len(served.model.encode_fitting(request.second)))
         stream = served.structure.stream
@@ -68,7 +68,7 @@ class PatchRow:
         self.changes = Changes(served, request.change, patch)
 
     def batches(self) -> Iterator[list[int]]:
-        """The positions in parts that are read at once: a pass reads the text from the first of them."""
+        """Batches of positions: a pass reads the text from the first position of its batch."""
         left = self.request.positions
         while left:
             size = max(1, TOKENS_AT_ONCE // (len(self.ids) - min(left)) - 1)
@@ -76,7 +76,7 @@ class PatchRow:
             left = left[size:]
 
     def read(self, positions: list[int]) -> None:
-        """Read the pass once unchanged and once per position, from the first of them; in the thread of the models."""
+        """Run a batch: unpatched, and with a patch at each position; in the thread of the models."""
         model, first = self.served.model, min(positions)
         if first and not self.keys:
             _, self.keys = self._pass(0, [])
@@ -95,14 +95,14 @@ class PatchRow:
 
     @torch.inference_mode()
     def _pass(self, first: int, positions: list[int]) -> tuple[torch.Tensor, KeptKeys]:
-        """The logits (1 + N, V) after the text, unpatched and with the patch at each of N positions, and the keys.
+        """The logits (1 + N, V) after the text (unpatched, and with a patch at each of N positions), and the keys.
 
-        Only the tokens from `first` on are read; those before them do not see the patches.
+        Only the tokens from `first` on are read, because earlier tokens do not see the patches.
         """
         decoder, other = self.served.model.decoder, self.changes.patch(self.request.second, self.name)  # (1, T, D)
 
         def patched(_: nn.Module, __: tuple[Any, ...], stream: torch.Tensor) -> torch.Tensor:
-            rows = stream.repeat(1 + len(positions), 1, 1)  # the layers so far have read one row
+            rows = stream.repeat(1 + len(positions), 1, 1)  # the layers before have processed one row
             for row, position in enumerate(positions, start=1):
                 rows[row, position - first] = other[0, position]
             return rows

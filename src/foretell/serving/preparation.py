@@ -1,4 +1,4 @@
-"""Requests as sequences: prompts to ids, options to rules. This runs in worker threads, away from the event loop."""
+"""Conversion of requests to sequences: prompts to ids, and options to rules. Runs in worker threads."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "us
 
 @dataclass(frozen=True)
 class Wanted:
-    """The fields that an endpoint adds to the shared ones of a request.
+    """The fields of a request that depend on the endpoint.
 
-    max_tokens: None is all that fits the context. top_logprobs: None without log-probabilities. field: of the prompts.
-    chat: the template of a conversation, whose stop texts and ids end the answer, too.
+    max_tokens: None for all that fit the context. top_logprobs: None for no log-probabilities. field: the name of the
+    field with the prompts. chat: the template of a conversation, whose stop texts and ids also end the answer.
     """
 
     prompts: list[list[int]]
@@ -53,10 +53,9 @@ class Wanted:
 
 
 def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted, key: str) -> Answer:
-    """The answer to a request, whose sequences can be submitted. key: of the client;
-    texts of different keys share no cache, and take turns.
+    """The answer to a request, to be submitted. key: the client's key; clients take turns and do not share a cache.
 
-    Raises ApiError or ForetellError for what cannot be generated.
+    Raises ApiError or ForetellError for an impossible request.
     """
     num_choices = len(wanted.prompts) * request.n
     if num_choices > MOST_CHOICES:
@@ -95,7 +94,7 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
 
 
 def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_tokens: int) -> int:
-    """The number of tokens to write after a prompt. Raises ApiError for what does not fit the context."""
+    """The number of tokens to generate after a prompt. Raises ApiError if they do not fit the context."""
     error = NoRoomError(len(prompt), wanted.max_tokens, served.context_length)
     is_short = wanted.max_tokens is None or wanted.max_tokens <= error.room
     if error.room < 1 or not is_short:
@@ -110,7 +109,7 @@ def checked_length(served: ServedModel, prompt: list[int], wanted: Wanted, min_t
 
 
 def as_list(prompts: Prompts, field: str, most: int = MOST_PROMPTS) -> list[str | list[int]]:
-    """The prompts of a request, whichever of the four forms it has. Raises as `limited` does."""
+    """The prompts of a request in any of the four forms. Raises the errors of `limited`."""
     if isinstance(prompts, str):
         return [prompts]
     ids = [item for item in prompts if isinstance(item, int)]
@@ -125,7 +124,7 @@ def limited(items: list[Item], field: str, most: int = MOST_PROMPTS) -> list[Ite
 
 
 def encode(served: ServedModel, prompt: str | list[int], field: str, add_special_tokens: bool = True) -> list[int]:
-    """The ids of a prompt. An empty text is the end of a document, where the vocabulary has such a token."""
+    """The ids of a prompt. An empty text becomes the end token, if the vocabulary has one."""
     tokenizer = served.model.tokenizer
     if isinstance(prompt, str):
         with errors_of(field), advice_of_task(served):
@@ -140,7 +139,7 @@ def encode(served: ServedModel, prompt: str | list[int], field: str, add_special
 
 @contextmanager
 def advice_of_task(served: ServedModel) -> Iterator[None]:
-    """Add the route of a model's task to the error of a text that its vocabulary cannot write."""
+    """If a task model's vocabulary cannot encode a text, add the model's route to the error."""
     try:
         yield
     except TokenizerError as error:
@@ -154,11 +153,11 @@ def pass_ids(served: ExploredModel, request: PassRequest) -> list[int]:
     with errors_of("text"):
         ids = [*served.model.encode_fitting(request.text), *request.appended]
         served.model.decoder.check_length(len(ids))
-    return ids  # the page's changes may be after them: a text that is edited there grows again
+    return ids  # changes may be at later positions: a text that is being edited can grow again
 
 
 def check_positions(changes: list[ChangeRequest], length: int) -> None:
-    """Raise ApiError for a position that is changed after the last token that is read."""
+    """Raise ApiError for a changed position after the last token."""
     last = max((position for change in changes for position in change.positions or ()), default=0)
     if last >= length:
         raise refused("change", f"position {last} is outside the text, of which {length:,} tokens are read at most")
@@ -173,7 +172,7 @@ def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:
 
 
 def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """The ids of a text; a long one is encoded in pieces, between which other threads run."""
+    """The ids of a text; long texts are encoded in pieces, so that other threads can run."""
     ids = tokenizer.encode(text) if len(text) <= PIECE_SIZE else tokenizer.encode_long(text).tolist()
     return [*tokenizer.start_ids, *ids] if add_special_tokens else ids
 
@@ -193,7 +192,7 @@ def role_of(message: ChatMessage) -> Role:
 
 
 def text_of(message: ChatMessage) -> str:
-    """The text of a message. Raises UsageError for an image, a sound or a file; none is ever fetched."""
+    """The text of a message. Raises UsageError for images, audio and files, which are never fetched."""
     if isinstance(message.content, str):
         return message.content
     wrong = next((part.type for part in message.content if part.type not in ("text", "input_text", "output_text")), "")

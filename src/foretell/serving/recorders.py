@@ -1,4 +1,4 @@
-"""Recording the values of one sequence: on the pass of all sequences where possible, else on its own, with changes."""
+"""Recording and changing of values of a sequence, in the common pass of all sequences if possible, else separately."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Recorder(ABC):
 
     @abstractmethod
     def all_calls(self, name: str) -> Calls:
-        """The values of all passes. Raises BudgetError where the budget was exceeded."""
+        """The values of all passes. Raises BudgetError if the budget was exceeded."""
 
     def end(self) -> None:
         """Remove the hooks; the recorded values stay."""
         self._open.close()
 
     def calls(self, name: str) -> Calls:
-        """The values of the passes, without those that a pause of the sequence repeated."""
+        """The values of the passes, without repetitions after a pause of the sequence."""
         last: Calls = []
         for start, value in self.all_calls(name):
             while last and last[-1][0] >= start:
@@ -57,9 +57,9 @@ class Recorder(ABC):
 
 
 class StreamRecorder(Recorder):
-    """Records and changes the residual stream on the pass of all sequences, in this sequence's row.
+    """Records and changes the residual stream in the common pass, in this sequence's row.
 
-    The stream is what blocks read and write, so fused blocks stay fused, and the bits of other sequences do not change.
+    The stream is between blocks, so fused blocks stay fused, and the bits of other sequences do not change.
     """
 
     def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
@@ -70,22 +70,22 @@ class StreamRecorder(Recorder):
     def begin(self) -> None:
         operations = self.changes.operations(lambda: self.sequence.num_cached)
         if operations or self._calls:
-            self.sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt, and no other its keys
+            self.sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt and shares no keys
         one_token = torch.zeros(1, 1, self.decoder.config.width, dtype=self.decoder.dtype, device=self.decoder.device)
         for operation in operations.values():
-            operation(one_token)  # an error in a pass would end all sequences
+            operation(one_token)  # check it here, because an error in a pass would end all sequences
         for name in {**operations, **self._calls}:
             hook = partial(self._change, name, operations[name]) if name in operations else StreamHook(self, name)
             module = self.decoder.get_submodule(self.structure[name].module)
             self._open.callback(module.register_forward_hook(hook).remove)
 
     def row_of_pass(self) -> tuple[int, int] | None:
-        """The row of this sequence in the pass, and the number of its tokens there; None in a pass without it."""
+        """This sequence's row and number of tokens in the pass; None if the pass does not include it."""
         rows = enumerate(self.served.scheduler.engine.reading)
         return next(((row, count) for row, (sequence, count) in rows if sequence is self.sequence), None)
 
     def record(self, name: str, own: Tensor) -> None:
-        """Keep a value (t, D) of this sequence, where it is asked for."""
+        """Store a value (t, D) of this sequence, if requested."""
         if name in self._calls and self.bytes <= self.budget_bytes:  # an error here would end all sequences
             self.bytes += own.nbytes
             self._calls[name].append((self.sequence.num_cached, own.clone()))
@@ -106,7 +106,7 @@ class StreamRecorder(Recorder):
 
 
 class StreamHook(ReadingHook):
-    """Hands the stream of a sequence to its recorder, in recorded steps too."""
+    """Passes the stream of a sequence to its recorder, also in captured steps."""
 
     def __init__(self, recorder: StreamRecorder, name: str):
         self.recorder, self.name = recorder, name
@@ -118,7 +118,7 @@ class StreamHook(ReadingHook):
 
 
 class SharedChange(Recorder):
-    """Records nothing; sequences with equal changes, which do not depend on positions, share a form and its passes."""
+    """Only changes values; sequences with equal, position-independent changes share a form and its passes."""
 
     def begin(self) -> None:
         key, forms = self.changes.key, self.served.changed_forms
@@ -143,26 +143,26 @@ class SharedChange(Recorder):
             forms.pop(key).hooks.close()
 
     def all_calls(self, name: str) -> Calls:
-        raise AssertionError(f"{name} was not asked for")
+        raise AssertionError(f"{name} was not requested")
 
 
 class PassRecorder(Recorder):
-    """Records any values, and changes some, on a pass of this sequence alone.
+    """Records and changes any values in a separate pass of this sequence.
 
-    It runs through a copy of the prepared decoder that shares its weights and has its own hooks.
+    It uses a copy of the prepared decoder that shares its weights and has separate hooks.
     """
 
     def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
         super().__init__(served, sequence, budget_bytes, names, changes)
         self._starts: list[int] = []  # the position of the first token of each pass
-        self._ends: list[int] = []  # the position after the last one
+        self._ends: list[int] = []  # the position after the last token of each pass
         self._head_passes: list[int] = []  # the pass of each call of the head
 
     def begin(self) -> None:
         self.decoder = self.served.scheduler.engine.watched_copy()
         self.sequence.decoder = self.decoder
         with errors_of("change"):
-            starts = self._starts  # not self, which has the trace: a cycle would keep its values for long
+            starts = self._starts  # not self, because a cycle with the trace would keep its values for long
             replace = self.changes.operations(lambda: starts[-1])
             self.trace = Trace(self.decoder, self.names, replace=replace, budget_bytes=self.budget_bytes)
             self._open.enter_context(self.trace)
@@ -172,7 +172,7 @@ class PassRecorder(Recorder):
     def end(self) -> None:
         super().end()
         if self.decoder is not self.served.model.decoder:
-            self.served.scheduler.engine.forget(self.decoder)  # also of a sequence that was never added
+            self.served.scheduler.engine.forget(self.decoder)  # also for a sequence that was never added
 
     def _note_pass(self, _: object, inputs: tuple[Any, ...]) -> None:
         self._starts.append(self.sequence.num_cached)

@@ -1,6 +1,6 @@
-"""Requests as data: their fields, the bounds of each, and the fields that are refused or have no effect.
+"""Requests as data: fields with their limits, and fields that are refused or ignored.
 
-The names are OpenAI's and, for what OpenAI lacks, vLLM's. A bound is checked before anything is allocated.
+Names are OpenAI's or else vLLM's. Limits are checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_PROMPTS, MOST_INPUTS, MOST_CHOICES = 128, 2048, 256
 MOST_SCHEMA_BYTES = 16 * 1024
 
 Id = Annotated[int, Ge(0), Le(2**31)]
-FIRST_ERROR = Field(fail_fast=True)  # an error for each of a million wrong items would take seconds, and a gigabyte
+FIRST_ERROR = Field(fail_fast=True)  # an error for each of a million wrong items would take seconds and a gigabyte
 Ids = Annotated[list[Id], MaxLen(2**20), FIRST_ERROR]
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
 Prompts = str | Texts | Annotated[Ids, MinLen(1)] | Annotated[list[Ids], MinLen(1), MaxLen(MOST_INPUTS), FIRST_ERROR]
@@ -31,14 +31,14 @@ Length = Annotated[int, Ge(1), Le(2**31)]
 TopTokens = Annotated[int, Ge(0), Le(20)]
 Penalty = Annotated[float, Ge(-2), Le(2)]
 CONSTRAINTS = ("regex", "json_schema", "structured_outputs", "response_format")
-ANY_OBJECT = {"type": "object"}  # as a JSON schema
-SAMPLING = {  # fields that are options of `make_sampling` as they are
+ANY_OBJECT = {"type": "object"}  # a JSON schema
+SAMPLING = {  # fields that are options of `make_sampling` without a change
     *("temperature", "top_p", "min_p", "min_tokens"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty"),
 }
-INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the value of `include` that has an effect
+INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the only value of `include` that has an effect
 
-# Fields that would need what a decoder of texts lacks, with the values that ask for nothing
+# Fields for unsupported features, with the values that request nothing
 REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "background": (False,),
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "previous_response_id": (),
     "priority": (0,),
-    "prompt": (),  # of a chat: a stored prompt
+    "prompt": (),  # a stored prompt for a chat
     "prompt_embeds": (),
     "skip_special_tokens": (True,),
     "store": (False,),
@@ -75,7 +75,7 @@ IGNORED = frozenset(  # accepted without an effect
 
 
 class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
-    """A part of a request without unknown fields: a misspelled one would look like a value that is missing."""
+    """A part of a request that refuses unknown fields, because a misspelled one would look like a missing value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -90,10 +90,10 @@ class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
 class Look(KnownFields):
     """`look`: the values to return with an answer.
 
-    values: globs of names, as `foretell info --names` lists them. tokens: of the prompt, of the answer, or all.
-    positions: only these, counted from 0. lens: this number of tokens that the stream predicts after every block.
-    contributions: of every head and layer to the logit of the first new token. receipt: digests from
-    which anyone with the model can check the answer.
+    values: globs of names as in `foretell info --names`. tokens: prompt, answer or all tokens. positions:
+    only these, counted from 0. lens: the number of tokens predicted from the stream after every block. contributions:
+    by every head and layer to the logit of the first new token. receipt: digests with which the answer can be
+    checked by anyone who has the model.
     """
 
     values: Annotated[list[Name], MaxLen(64)] = []
@@ -108,8 +108,8 @@ class Look(KnownFields):
 class ChangeRequest(KnownFields):
     """An entry of `change`: one operation on the values that a glob matches.
 
-    scale: multiply (0 switches a part off). add: add a number or a vector. set: replace by a number or a vector.
-    patch: replace by the value in a pass over this text. heads, neurons, positions: only there.
+    scale: multiply (0 switches a part off). add: add a number or a vector. set: replace by a number or a vector. patch:
+    replace by the value in a pass over this text. heads, neurons, positions: limit the change to these.
     """
 
     value: Name
@@ -132,12 +132,12 @@ ChangeRequests = Annotated[list[ChangeRequest], MaxLen(64)]
 
 
 class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
-    """A request. A field that is null counts as left out."""
+    """A request. Null fields count as missing."""
 
     model: Annotated[str, MaxLen(1024)] = ""
 
     def unknown_fields(self) -> list[str]:
-        """The fields without a meaning here. Raises ApiError for a field that asks for what this server lacks."""
+        """The unknown fields. Raises ApiError for a field that requests an unsupported feature."""
         extra = self.model_extra or {}
         for name, value in extra.items():
             if name in REFUSED and value not in REFUSED[name]:
@@ -148,8 +148,8 @@ class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
 class PassRequest(Request):
     """One pass over a text: the tokens of the text, `appended` ones after it, and changes of values.
 
-    source: the sentence that a translation model reads; the text is its translation. others: the second text of a pair,
-    or the answers to a question. answer: the index of the one whose pass is shown.
+    source: the source sentence for a translation model; then the text is its translation. others: the second text of a
+    pair, or the answers to a question. answer: the index of the answer whose pass is shown.
     """
 
     text: Text
@@ -165,7 +165,7 @@ class StreamOptions(BaseModel, strict=True):
 
 
 class Structure(KnownFields):
-    """`structured_outputs`: the shape of the answer, in vLLM's names; json_schema is another name of json."""
+    """`structured_outputs`: the format of the answer, with vLLM's names; json_schema is an alias of json."""
 
     schema_in_json: dict[str, Any] | str | None = Field(None, alias="json")  # BaseModel has a method json
     json_object: bool | None = None
@@ -175,7 +175,7 @@ class Structure(KnownFields):
 
 
 class GenerationRequest(Request):
-    """The fields that completions, chats and responses share; the defaults are OpenAI's."""
+    """The common fields of completions, chats and responses, with OpenAI's defaults."""
 
     temperature: Annotated[float, Ge(0), Le(2)] = 1.0
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -210,7 +210,7 @@ class GenerationRequest(Request):
 
     @property
     def constraint_field(self) -> str | None:
-        """The field with a schema or a pattern; None for no such field."""
+        """The field with a schema or a pattern; None if there is none."""
         return next((name for name in CONSTRAINTS if name in self.model_fields_set), None)
 
     def stop_texts(self) -> list[str]:
@@ -231,7 +231,7 @@ class GenerationRequest(Request):
         }
 
     def constraint(self) -> dict[str, Any]:
-        """The regex or the JSON schema that the answer has to match, from whichever field has it."""
+        """The regex or JSON schema that the answer must match, from any of the fields for it."""
         structure = self.structured_outputs
         schemas = [self.json_schema, structure.json_schema, structure.schema_in_json, schema_of(self.response_format)]
         schemas += [ANY_OBJECT] if structure.json_object else []
@@ -281,7 +281,7 @@ class ChatRequest(GenerationRequest):
 
 
 class ResponsesRequest(GenerationRequest):
-    """POST /v1/responses, without anything that would need stored state."""
+    """POST /v1/responses, without features that need stored state."""
 
     input: str | Messages
     instructions: str | None = None
@@ -336,7 +336,7 @@ def schema_of(response_format: Any) -> Any:
         return ANY_OBJECT
     if kind != "json_schema":
         raise ApiError(400, "response_format.type must be text, json_object or json_schema", "response_format")
-    inner = response_format.get("json_schema", response_format)  # the Responses API has the schema one level up
+    inner = response_format.get("json_schema", response_format)  # in the Responses API, the schema is one level up
     schema = inner.get("schema") if isinstance(inner, dict) else inner
     if schema is None:
         raise ApiError(400, "a format of type json_schema needs a schema", "response_format")
@@ -344,7 +344,7 @@ def schema_of(response_format: Any) -> Any:
 
 
 def checked_schema(schema: Any, field: str) -> dict[str, Any]:
-    """A schema of a field, within bounds."""
+    """A schema in a field, checked against the limits."""
     if isinstance(schema, str):
         try:
             schema = parse_json(schema.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""POST /v1/responses: the part of OpenAI's newer protocol that needs no stored state."""
+"""POST /v1/responses: OpenAI's newer protocol, without stored state."""
 
 from __future__ import annotations
 

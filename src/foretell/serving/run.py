@@ -1,4 +1,4 @@
-"""`Run`: a server until SIGTERM, SIGHUP or Ctrl-C: bind, warm up, answer, drain."""
+"""`Run`: the life of a server until SIGTERM, SIGHUP or Ctrl-C: bind, warm up, answer, drain."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from foretell.serving.values import Values
 BACKLOG = 2048
 WARM_UP_TOKENS = 4
 LOG_RECORDS = 1000
-LAST_SECONDS = 2.0  # for the last lines of streams that are stopped, and for what clients have not read yet
-USUAL_COLLECTIONS = (700, 10, 10)  # Python's; the command line collects rarely, which is for programs that end
-LAG_SECONDS = 0.25  # how often the event loop's delay is measured
+LAST_SECONDS = 2.0  # for the last lines of stopped streams, and for data that clients have not read yet
+USUAL_COLLECTIONS = (700, 10, 10)  # Python's thresholds; the command line sets larger ones for short programs
+LAG_SECONDS = 0.25  # interval between measurements of the event loop's delay
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def make_app(server: Server, keys: Sequence[bytes], is_local: bool) -> ASGIApp:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn without its signal handlers, which end streams before they are done."""
+    """uvicorn without its signal handlers, which would end streams early."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -92,7 +92,7 @@ class QuietServer(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises OutputError for an address that cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With another protocol number asyncio leaves TCP_NODELAY off, and answers wait 40 ms for an acknowledgement
+    # With another protocol number, asyncio does not set TCP_NODELAY, and answers wait 40 ms for an acknowledgement
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -117,10 +117,10 @@ class DroppingHandler(QueueHandler):
 
 @contextlib.contextmanager
 def logged_apart() -> Iterator[None]:
-    """Write the log in a thread: a full pipe or a slow disk must not stop the event loop."""
+    """Write the log in a thread, because a full pipe or a slow disk must not block the event loop."""
     log, handlers = logging.getLogger("foretell"), logging.getLogger("foretell").handlers
     records: queue.Queue[logging.LogRecord] = queue.Queue(LOG_RECORDS)
-    QueueListener(records, *handlers).start()  # stop() would wait for a full pipe; its thread is a daemon
+    QueueListener(records, *handlers).start()  # a daemon thread, not stopped: stop() would wait for a full pipe
     log.handlers = [DroppingHandler(records)]
     try:
         yield
@@ -129,7 +129,7 @@ def logged_apart() -> Iterator[None]:
 
 
 class Run:
-    """One life of a server: it answers requests until a signal ends it; `started` is called when it is ready."""
+    """Runs a server until a signal ends it; `started` is called when it is ready."""
 
     def __init__(
         self, server: Server, app: ASGIApp, listener: socket.socket, grace: float, started: Callable[[], None]
@@ -171,7 +171,7 @@ class Run:
         await self._drain()
         for helper in helpers:
             helper.cancel()
-        self.http.should_exit = True  # closes connections as soon as their answers are sent
+        self.http.should_exit = True  # closes each connection when its answer is sent
         await asyncio.wait((serving,), timeout=LAST_SECONDS)
         self.http.force_exit = True
         for connection in list(self.http.server_state.connections):
@@ -180,15 +180,15 @@ class Run:
         await serving
         self.server.engine.stop()
         if warming.done() and not warming.cancelled():
-            warming.result()  # raises the error of a model that cannot generate
+            warming.result()  # raises the error if a model cannot generate
 
     def _on_warm(self, warming: asyncio.Task[None]) -> None:
-        """A model that cannot generate ends the server."""
+        """End the server if a model cannot generate."""
         if not warming.cancelled() and warming.exception() is not None:
             self.stopping.set()
 
     def _on_signal(self) -> None:
-        """The first signal lets running requests finish, the second does not."""
+        """The first signal lets running requests finish; the second ends them."""
         if self.stopping.is_set():
             self.hurry.set()
             return
@@ -203,7 +203,7 @@ class Run:
         await self._wait_for_requests(self.grace, self.hurry)
         if self.server.num_requests:
             self.server.engine.fail_all(ApiError(503, "the server was stopped"))
-            await self._wait_for_requests(LAST_SECONDS)  # the streams send their last lines
+            await self._wait_for_requests(LAST_SECONDS)  # streams send their last lines
 
     async def _wait_for_requests(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         deadline = time.monotonic() + seconds
@@ -211,22 +211,22 @@ class Run:
             await asyncio.sleep(0.02)
 
     async def _warm_up(self) -> None:
-        """Generate a little with each model, until its kernels are compiled and in use."""
+        """Generate a few tokens with each model, until its kernels are compiled and in use."""
         for served in self.server.models:
             await self._generate_little(served)
             while is_compiling():
                 await asyncio.sleep(0.1)
             await self._generate_little(served)
         gc.collect()
-        gc.freeze()  # what the models and libraries consist of is not garbage; collections become short
-        gc.collect()  # the next one waits for a quarter of the objects that this one keeps: none, a million before
+        gc.freeze()  # objects of models and libraries are not garbage, and later collections become short
+        gc.collect()  # the next full one waits for a quarter of the objects that this one keeps: none, after freezing
         gc.set_threshold(*USUAL_COLLECTIONS)
         await self.server.engine.call(self.server.engine.forget_counts)
         self.server.is_ready = True
         self.started()
 
     async def _generate_little(self, served: ServedModel) -> None:
-        """A few tokens: the first passes pack weights and start the compilation of kernels."""
+        """Generate a few tokens; the first passes pack weights and start the compilation of kernels."""
         request = GenerationRequest(temperature=0, ignore_eos=True)
         answer = make_answer(served, request, Wanted([[0]], WARM_UP_TOKENS, "max_tokens"), "")
         with self.server.engine.writing(answer):

@@ -1,4 +1,4 @@
-"""`Server`: what all routes share; `Endpoint`: the base of the routes that read a body."""
+"""`Server`: the common state of all routes. `Endpoint`: the base class of routes that read a body."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 Asked = TypeVar("Asked", bound=Request)
 AskedPass = TypeVar("AskedPass", bound=PassRequest)
-CLIENT = "foretell.client"  # in the scope of a request: the number of the key that opened it
+CLIENT = "foretell.client"  # entry in the scope of a request: the number of its key
 LAG_DECAY = 0.9  # per measurement
 WORKERS = 2  # threads that tokenise, render templates, compile schemas, read and write large JSON
-MOST_BYTES_READ = 256 * 2**20  # of bodies that are read at the same time
-BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds of a request
-QUIET_SECONDS, MANY_REQUESTS = 0.05, 1000  # without requests, after these many: free memory is returned
-INLINE_BYTES = 16 * 1024  # JSON up to this size is read and written in the event loop, in about a millisecond
+MOST_BYTES_READ = 256 * 2**20  # total size of bodies that are read at the same time
+BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)  # durations of requests in seconds
+QUIET_SECONDS, MANY_REQUESTS = 0.05, 1000  # free memory is returned after a quiet time, if there were many requests
+INLINE_BYTES = 16 * 1024  # JSON up to this size is processed in the event loop, in about a millisecond
 
-disable_created_metrics()  # one more series for each, with a time
+disable_created_metrics()  # otherwise each metric has an extra time series
 
 
 class Server:
-    """The models, their thread, workers, and the count of requests.
+    """The models, their thread, the worker threads, and the count of requests.
 
-    max_requests: that are read or wait at once; further ones get status 429. strict_fields: refuse unknown fields.
+    max_requests: the limit of concurrent requests; further ones get status 429. strict_fields: refuse unknown fields.
     """
 
     def __init__(self, models: ServedModels, max_requests: int, strict_fields: bool):
@@ -65,7 +65,7 @@ class Server:
 
     @contextmanager
     def admitted(self, http: HttpRequest) -> Iterator[str]:
-        """Count a request while it is answered; gives the key of its client. Raises ApiError for too many."""
+        """Count a request while it is answered, and yield its client's key. Raises ApiError for too many requests."""
         self._check_room()
         self.num_requests += 1
         self._num_since_quiet += 1
@@ -80,7 +80,7 @@ class Server:
         return not self.num_requests and self._num_since_quiet >= MANY_REQUESTS
 
     def _return_memory(self) -> None:
-        """Return what the largest crowd of requests needed and left as garbage, unless others have come."""
+        """Return free memory to the system after many requests, unless there are new ones."""
         if self._is_quiet():
             self._num_since_quiet = 0
             gc.collect()
@@ -94,7 +94,7 @@ class Server:
             raise too_many()
 
     async def read(self, kind: type[Asked], http: HttpRequest) -> Asked:
-        """The request in a body. Raises ApiError, also for too many requests: then the body is not read."""
+        """The request in a body. Raises ApiError, also if there are too many requests; then the body is not read."""
         self._check_room()
         size = 0
 
@@ -112,33 +112,33 @@ class Server:
             self.num_bytes_read -= size
 
     async def compute(self, function: Callable[[], Result], num_bytes: int) -> Result:
-        """Run a function that reads or writes JSON of this size: in a worker thread if it is large."""
+        """Run a function that reads or writes JSON of this size, in a worker thread if it is large."""
         return function() if num_bytes <= INLINE_BYTES else await self.in_worker(function)
 
     async def in_worker(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run a function in a worker thread. Raises what it raises."""
+        """Run a function in a worker thread. Raises its errors."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
     def check_fields(self, request: Request) -> dict[str, str]:
-        """Headers that name the unknown fields of a request. Raises ApiError for what is refused."""
+        """Headers with the names of unknown fields of a request. Raises ApiError for refused fields."""
         unknown = request.unknown_fields()
         if not unknown:
             return {}
         if self.strict_fields:
             raise ApiError(400, f"unknown field {unknown[0][:80]!r}", unknown[0][:80], "unknown_field")
         names = ", ".join(name[:80] if name[:80].isidentifier() and name.isascii() else "?" for name in unknown[:10])
-        return {"x-foretell-ignored": names}  # identifiers alone: a name must not write headers
+        return {"x-foretell-ignored": names}  # only identifiers, to prevent header injection
 
     def note_lag(self, seconds: float) -> None:
-        """Note a delay of the event loop; the gauge keeps the longest of the recent ones."""
+        """Record a delay of the event loop; the gauge shows the longest recent one."""
         self.loop_lag = max(seconds, LAG_DECAY * self.loop_lag)
 
 
 class Endpoint(ABC, Generic[Asked]):
-    """An ASGI application for one route: it reads a request, and answers it until the client leaves."""
+    """An ASGI application for one route: reads a request and answers it, unless the client leaves."""
 
     request_type: type[Asked]
-    headers: ClassVar = {"content-type": "application/json"}  # of an answer that is not a stream
+    headers: ClassVar = {"content-type": "application/json"}  # for plain answers
 
     def __init__(self, server: Server):
         self.server = server
@@ -149,7 +149,7 @@ class Endpoint(ABC, Generic[Asked]):
 
     @abstractmethod
     async def respond(self, served: Any, request: Asked, key: str) -> bytes | Stream:
-        """The answer; given up when the client leaves. key: of the client."""
+        """The answer; cancelled when the client leaves. key: the client's key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
@@ -169,7 +169,7 @@ class Endpoint(ABC, Generic[Asked]):
 
 
 class PassEndpoint(Endpoint[AskedPass]):
-    """A route about one pass of a language model, or of a model for a task."""
+    """A route for a pass of a language model or task model."""
 
     async def find(self, request: AskedPass) -> ExploredModel:
         return await self.server.in_worker(self.server.models.of_pass, request)

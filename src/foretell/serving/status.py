@@ -1,4 +1,4 @@
-"""Routes that only read: the models, whether the server is alive and ready, its numbers, the files of the page."""
+"""Read-only routes: models, health, readiness, metrics, and the files of the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretell.serving.errors import ApiError
 from foretell.serving.models import ServedModel, ServedTask
 from foretell.serving.server import Server
 
-# Scripts and styles are files of this server; nothing is fetched from elsewhere, and no frame may show the page
+# Only scripts and styles from this server, no other resources, and no frames
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -24,7 +24,7 @@ TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html"}
 
 
 class Status:
-    """GET routes; none of them waits for a model."""
+    """GET routes, which never wait for a model."""
 
     def __init__(self, server: Server):
         self.server, self.files = server, live_files()
@@ -41,13 +41,13 @@ class Status:
         return JSONResponse(known or describe(self.server.models.find(name)))
 
     def _descriptions(self) -> list[dict[str, Any]]:
-        """The objects of all models; one that a model and a task share is the model's."""
+        """The objects of all models; for a name that is both a model and a task, the model's."""
         tasks = self.server.models.tasks
         models = {model.name: model for model in self.server.models}
         return list(map(describe, [*models.values(), *(tasks[name] for name in tasks if name not in models)]))
 
     async def tokenizer_info(self, request: Request) -> Response:
-        """GET /tokenizer_info: what lm-evaluation-harness asks for before it sends ids."""
+        """GET /tokenizer_info: for lm-evaluation-harness, before it sends ids."""
         served = self.server.models.find(request.query_params.get("model", ""))
         tokenizer = served.model.tokenizer
         return JSONResponse(
@@ -65,7 +65,7 @@ class Status:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """GET /ready: the models are loaded and warm, and requests are taken."""
+        """GET /ready: the models are warm, and requests are accepted."""
         if self.server.is_draining:
             raise ApiError(503, "the server is shutting down")
         if not self.server.is_ready:
@@ -85,18 +85,18 @@ class Status:
         return Response(self.files[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
 
     async def explored(self, request: Request) -> Response:
-        """GET /explore: the models that the page can show. reads: a text, a source, or values."""
+        """GET /explore: the models for the page. reads: a text, a source, or values."""
         return JSONResponse({"models": self.server.models.explored()})
 
 
 def describe(served: ServedModel | ServedTask) -> dict[str, Any]:
-    """The object of a model; one for a task alone has no context of tokens."""
+    """The object of a model; a task model has no context of tokens."""
     about = {"id": served.name, "object": "model", "created": served.created, "owned_by": "foretell"}
     return about | ({"max_model_len": served.context_length} if isinstance(served, ServedModel) else {})
 
 
 class Numbers(Collector):
-    """Numbers that are read when they are asked for."""
+    """Metrics that are computed on request."""
 
     def __init__(self, server: Server):
         self.server = server

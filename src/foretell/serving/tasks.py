@@ -1,4 +1,4 @@
-"""Routes of models that were trained for a task: translations, forecasts, predictions, in the JSON of their verbs."""
+"""Routes of task models: translations, forecasts and predictions, in the JSON formats of the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foretell.serving.server import Endpoint, Server
 if TYPE_CHECKING:
     from foretell.translation.translator import Translator
 
-MOST_SAMPLED = 50_000  # samples times steps of one series: a few seconds
+MOST_SAMPLED = 50_000  # samples times steps of a series: a few seconds
 Percent = Annotated[float, Gt(0), Lt(100)]
 Values = Annotated[list[float | None], MinLen(1), MaxLen(100_000), FIRST_ERROR]  # null: a missing value
 Texts = Annotated[list[str], MinLen(1), MaxLen(MOST_PROMPTS), FIRST_ERROR]
@@ -43,13 +43,13 @@ class ForecastRequest(Request):
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 1
 
     def named(self) -> list[tuple[str, list[float | None]]]:
-        """The series with their names: a number each, where there are several."""
+        """The series with names, which are numbered if there are several."""
         is_one = len(self.series) == 1
         return [("series" if is_one else f"series {number}", each) for number, each in enumerate(self.series, start=1)]
 
 
 class PredictRequest(Request):
-    """POST /v1/predict: texts, or several texts per input where the model was tuned on pairs or choices."""
+    """POST /v1/predict: texts, or several texts per input for models tuned on pairs or choices."""
 
     input: str | Annotated[list[str | Texts], MinLen(1), MaxLen(MOST_PROMPTS)]
 
@@ -63,7 +63,7 @@ TASK_REQUESTS: dict[str, type[TaskRequest]] = {
 
 
 class TaskEndpoint(Endpoint[TaskRequest]):
-    """An ASGI application for one task and the models that were trained for it."""
+    """An ASGI application for a task and its models."""
 
     def __init__(self, server: Server, path: str):
         super().__init__(server)
@@ -74,7 +74,7 @@ class TaskEndpoint(Endpoint[TaskRequest]):
         given = request.named() if isinstance(request, ForecastRequest) else request.input
         inputs = [given] if isinstance(given, str) else given
         with errors_of("series" if isinstance(request, ForecastRequest) else "input"):
-            rows = [await call(served.answer, request, each) for each in inputs]  # others run in between
+            rows = [await call(served.answer, request, each) for each in inputs]  # other requests run in between
         return to_json({"object": "list", "model": served.name, "data": rows})
 
     async def find(self, request: TaskRequest) -> ServedTask:
@@ -82,7 +82,7 @@ class TaskEndpoint(Endpoint[TaskRequest]):
 
 
 def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:
-    """A translation model. Its imports are here, so that a server without one works without the package."""
+    """A translation model. Imports are inside, so that other servers work without the package."""
     from foretell.translation.translate import Decoding, translate
 
     def answer(request: TranslateRequest, sentence: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ TASK_OF_PART = {"series_codec": forecast_task, "task_head": prediction_task}  # 
 
 
 def tasks_of(name: str, model: LanguageModel, look_bytes: int) -> list[ServedTask]:
-    """The tasks that a language model was trained for."""
+    """The tasks of a model."""
     return [
         TASK_OF_PART[part.kind](name, model, look_bytes) for part in model.parts.values() if part.kind in TASK_OF_PART
     ]

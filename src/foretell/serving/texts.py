@@ -1,4 +1,4 @@
-"""Routes that read texts and write none: embeddings, scores, tokens."""
+"""Routes that do not generate text: embeddings, scores, tokens."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from foretell.serving.requests import (
 from foretell.serving.server import Endpoint
 from foretell.serving.tokens import key_of
 
-BYTES_PER_TOKEN = 80  # of a score
-TOKENS_AT_ONCE = 256  # of texts to embed that are read together: answers of others are written in between
+BYTES_PER_TOKEN = 80  # size of a score
+TOKENS_AT_ONCE = 256  # tokens of texts to embed per pass, so that other requests can run in between
 
 
 class Embeddings(Endpoint[EmbeddingRequest]):
@@ -73,7 +73,7 @@ def in_base64(vector: list[float]) -> str:
 
 
 class Scores(Endpoint[ScoreRequest]):
-    """POST /v1/score: log-probabilities of texts, or of each continuation after a context."""
+    """POST /v1/score: log-probabilities of texts, or of continuations of a context."""
 
     request_type = ScoreRequest
 
@@ -91,7 +91,7 @@ class Scores(Endpoint[ScoreRequest]):
         return await self.server.compute(render, BYTES_PER_TOKEN * answer.usage["prompt_tokens"])
 
     def _prepare(self, served: ServedModel, request: ScoreRequest, key: str) -> tuple[Answer, list[int]]:
-        """The texts as sequences that are read and not continued, and the first token of each that is scored."""
+        """Sequences that read the texts without continuing them, and the first scored token of each."""
         if (request.text is None) == (request.continuations is None):
             raise ApiError(400, "give either text, or context and continuations", "text")
         if request.text is not None and request.context:
@@ -152,7 +152,7 @@ class Tokenize(Endpoint[TokenizeRequest]):
         tokenizer = served.model.tokenizer
         if request.add_special_tokens:
             return encode_text(tokenizer, request.prompt, add_special_tokens=True)
-        # Clients find the ids of the start and the end by the texts of /tokenizer_info
+        # Clients find the ids of start and end tokens by their texts from /tokenizer_info
         special = {tokenizer.piece(token): [token] for token in (*tokenizer.start_ids, *tokenizer.end_ids)}
         return special.get(request.prompt) or encode_text(tokenizer, request.prompt, add_special_tokens=False)
 

@@ -1,4 +1,4 @@
-"""Tokens as OpenAI's clients read them: text or bytes, offsets, log-probabilities in three shapes."""
+"""Tokens in OpenAI's formats: text or bytes, offsets, log-probabilities in three forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretell.text import Tokenizer
 
 @dataclass(frozen=True)
 class ShownToken:
-    """A token of an answer: where its text begins in the answer, and its log-probability where one was asked for."""
+    """A token of an answer, with the offset of its text and, if requested, its log-probability."""
 
     id: int
     start: int
@@ -20,7 +20,7 @@ class ShownToken:
 
 
 def key_of(token: int, tokenizer: Tokenizer) -> str:
-    """The text of a token, or its bytes where they are a part of a character: bytes:\\xe2. No two have the same key."""
+    """The text of a token, or its bytes if they are part of a character: bytes:\\xe2. Keys are unique."""
     content = tokenizer.bytes_of(token)
     try:
         return content.decode()
@@ -48,9 +48,9 @@ def chat_token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, An
 def completion_logprobs(
     tokens: Iterable[tuple[int, int, TokenLogprob | None]], tokenizer: Tokenizer, top: int
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a completion, of (token, code points before it, log-probability).
+    """`choices[].logprobs` of a completion, from (token, number of code points before it, log-probability).
 
-    The first token of a prompt has no log-probability: null.
+    The log-probability of a prompt's first token is null.
     """
     rows = list(tokens)
     return {
@@ -62,7 +62,7 @@ def completion_logprobs(
 
 
 def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer, top: int) -> dict[str, float] | None:
-    """The most likely tokens, and the chosen one, by text; of two with one text the more likely stays."""
+    """The most likely tokens and the chosen one, by text; of tokens with equal texts, the more likely one."""
     if row is None:
         return None
     pairs = {}
@@ -72,7 +72,7 @@ def top_dictionary(row: TokenLogprob | None, tokenizer: Tokenizer, top: int) -> 
 
 
 def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer, top: int) -> dict[str, dict[str, Any]]:
-    """The likeliest tokens and the prompt's own, by id, as vLLM has them."""
+    """The most likely tokens and the prompt's token, by id, in vLLM's format."""
     ranked = {token: (value, rank) for rank, (token, value) in enumerate(row.top[:top], start=1)}
     ranked |= {row.token: (row.logprob, row.rank)}
     return {
@@ -82,7 +82,7 @@ def prompt_logprobs(row: TokenLogprob, tokenizer: Tokenizer, top: int) -> dict[s
 
 
 def offsets(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """The code points of a text before each of its ids."""
+    """The number of code points before each id of a text."""
     stream, starts, length = tokenizer.stream(), [], 0
     for token in ids:
         starts.append(length)

@@ -1,4 +1,4 @@
-"""POST /explore/value: one number of a pass with its operands, each with its address."""
+"""POST /explore/value: a number of a pass with its operands and their addresses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from foretell.serving.requests import PassRequest
 from foretell.serving.server import PassEndpoint
 from foretell.typesetting.text import expression_lines
 
-MOST_ROWS = 4096  # of a listing; a vocabulary is longer
+MOST_ROWS = 4096  # rows of a complete listing; a vocabulary is longer
 FORMULA_WIDTH = 62  # characters
-FIRST_ROWS = 100  # of a listing that is longer, with its last row and the row of the value
+FIRST_ROWS = 100  # rows of a longer listing, plus its last row and the row of the value
 
 
 class ValueRequest(PassRequest):
-    """address: a name and an index without the batch row, as `foretell explain --value` reads it."""
+    """address: a name and an index without the batch row, as for `foretell explain --value`."""
 
     address: Annotated[str, MinLen(1), MaxLen(300)]
 
@@ -47,7 +47,7 @@ class Values(PassEndpoint[ValueRequest]):
 
 
 def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tuple[Explanation, bool]:
-    """The explanation in the changed pass, and whether the number itself was changed; in the thread of the models."""
+    """(the explanation in the changed pass, True if the number itself was changed); in the thread of the models."""
     changes = Changes(served, request.change).operations()
     try:
         with errors_of("address"), Trace(served.model, replace=changes):

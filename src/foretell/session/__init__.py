@@ -1,1 +1,1 @@
-"""A training session: trains any `Task` in a run directory, with metrics, checkpoints, signals and resuming."""
+"""Training sessions: train any `Task` in a run directory, with metrics, checkpoints, signals and resuming."""

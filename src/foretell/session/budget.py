@@ -1,4 +1,4 @@
-"""The size of a model with the lowest expected loss after a given time, and the number of steps."""
+"""The model size with the lowest expected loss after a given time, and the number of steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from foretell.config import TrainingConfig
 from foretell.training.optimizer import Shapes, optimizer_flops_per_step
 
 logger = logging.getLogger(__name__)
-TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3; of `plan`
+TOKENS_PER_PARAMETER = 20  # for `plan`; Hoffmann et al. 2022, table 3
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
-MOST_PARAMETERS_PER_TOKEN = 5  # of different tokens: 4.8 million parameters learned from a million, docs/speedrun.md
-WORTH_OF_REPEATS = 15.4  # times the different tokens, at most (Muennighoff et al. 2023, section 6)
-MOST_GAIN = 4  # a larger size makes at most this number of times the operations per second of the one measured
-CLOSE = 0.01  # of the loss: of sizes that are about as good, the smallest is cheaper to use
+MOST_PARAMETERS_PER_TOKEN = 5  # per unique token: 4.8 million parameters learned from a million, docs/speedrun.md
+WORTH_OF_REPEATS = 15.4  # limit of the value of repeats, in unique tokens (Muennighoff et al. 2023, section 6)
+MOST_GAIN = 4  # a larger size reaches at most this multiple of the measured size's operations per second
+CLOSE = 0.01  # relative difference in loss below which the smaller size, which is cheaper to use, is preferred
 
 
 def effective_tokens(tokens: float, unique: float) -> float:
-    """The number of new tokens that teach as much as `tokens` of data with `unique` different ones.
+    """The number of new tokens worth as much as `tokens` tokens of data with `unique` unique ones.
 
     Muennighoff et al. 2023, "Scaling Data-Constrained Language Models", equation 5.
     """
@@ -50,26 +50,26 @@ PAIRS = LossCurve(0.573, 660, 0.494, 142_500, 0.842)
 
 
 class SizeCost(NamedTuple):
-    """A size: its parameters, the tokens of a step, and the operations of training per token, optimizer included."""
+    """The cost of a size: parameters, tokens per step, and training FLOPs per token, including the optimizer."""
 
     parameters: int
     tokens_per_step: float
     flops_per_token: float
 
     def measured(self, seconds_per_step: float, flops_per_second: float) -> SizeCost:
-        """The cost as the operations that another size would make in the time of these steps."""
+        """The cost with FLOPs per token set to the measured time times the rate."""
         return self._replace(flops_per_token=seconds_per_step * flops_per_second / self.tokens_per_step)
 
     @classmethod
     def of(cls, shapes: Shapes, training: TrainingConfig, tokens_per_step: float, model_flops: float) -> SizeCost:
-        """The cost of weights with the optimizer of `training`; model_flops: of the model alone, per token."""
+        """The cost of weights with the optimizer of `training`; model_flops: per token, without the optimizer."""
         optimizer = optimizer_flops_per_step(shapes, training) / tokens_per_step
         return cls(sum(map(math.prod, shapes.values())), tokens_per_step, model_flops + optimizer)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The time for steps, the speed of the machine, the different tokens of the data, and the curve of such data."""
+    """The time for steps, the machine's speed, the unique tokens of the data, and the loss curve for such data."""
 
     minutes: float
     flops_per_second: float
@@ -83,22 +83,22 @@ class Budget:
         return self.tokens(cost) / cost.tokens_per_step
 
     def loss(self, cost: SizeCost) -> float:
-        """The expected loss of the size at the end of the time."""
+        """The expected loss of the size when the time is over."""
         return self.curve.loss(cost.parameters, effective_tokens(self.tokens(cost), self.unique_tokens))
 
     def allows(self, cost: SizeCost) -> bool:
-        """True if the size takes enough steps, and the data is enough for it."""
+        """True if there is time for enough steps of the size, and enough data for it."""
         return self.steps(cost) >= FEWEST_STEPS and cost.parameters <= MOST_PARAMETERS_PER_TOKEN * self.unique_tokens
 
 
 def measured_costs(
     costs: Mapping[str, SizeCost], first: str, seconds: Callable[[str], float], budget: Callable[[float], Budget]
 ) -> tuple[dict[str, SizeCost], Budget]:
-    """Costs from measured steps of the size `first`, and of others that may be better; with the budget left.
+    """Measured costs of the size `first` and of sizes that may be better, with the remaining budget.
 
-    The operations of a step give the rate of the first size, which larger ones exceed; so one that would be the best if
-    it made MOST_GAIN times the operations per second is measured too, and so is a smaller one that would be the best at
-    the same rate. seconds: of a step of a size. budget: what is left at a rate in FLOP/s.
+    A measured step of the first size gives its operations per second. Larger sizes can reach a higher rate, so a larger
+    size is measured if it would be best at MOST_GAIN times this rate, and a smaller one if it would be best at the same
+    rate. seconds: measures the seconds per step of a size. budget: the remaining budget at a rate in FLOP/s.
     """
     rate = costs[first].tokens_per_step * costs[first].flops_per_token / seconds(first)
     known, smaller = dict(costs), list(costs)[: list(costs).index(first)]
@@ -116,21 +116,21 @@ def measured_costs(
 
 
 def best_size(costs: Mapping[str, SizeCost], budget: Budget) -> str:
-    """The smallest of the sizes with the lowest expected loss; the smallest of all where the time is too short."""
+    """The smallest size whose expected loss is close to the lowest; the smallest of all if the time is too short."""
     losses = losses_of(costs, budget)
     return next(name for name, loss in losses.items() if loss <= (1 + CLOSE) * min(losses.values()))
 
 
 def losses_of(costs: Mapping[str, SizeCost], budget: Budget) -> dict[str, float]:
-    """The expected loss of the smallest size, and of each that time and data allow."""
+    """The expected loss of the smallest size and of each size that time and data allow."""
     smallest = next(iter(costs))
     return {name: budget.loss(cost) for name, cost in costs.items() if name == smallest or budget.allows(cost)}
 
 
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:
-    """The size with the lowest expected loss, of those that time and data allow; with the reason.
+    """The best size that time and data allow, and the reason.
 
-    `costs` has the smallest size first. If the time is too short even for that one, it is chosen with a warning.
+    `costs` has the smallest size first. If the time is too short even for this one, it is chosen, with a warning.
     """
     smallest = next(iter(costs))
     if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
@@ -163,10 +163,10 @@ def round_up(minutes: float) -> str:
 def choose_steps(
     minutes: float | None, left: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
 ) -> tuple[int, str]:
-    """The number of steps of `seconds` each that fit the time, and the reason; with `minutes`, an estimate.
+    """The number of steps of `seconds` each that fit the time, and the reason; an estimate if `minutes` is given.
 
-    left: the minutes for steps. most: more would mostly memorise the data. fewest: without `minutes`. speed: the
-    measured speed in words.
+    left: the minutes for steps. most: an upper limit, above which a model mostly memorises the data. fewest: a lower
+    limit without `minutes`. speed: a description of the measured speed.
     """
     steps = by_time = int(60 * left / seconds)
     why = f"{in_minutes(left)} at {speed}"

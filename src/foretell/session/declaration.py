@@ -1,4 +1,4 @@
-"""The declaration of a kind of training: what a task package adds to the protocol of every training."""
+"""The declaration of a kind of training, with which a task package extends the training protocol."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 logger = logging.getLogger(__name__)
-PROBED = "tiny"  # the size whose speed is measured first
+PROBED = "tiny"  # the size that is measured first
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -41,7 +41,7 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 
 @dataclass(frozen=True)
 class Machine:
-    """The device, the precision of matrix products, and the memory that a training can use."""
+    """The device, the precision of matrix products, and the memory for a training."""
 
     device: torch.device
     dtype: torch.dtype
@@ -67,10 +67,10 @@ def describe_recipe(training: TrainingConfig, amount: str) -> str:
 
 @dataclass(frozen=True)
 class ChosenConfig:
-    """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
+    """A complete configuration, the name of its size, and a line with the reason for each choice.
 
-    record: choices outside the configuration, as entries of run.json. most_steps: of a training of a given time, which
-    ends after them even if time is left.
+    record: choices outside the configuration, as entries of run.json. most_steps: a limit for a training with a time
+    budget, which ends there even if time is left.
     """
 
     config: Any
@@ -81,46 +81,46 @@ class ChosenConfig:
 
 
 class Training(ABC, Generic[AnyRequest, AnyTask]):
-    """A kind of training: how a request becomes a task, for a new run and for one that is resumed.
+    """A kind of training: makes the task for a request, in a new or a resumed run.
 
-    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless their
+    `data` can have any type; `read` and `reopen` return the same type. Methods run on every process unless their
     docstring states otherwise.
     """
 
     verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
     default_minutes: ClassVar[float] = 10.0
-    curve: ClassVar[LossCurve]  # of a task that chooses a size with `timed_size`
-    probe_seconds: ClassVar[float] = 4.0  # of the steps whose speed is measured
+    curve: ClassVar[LossCurve]  # needed if the task chooses a size with `timed_size`
+    probe_seconds: ClassVar[float] = 4.0  # duration of a speed measurement
 
     def __init__(self, request: AnyRequest):
         self.request = request
         self.began = time.monotonic()  # `minutes` are counted from here
-        self.probed: list[tuple[Any, float]] = []  # the configurations that were measured: seconds per step
+        self.probed: list[tuple[Any, float]] = []  # measured configurations with their seconds per step
 
     def choose_start(self) -> None:
-        """Put the default model to start a new run from into the request, if the task has one."""
+        """Set the request's default start model for a new run, if the task has one."""
 
     def check_early(self, machine: Machine) -> None:
-        """Refuse a request that cannot fit the machine, before any data is read."""
+        """Refuse a request that is too large for the machine, before any data is read."""
 
     @abstractmethod
     def read(self, run: Run, reporter: Reporter) -> Any:
-        """Read the data, and keep in `run.tokens` what resuming needs of it. Only the first process does."""
+        """Read the data, and store in `run.tokens` the part that resuming needs. Runs only on the first process."""
 
     @abstractmethod
     def reopen(self, run: Run, record: dict[str, Any]) -> Any:
-        """The data that `read` kept."""
+        """The data that `read` stored."""
 
     @abstractmethod
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
-        """Fill in what the user left open. Only the first process does."""
+        """Choose the settings that the user did not give. Runs only on the first process."""
 
     def footprint(self, config: Any, data: Any) -> Footprint:
-        """The sizes that the checks of memory and disk need; by default, of a decoder whose rows fill its context."""
+        """The sizes for the checks of memory and disk; by default for a decoder whose rows fill its context."""
         return Footprint(weight_shapes(config.model), config.model)
 
     def first_model(self, config: Any, data: Any, start: Start | None) -> Any:
-        """The model before its first step, by default a decoder: with new weights, or the start's."""
+        """The model before its first step, with new weights or the start's; by default a decoder."""
         return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
 
     def load_model(self, directory: Path, device: torch.device) -> Any:
@@ -133,10 +133,10 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     @abstractmethod
     def describe(self, task: AnyTask) -> list[str]:
-        """Lines for the log about the data, the model and the recipe of a new run, with the reasons."""
+        """Lines for the log about data, model and recipe of a new run, with the reasons."""
 
     def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
-        """The time of a training step with this configuration, measured on the run's own batches."""
+        """The time of a training step with this configuration, measured on batches of the run."""
         for probed, seconds in self.probed:
             if probed == config:
                 return seconds
@@ -150,7 +150,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return self.probed[-1][1]
 
     def cost(self, config: Any, data: Any) -> SizeCost:
-        """The cost of a size; by default of a decoder whose rows fill its context."""
+        """The cost of a size; by default for a decoder whose rows fill its context."""
         model, training = config.model, config.training
         tokens_per_step = training.batch_size * model.context_length
         return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
@@ -158,19 +158,19 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def timed_size(
         self, configs: Mapping[str, Any], data: Any, machine: Machine, unique_tokens: float
     ) -> tuple[str, str]:
-        """The size for time and data (`choose_size`), and the reason; see `measured_costs`.
+        """The size for time and data (`choose_size`) by measured costs (`measured_costs`), and the reason.
 
-        configs: of each size. unique_tokens: of the data, without repetitions.
+        configs: the configuration of each size. unique_tokens: the tokens of the data, without repetitions.
         """
         first = PROBED if PROBED in configs else next(iter(configs))
 
         def seconds(name: str) -> float:
             try:
                 return self.seconds_per_step(configs[name], data, machine)
-            except ConfigError as error:  # it does not fit the memory, so it is not chosen
+            except ConfigError as error:  # does not fit into memory
                 if name == first:
                     raise
-                logger.info(f"left out    the size {name}: {str(error).partition(';')[0]}")
+                logger.info(f"skipped     the size {name}: {str(error).partition(';')[0]}")
                 return math.inf
 
         costs, budget = measured_costs(
@@ -182,23 +182,23 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return choose_size(costs, budget)
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
-        """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
+        """The requested number of steps, or the number that fits the time (`choose_steps`), and the reason."""
         if self.request.steps is not None:
             return self.request.steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
         return choose_steps(self.request.minutes, self.minutes_left(), seconds, f"{seconds:.2f} s per step", most)
 
     def minutes_left(self) -> float:
-        """The minutes for steps: of the given ones, or the default ones, which reading does not shorten; two digits."""
+        """The minutes left for steps, to two digits; reading shortens a given time, but not the default time."""
         minutes, spent = self.request.minutes, (time.monotonic() - self.began + LAST_SECONDS) / 60
         left = self.default_minutes if minutes is None else max(minutes - spent, LEAST_SHARE * minutes)
         return float(f"{left:.2g}")
 
     def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
-        """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
+        """Refuse changed options that `TrainingRequest.check_same_run` cannot compare."""
 
     def how_to_extend(self, steps: int = 0) -> str:
-        """Advice on training beyond the last step of a run, by a number of steps if one is given."""
+        """Advice on how to train beyond the last step of a run, optionally by a number of steps."""
         run = Run(self.request.out)
         record = run.record()
         data = [name for name in record["data"] if Path(name).exists()] or ["DATA"]
@@ -209,18 +209,18 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return f"to train it further: {command_name()} {shell_words(*words, '--out', f'{run.directory}-longer')}"
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        """The command that starts a training from a run; empty if no training can."""
+        """The command that starts a new training from a run; empty if that is not possible."""
         return []
 
     def opened(self, session: Session[AnyTask]) -> None:
-        """Called before the first or the next step."""
+        """Called before the first step of a new or resumed session."""
 
     def closed(self, session: Session[AnyTask]) -> None:
         """Called after the last step: write the report."""
 
 
 def kept_data(run: Run) -> Path:
-    """The data file of a run that keeps a copy of it (`Run.keep_file`)."""
+    """The run's copy of the data file (`Run.keep_file`)."""
     path = run.kept_file("data")
     if path is None:
         raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")

@@ -24,11 +24,11 @@ from foretell.session.task import Task
 from foretell.typesetting.text import shorten
 
 PLAIN_SECONDS = 5.0  # between plain lines
-LABEL = 12  # columns before the text of a line
+LABEL = 12  # width of the label column
 
 
 def choose_display(progress: bool | None) -> list[Reporter]:
-    """The display for `progress`: True shows one anywhere, None on a terminal and in a notebook, False none."""
+    """The display for `progress`: True always shows one, None only on a terminal or in a notebook, False never."""
     if progress is False:
         return []
     if is_notebook():
@@ -57,7 +57,7 @@ class DisplayHandler(logging.Handler):
 
 @contextmanager
 def notes_of_the_log(displays: Sequence[Reporter]) -> Iterator[None]:
-    """Show the log "foretell" on a text display while the block runs, unless the program handles the log itself."""
+    """Show the log "foretell" on a text display inside the block, unless the program has its own log handlers."""
     logger = logging.getLogger("foretell")
     consoles = [] if logger.hasHandlers() else [each.console for each in displays if isinstance(each, PlainReporter)]
     handlers = list(map(DisplayHandler, consoles))
@@ -79,7 +79,7 @@ def standard_error() -> Console:
 
 
 def make_reporter(console: Console) -> Reporter:
-    """The reporter that suits a console; of many processes only the first one has a display."""
+    """The reporter for a console; only the first process has a display."""
     if is_follower():
         return Reporter()
     return LiveReporter(console) if console.is_terminal else PlainReporter(console)
@@ -120,7 +120,7 @@ class LiveReporter(PlainReporter):
 
     def __init__(self, console: Console | None = None):
         super().__init__(console)
-        # Not redirected: the console writes to sys.stderr itself, and rich would send that back to the console
+        # No redirection: the console itself writes to sys.stderr, and rich would send that back to the console
         self.live = Live(
             console=self.console, refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
         )
@@ -153,13 +153,13 @@ class LiveReporter(PlainReporter):
 
 
 class Remaining:
-    """The remaining time, from the steps since the display began."""
+    """The remaining time, estimated from the steps since the display began."""
 
     def __init__(self) -> None:
         self._start: tuple[int, float] | None = None
 
     def update(self, step: int, steps: int) -> str:
-        """`1:23 left`, or nothing before the first step was timed."""
+        """`1:23 left`, or an empty string before the first step was timed."""
         now = time.monotonic()
         if self._start is None:
             self._start = (step, now)
@@ -194,14 +194,14 @@ def describe_tokenizing(done: int, total: int, seconds: float) -> str:
     return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
-NOTEBOOK_SECONDS = 0.5  # between updates; a notebook stores every one that it receives
-WIDTH, HEIGHT, MARGIN = 560, 180, 44  # of the curve, in pixels
-# Shows HTML: the first call makes an output, later calls replace it
+NOTEBOOK_SECONDS = 0.5  # between updates, because a notebook stores each one
+WIDTH, HEIGHT, MARGIN = 560, 180, 44  # size of the curve in pixels
+# Shows HTML: the first call creates an output, later calls replace it
 Show = Callable[[str], None]
 
 
 class NotebookReporter(Reporter):
-    """Shows a training as HTML that is replaced as new figures come; without `show`, by IPython."""
+    """Shows a training as HTML that is updated with new figures; by default through IPython."""
 
     def __init__(self, show: Show | None = None):
         self.show = show or ipython_output()
@@ -245,7 +245,7 @@ class NotebookReporter(Reporter):
 
 
 def ipython_output() -> Show:
-    """An output of the notebook's cell that later calls replace."""
+    """A function that shows HTML in the notebook's cell and replaces it in later calls."""
     from IPython.display import HTML, display  # pyrefly: ignore[missing-import] - only where IPython runs already
 
     handles: list[Any] = []

@@ -1,4 +1,4 @@
-"""Early ends of a training: signals, and failures as one line with the good checkpoint and the resume command."""
+"""Early ends of a training: signals and failures, reported in one line with the last checkpoint and resume command."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
 
 AFTER_THE_LAST_STEP = "after the last step, before the run was complete"
-# torch has no error class for this on every device: its messages on a CPU, on a GPU, and from its libraries
+# Messages on a CPU, on a GPU and from libraries, because torch has no common error class for this
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc", "ALLOC_FAILED")
 
 logger = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """While open, records the first signal instead of ending the process; `number` is None before it."""
+    """While open, records the first signal instead of ending the process; `number` is None until then."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._previous: dict[int, signal.Handlers | signal._HANDLER] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers in Python
             for number in (signal.SIGINT, signal.SIGTERM, *hangup_signals()):
                 self._previous[number] = signal.signal(number, self._receive)
         return self
@@ -60,15 +60,15 @@ class StopSignal:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
+            # A display that is writing when the signal arrives refuses a second line (RuntimeError); training continues
             with suppress(OSError, RuntimeError, ValueError):
-                logger.warning("stopping after this step; once more stops now")
+                logger.warning("stopping after this step; interrupt again to stop now")
         else:
             (signal.default_int_handler if number == signal.SIGINT else end_by_signal)(number, frame)
 
     @property
     def exit_code(self) -> int:
-        """The exit code that shells expect after a signal: 128 plus its number (SIGTERM's without a signal)."""
+        """The exit code for a signal: 128 plus its number (SIGTERM's if there was none)."""
         return 128 + (self.number or signal.SIGTERM)
 
 
@@ -80,19 +80,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_memory_errors() -> Iterator[None]:
-    """Turn running out of memory before the first step into a `TrainingError` with advice."""
+    """Convert an out-of-memory error before the first step into a `TrainingError` with advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise TrainingError(
-            "out of memory before the first step; take a smaller --size, a lower --training.batch-size, or less text"
+            "out of memory before the first step; use a smaller --size, a lower --training.batch-size, or less text"
         ) from error
 
 
 def lost_peer(world: World) -> PeerError:
-    """The error for a connection to another process that broke."""
+    """The error for a lost connection to another process."""
     rank = world.failed_rank()
     if rank is None:
         return PeerError("a process of the training was killed, or its connection is lost")
@@ -101,7 +101,7 @@ def lost_peer(world: World) -> PeerError:
 
 @contextmanager
 def training_in(directory: Path) -> Iterator[World]:
-    """Lock a run directory while the block trains in it; an error in it ends all processes, each with its reason."""
+    """Lock a run directory while the block trains in it; an error in the block ends all processes, with the reason."""
     world = current_world()
     try:
         with held(directory) if world.is_first else nullcontext(), explain_memory_errors():
@@ -114,7 +114,7 @@ def training_in(directory: Path) -> Iterator[World]:
 
 
 def announced(world: World, error: Exception) -> Exception:
-    """The error, sent to the other processes; a `PeerError` if it follows from another process's error."""
+    """Send an error to the other processes and return it, or a `PeerError` if another process caused it."""
     if isinstance(error, PeerError):
         return error
     if not isinstance(error, ForetellError) and is_lost_peer(error):
@@ -127,7 +127,7 @@ def announced(world: World, error: Exception) -> Exception:
 
 @contextmanager
 def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> Iterator[None]:
-    """Add to a failure of the disk, the memory or the optimization what is saved and how to resume."""
+    """Add the last checkpoint and the resume command to errors of the disk, the memory or the optimization."""
 
     def ended(error: ForetellError) -> str:
         return f"{error.for_command_line()}; training ended after step {progress.step:,}, {how_to_resume(run)}"
@@ -138,7 +138,7 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
         raise type(error)(ended(error)) from error
     except DivergedError as error:
         raise DivergedError(f"{error.for_command_line()}; {advice_on_divergence(run)}") from error
-    except CheckpointError as error:  # logits that are not finite, of an evaluation or a sample
+    except CheckpointError as error:  # non-finite logits in an evaluation or sample
         if progress.step == 0:
             raise
         raise DivergedError(f"step {progress.step}: {error.for_command_line()}; {advice_on_divergence(run)}") from error
@@ -153,35 +153,35 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
 
 @contextmanager
 def explain_stop(when: str, run: Run | None = None) -> Iterator[None]:
-    """Add to a stop between two steps when it was, and how to go on; without a run, nothing is left to resume."""
+    """Add time and resume command to an interruption between steps; without a run, the advice is to start again."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:
         code = error.exit_code if isinstance(error, Interrupted) else 128 + signal.SIGINT
-        how = "give the same command again" if run is None else f"resume with: {resume_command(run)}"
+        how = "run the same command again" if run is None else f"resume with: {resume_command(run)}"
         raise Interrupted(f"stopped {when}; {how}", code) from None
 
 
 def advice_on_divergence(run: Run) -> str:
-    """The saved checkpoint, and how to start again."""
+    """The last checkpoint, and how to start again."""
     return f"{what_is_saved(run)}. Start again with a lower --training.learning-rate and another --out"
 
 
 def how_to_resume(run: Run, option: str = "") -> str:
-    """The saved checkpoint, and the command that resumes from it."""
+    """The last checkpoint, and the command that resumes from it."""
     if not is_run(run.directory):
-        return "nothing is left to resume from"
+        return "there is nothing to resume from"
     return f"{what_is_saved(run)}; resume with: {resume_command(run)}{option}"
 
 
 def what_is_saved(run: Run) -> str:
-    """The last checkpoint, if there is one."""
+    """A phrase about the last checkpoint."""
     checkpoints = list_checkpoints(run.checkpoints)
     return f"the checkpoint of step {checkpoints[-1].step:,} is good" if checkpoints else "there is no checkpoint yet"
 
 
 def how_to_resume_with_less_memory(run: Run, training: TrainingConfig) -> str:
-    """More micro-batches, or another run where a micro-batch is one row already."""
+    """Advice to use more micro-batches, or to start again if a micro-batch is already one row."""
     parts = training.gradient_accumulation_steps
     if parts < training.batch_size:
         option = f" --training.gradient-accumulation-steps {next_divisor(training.batch_size, parts)}"
@@ -193,7 +193,7 @@ def how_to_resume_with_less_memory(run: Run, training: TrainingConfig) -> str:
 
 
 def next_divisor(number: int, above: int) -> int:
-    """The smallest divisor that is at least twice as large as `above`, or the number itself."""
+    """The smallest divisor that is at least twice `above`, or the number itself."""
     return next(divisor for divisor in range(min(2 * above, number), number + 1) if number % divisor == 0)
 
 
@@ -202,7 +202,7 @@ def resume_command(run: Run) -> str:
 
 
 def command_name() -> str:
-    """The command that starts this program in a shell: `foretell` where PATH has it, else a path."""
+    """The command that starts this program in a shell: `foretell` if it is in PATH, else its path."""
     on_path, program = shutil.which("foretell"), Path(sys.argv[0])
     if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
         return "foretell" if on_path else f"{shell_words(sys.executable)} -m foretell"

@@ -32,13 +32,13 @@ from foretell.training.optimizer import Shapes
 from foretell.training.step import TrainingBatch, own_rows
 
 logger = logging.getLogger(__name__)
-MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
+MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for the measurement
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
 FEWEST_PROBED = 4  # rows of different steps have different lengths
 
 
 def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Versions and machine, as environment.json has them."""
+    """Versions and machine, the content of environment.json."""
     return {
         "foretell": version("foretell"),
         "python": platform.python_version(),
@@ -54,7 +54,7 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
 
 
 def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> None:
-    """Warn about differences from the machine that the run was started on which change the last digits."""
+    """Warn if this machine differs from the one that started the run in ways that change the last digits."""
     before, now = run.environment(), describe_environment(device, dtype)
     changed = [name for name in ("processor", "threads", "torch") if before.get(name, now[name]) != now[name]]
     if changed:
@@ -65,7 +65,7 @@ def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> Non
 def resumed_precision(
     record: dict[str, Any], device_name: DeviceName, wanted: DtypeName
 ) -> tuple[torch.device, torch.dtype]:
-    """Device and precision of a resumed run: from its record, unless others are requested, which is logged."""
+    """Device and precision of a resumed run: from its record, unless others are requested; changes are logged."""
     device = choose_device(record["device"] if device_name == "auto" else device_name)
     dtype = choose_training_dtype(record["dtype"] if wanted == "auto" else wanted, device)
     if (device.type, dtype_name(dtype)) != (record["device"], record["dtype"]):
@@ -77,9 +77,9 @@ def resumed_precision(
 
 
 def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
-    """The settings of a resumed run with others of those that may change, where they are asked for.
+    """The settings of a resumed run, with requested changes of the settings that may change.
 
-    They change the memory that is used, and the result only by rounding; run.json is updated.
+    These affect memory use, and the result only by rounding; run.json is updated.
     """
     asked = {key: value for key, value in given.items() if key in RESUMABLE}
     changed = make_section(TrainingConfig, {**training.model_dump(), **asked}, "training")
@@ -98,10 +98,10 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
 
 
 class Footprint(NamedTuple):
-    """The sizes of a training: every weight, the longest row, and the rows of a step.
+    """The sizes of a training: the weights, the longest row, and the rows per step.
 
     row: a shape whose context is the length of the longest row. rows: None for the batch size. frozen: paths of weights
-    that are not trained, besides `training.frozen`.
+    that are not trained, in addition to `training.frozen`.
     """
 
     shapes: Shapes
@@ -113,7 +113,7 @@ class Footprint(NamedTuple):
 def check_fits(
     footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path | None = None
 ) -> None:
-    """Refuse a training that is surely larger than the memory, or whose checkpoints do not fit the disk of a folder."""
+    """Refuse a training that certainly exceeds the memory, or whose checkpoints do not fit on the disk of a folder."""
     shapes, row, rows, frozen = footprint
     counted = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
     training = training.model_copy(update=counted)
@@ -124,7 +124,7 @@ def check_fits(
 
 
 def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a model whose weights, gradients and moments alone are more than the memory."""
+    """Refuse a model whose weights, gradients and moments exceed the memory."""
     parameters = sum(map(math.prod, shapes.values()))
     needed = sum(estimate.state_per_process(shapes, training, memory.processes).values())
     if needed > memory.size:
@@ -136,7 +136,7 @@ def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMem
 
 
 def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
+    """Refuse a micro-batch that certainly exceeds the memory, even without anything else."""
     rows = estimate.rows_at_once(training, memory.processes)
     needed = estimate.total(estimate.training_memory(config, shapes, training, memory)).low
     if needed > memory.size:
@@ -148,7 +148,7 @@ def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConf
 
 
 def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
-    """Refuse a run whose checkpoints, with the best and the one being written, do not fit the disk."""
+    """Refuse a run whose checkpoints, including the best and the one being written, do not fit on the disk."""
     count = training.keep_checkpoints + 2
     needed, free = count * estimate.saved_bytes(shapes, training), shutil.disk_usage(directory).free
     if needed > free:
@@ -159,7 +159,7 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
 
 
 def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, duration: float) -> float:
-    """The mean time of a step on this process's rows, measured for `duration` seconds. The weights are used up."""
+    """The mean time of a step on this process's rows, measured for `duration` seconds. Changes the weights."""
     world = current_world()
 
     def batch(step: int) -> TrainingBatch:
@@ -170,16 +170,16 @@ def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, d
 
 
 class Meter:
-    """Peak memory and model FLOPs utilisation (MFU). The peak FLOP/s of the device are measured once, when needed."""
+    """Peak memory and model FLOPs utilisation (MFU). The device's peak FLOP/s are measured once, when needed."""
 
     def __init__(self, flops_per_token: int | None, device: torch.device, dtype: torch.dtype):
         self.flops_per_token, self.device, self.dtype = flops_per_token, device, dtype
         self._peak: float | None = None
 
     def mfu(self, tokens_per_second: float | None, seconds: float) -> float | None:
-        """The arithmetic of the model as a share of the peak FLOP/s of the device (Chowdhery et al. 2022, appendix B).
+        """The model's FLOP/s as a share of the device's peak FLOP/s (Chowdhery et al. 2022, appendix B).
 
-        None for the first MEASURED_AFTER `seconds` of training, and where the arithmetic of a token is not known.
+        None in the first MEASURED_AFTER `seconds` of training, and if the FLOPs per token are not known.
         """
         if tokens_per_second is None or self.flops_per_token is None or seconds < MEASURED_AFTER:
             return None
@@ -187,7 +187,7 @@ class Meter:
         return round(tokens_per_second * self.flops_per_token / self._peak, 4)
 
     def peak_memory_bytes(self) -> int:
-        """The most memory used so far: of a GPU where one is used, else of the process."""
+        """The peak memory so far: of the GPU if one is used, else of the process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT

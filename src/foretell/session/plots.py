@@ -1,4 +1,4 @@
-"""Loss curves of one run or several: as characters for the terminal, and as a PNG."""
+"""Loss curves of one or several runs: as characters for the terminal, and as a PNG."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from foretell.runs.run import CURVE, Run
 from foretell.typesetting.text import shorten
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
-WIDTH, HEIGHT = 70, 14  # characters of the field for the curves, in 80 columns
-LABEL = 8  # columns of the scale on its left
+WIDTH, HEIGHT = 70, 14  # size of the plot area in characters, for 80 columns
+LABEL = 8  # columns of the scale on the left
 FEWEST_COLUMNS = 16
 METRICS = {"validation_loss": "validation loss", "loss": "training loss"}
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def shared_metric(runs: Sequence[Metrics]) -> str:
-    """The validation loss if every run has at least two, else the training loss."""
+    """The validation loss if every run has at least two values, else the training loss."""
     has_all = all(len(points_of(metrics, "validation_loss", "step")) > 1 for metrics in runs if metrics)
     return "validation_loss" if has_all else "loss"
 
@@ -40,7 +40,7 @@ def shared_axis(runs: Sequence[Metrics]) -> str:
 
 
 def losses_of(runs: Sequence[Run]) -> str:
-    """The words after `loss`: the unit of language models, or the score that all tunings are chosen by, else none."""
+    """The words after `loss`: the unit for language models, or the selection score of fine-tuning runs; else empty."""
     tunings = [run.record()["config"].get("finetuning") for run in runs]
     scores = {tuning and tuning.get("best_by", "loss") for tuning in tunings}
     if len(scores) != 1 or "loss" in scores:
@@ -56,7 +56,7 @@ def points_of(metrics: Metrics, key: str, axis: str) -> Points:
 
 
 def plot(curves: Sequence[Points], axis: str, terminal_columns: int = LABEL + WIDTH) -> str:
-    """Curves with their scale, at most one per mark, in 80 columns or less; empty without any point."""
+    """Curves, at most one per mark, with their scale, in at most 80 columns; empty without any points."""
     points = [point for curve in curves for point in curve]
     if not points:
         return ""
@@ -68,7 +68,7 @@ def plot(curves: Sequence[Points], axis: str, terminal_columns: int = LABEL + WI
     field = [[" "] * width for _ in range(HEIGHT)]
     for column in range(width):
         for row, marks in marks_by_row([curve[column] for curve in columns], low, high).items():
-            field[row][column] = marks[column % len(marks)]  # curves that coincide take turns
+            field[row][column] = marks[column % len(marks)]  # coinciding curves alternate
     labels = {0: f"{high:.3f}", HEIGHT - 1: f"{low:.3f}"}
     lines = [f"{labels.get(row, ''):>{LABEL - 1}} {''.join(line)}".rstrip() for row, line in enumerate(field)]
     begin, end = f"{axis} {left:,.0f}", f"{right:,.0f}"
@@ -79,7 +79,7 @@ def heights(curve: Points, left: float, right: float, width: int = WIDTH) -> lis
     """The curve's value in each column: the mean of its points there, or interpolated between its neighbours."""
     if not curve:
         return [None] * width
-    import numpy as np  # here, so that a table of runs starts without it
+    import numpy as np  # imported here, because a table of runs does not need it
 
     span = (right - left) or 1.0
     by_column: dict[int, list[float]] = {}
@@ -107,7 +107,7 @@ def has_matplotlib() -> bool:
 
 
 def check_can_draw(path: Path | None) -> None:
-    """Refuse a PNG under another name, or without matplotlib, before any work."""
+    """Refuse a file name that does not end in .png, and a missing matplotlib, before any work."""
     if path is not None and path.suffix.lower() != ".png":
         raise UsageError(f"{path}: pictures are PNG; give a name that ends in .png")
     if path is not None and not has_matplotlib():
@@ -115,13 +115,13 @@ def check_can_draw(path: Path | None) -> None:
 
 
 def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "", losses: str = "") -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour, titled with a warning."""
+    """Write training and validation loss of named runs as a PNG, one colour per run, with a warning as the title."""
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for index, (name, metrics) in enumerate(runs):
-        colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # a longer one leaves no room
+        colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # longer labels leave no room
         training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
         if training:
             axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
@@ -129,14 +129,14 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
         axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
     axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
     axes.set_title(warning, color="firebrick", fontsize=9)
-    axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
+    axes.xaxis.get_major_locator().set_params(integer=True)  # otherwise five steps have ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
     axes.legend()
     save_figure(figure, path)
 
 
 def import_figure(path: Path) -> Any:
-    """matplotlib's Figure; where its import fails, an `OutputError`."""
+    """matplotlib's Figure class; an `OutputError` if the import fails."""
     try:
         from matplotlib.figure import Figure  # an optional dependency, and slow to import
     except Interrupted:
@@ -147,8 +147,8 @@ def import_figure(path: Path) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG, the whole file at once; an `OutputError` where that fails."""
-    if not path.parent.is_dir():  # a folder is not made for a picture
+    """Write a figure as a PNG, atomically; an `OutputError` if that fails."""
+    if not path.parent.is_dir():  # do not create a folder for a picture
         raise OutputError(f"could not write {path}: {path.parent} is not a folder")
     with new_files(path) as (temporary,):
         figure.savefig(temporary, format="png")
@@ -161,7 +161,7 @@ def draw_curve(run: Run) -> None:
 
 
 def draw_if_possible(draw: Callable[[], None]) -> None:
-    """Draw a picture of a run that ended, if matplotlib is installed; a failure is a warning in the log."""
+    """Draw a picture of a finished run if matplotlib is installed; a failure is logged as a warning."""
     if not has_matplotlib():
         return
     try:

@@ -1,6 +1,6 @@
-"""The protocol of every training: start a run or resume one, check that it fits, train, report.
+"""The protocol of every training: start or resume a run, check that it fits, train, report.
 
-A task declares a `Training`; everything around it is here and in `session.py`.
+A task declares a `Training`; this file and `session.py` do the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from foretell.session.session import Session
 from foretell.session.task import Task
 from foretell.training.loop import FixedSteps, Mark, Pace, TimeBudget
 
-WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not repeat
+WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not write
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def run_training(
     resume: bool = False,
     before: Callable[[Session[AnyTask]], None] = lambda session: None,
 ) -> Session[AnyTask]:
-    """Train as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
+    """Train as requested; with `resume`, continue the run if it exists. `before` is called before the first step."""
     with training_in(training.request.out), freed_memory_kept():
         is_resumed = continues_run(training.request, resume)
         session = (resume_session if is_resumed else start_session)(training, reporter)
@@ -61,7 +61,7 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
     training.choose_start()
     request = training.request
     if not request.described:
-        raise UsageError(f"{request.out} is not a run that can be resumed; name the data too, to start one")
+        raise UsageError(f"{request.out} is not a run that can be resumed; to start one, give the data too")
     device = choose_device(request.device)
     machine = Machine(device, choose_training_dtype(request.dtype, device), device_memory(device))
     training.check_early(machine)
@@ -78,7 +78,7 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
 
 
 def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, reporter: Reporter) -> AnyTask:
-    """The task before its first step; logs what was read and chosen, and why."""
+    """The task before its first step; logs the data, the choices and their reasons."""
     request = training.request
     data = training.read(run, reporter)
     logger.info(f"run         {run.directory}")
@@ -97,14 +97,14 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
 
 
 def last_change(name: str) -> int:
-    """A number that changes with a file, or with any file in a folder; 0 if there is none of that name."""
+    """A number that changes when a file, or any file in a folder, changes; 0 if the path does not exist."""
     with suppress(OSError):
         return sum(each.stat().st_mtime_ns for each in (Path(name), *Path(name).rglob("*")) if each.exists())
     return 0
 
 
 def log_changed_data(record: Mapping[str, Any]) -> None:
-    """Log which data have changed since the run was started: it keeps what it read of them."""
+    """Log which data have changed since the run was started; the run uses its copy."""
     for name, before in record.get("data_changed", {}).items():
         if (now := last_change(name)) != before:
             logger.warning(f"data        {name} {'has changed' if now else 'is gone'}; the run keeps what it read")
@@ -113,9 +113,9 @@ def log_changed_data(record: Mapping[str, Any]) -> None:
 def pace_of(
     training: Training[Any, Any], task: Task, config: TrainingConfig, run: Run, checkpoint_step: int = 0
 ) -> Pace:
-    """The steps of the configuration, or the time of the run's record, of which a run that resumes has spent a part.
+    """The pace by the configured steps, or by the recorded time, of which a resumed run has spent a part.
 
-    checkpoint_step: of the checkpoint that it resumes from. Steps before it that pace.txt lacks are logged.
+    checkpoint_step: the step of the checkpoint to resume from. Earlier steps missing in pace.txt are logged.
     """
     minutes = task.about.get("minutes")
     if minutes is None:
@@ -140,7 +140,7 @@ def pace_of(
 def recorded_task(
     training: Training[Any, AnyTask], run: Run, record: dict[str, Any], model: Any = None, data: Any = None
 ) -> AnyTask:
-    """The task of a run from its record; without a model, as it was before its first step."""
+    """The task of a run, made from its record; without a model, in the state before its first step."""
     config = recorded_config(training, run, record)
     data = training.reopen(run, record) if data is None else data
     if model is None:
@@ -150,7 +150,7 @@ def recorded_task(
 
 
 def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, Any]) -> Any:
-    """The configuration of a run; a `CheckpointError` if it has the fields of another version."""
+    """The configuration of a run; a `CheckpointError` if its fields are from another version."""
     try:
         return make_section(training.request.config_type, record["config"], str(run.directory))
     except ConfigError as error:
@@ -165,7 +165,7 @@ def of_another_version(run: Run, problem: object) -> CheckpointError:
 
 
 def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
-    """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
+    """The session in the state of the run's last intact checkpoint, or before its first step if there is none."""
     request = training.request
     run = (Run if current_world().is_first else FollowedRun).open(request.out)
     record = run.record()
@@ -202,7 +202,7 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
 
 
 def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint, record: Mapping[str, Any]) -> str:
-    """The line about a run that was opened to be resumed."""
+    """The log line for a resumed run."""
     steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
     if is_complete(checkpoint, steps, minutes):
         has_all = minutes is None or checkpoint.step == record.get("most_steps")
@@ -213,7 +213,7 @@ def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint
 
 
 def check_not_extended(training: Training[Any, Any], steps: int, run: Run) -> None:
-    """Refuse more steps than the run was started with: the learning rate follows its schedule to the last of them."""
+    """Refuse more steps than the run was started with, because the learning-rate schedule ends at the last of them."""
     asked = training.request.section("training").get("steps")
     if not isinstance(asked, int) or asked <= steps:
         return
@@ -226,18 +226,18 @@ def check_not_extended(training: Training[Any, Any], steps: int, run: Run) -> No
 
 
 def last_checkpoint(run: Run) -> Checkpoint | None:
-    """The newest intact checkpoint, as the first process finds it; None if there is none yet."""
+    """The newest intact checkpoint according to the first process; None if there is none yet."""
     name = current_world().decide(
         lambda: run.last_intact().directory.name if list_checkpoints(run.checkpoints) else None
     )
     return None if name is None else Checkpoint(run.checkpoints / name)
 
 
-# --- the directory, on one process or many: the first one writes, the others follow it --------------------------------
+# --- the directory, with one or many processes: the first one writes, the others follow -------------------------------
 
 
 def continues_run(request: TrainingRequest, resume: bool) -> bool:
-    """True if a run is to be resumed. With `resume`, what a killed process left before its first step is removed."""
+    """True if a run will be resumed. With `resume`, remove what a process killed before its first step left behind."""
 
     def decide() -> bool:
         if resume and is_unfinished(request.out):
@@ -250,7 +250,7 @@ def continues_run(request: TrainingRequest, resume: bool) -> bool:
 
 @contextmanager
 def new_run(directory: Path, described: list[str]) -> Iterator[Run]:
-    """A new run, made by the first process; if the block fails, nothing is left behind."""
+    """A new run, created by the first process; if the block fails, it is removed."""
     world = current_world()
     run = Run.create(directory, described) if world.is_first else FollowedRun(directory)
     try:
@@ -262,7 +262,7 @@ def new_run(directory: Path, described: list[str]) -> Iterator[Run]:
 
 
 def same_task(make: Callable[[], AnyTask], remake: Callable[[dict[str, Any]], AnyTask]) -> AnyTask:
-    """The task that the first process makes; the others make it again from its record."""
+    """The first process makes the task; the others remake it from its record."""
     world = current_world()
     if world.is_first:
         task = make()

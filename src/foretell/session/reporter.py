@@ -15,32 +15,32 @@ logger = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Base class that ignores all events. It is open, as a context manager, while a training runs."""
+    """Base class that ignores all events. The context manager is open while a training runs."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The training has ended, with or without an error."""
+        """Called when the training ends, with or without an error."""
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
-        """`done` of `total` bytes of text are tokenized after `seconds`."""
+        """Called when `done` of `total` bytes of text have been tokenized, after `seconds`."""
 
     def ready(self, task: Task) -> None:
-        """Training begins."""
+        """Called when training begins."""
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        """The metrics after a step (the fields of metrics.jsonl), and the number of steps in all."""
+        """Called with the metrics after a step (the fields of metrics.jsonl) and the total number of steps."""
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
-        """An output of the model after a step."""
+        """Called with an output of the model after a step."""
 
 
 class Reporters(Reporter):
-    """Passes every event on to several reporters.
+    """Forwards every event to several reporters.
 
-    One that cannot write, because its terminal is closed or its disk is full, gets no more events: no training depends
-    on its display.
+    A reporter that cannot write, because its terminal is closed or its disk is full, gets no more events; the training
+    continues.
     """
 
     def __init__(self, reporters: Sequence[Reporter]):
@@ -78,7 +78,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoardReporter(Reporter):
-    """Writes event files while it is open. Without the package tensorboard it raises a `UsageError` at once."""
+    """Writes event files while open. Raises UsageError at once if tensorboard is not installed."""
 
     def __init__(self, run: str | Path):
         if importlib.util.find_spec("tensorboard") is None:
@@ -91,11 +91,11 @@ class TensorBoardReporter(Reporter):
             self._writer.close()
 
     def writer(self, step: int) -> Any:
-        """The event files, opened with the first event: before that, the run's folder has to be empty."""
+        """The event files, opened at the first event, because the run's folder must be empty before."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # an optional dependency, and slow to import
 
-            # purge_step: events that a resumed run wrote after its checkpoint no longer hold
+            # purge_step: events that the run wrote after the checkpoint it resumes from are invalid
             self._writer = SummaryWriter(str(self.folder), purge_step=step)
         return self._writer
 

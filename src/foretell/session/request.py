@@ -1,4 +1,4 @@
-"""The options of every training: checked before any work is done, and compared with the run when it is resumed."""
+"""The options of every training, checked before any work, and compared with the run's when it is resumed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def intervals(steps: int) -> dict[str, int]:
         "log_every": max(1, min(10, steps // 100)),
         "evaluate_every": evaluate_every,
         "sample_every": -(-steps // 5),
-        "checkpoint_every": 2 * evaluate_every,  # a checkpoint between two evaluations would be evaluated too
+        "checkpoint_every": 2 * evaluate_every,  # a checkpoint between evaluations would need its own evaluation
     }
 
 
 def default_dropout(epochs: float, by_epochs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Dropout rates by how often the data is read: the more often, the more a model would memorise it.
+    """Dropout rates by the number of epochs; models memorise data that is read more often.
 
-    by_epochs: limits and the rate below each. Attention weights are never dropped: that rules out the fused kernel.
+    by_epochs: limits with the rate below each. Attention weights have no dropout, because the fused kernel has none.
     """
     rate = next(rate for limit, rate in by_epochs if epochs < limit)
     return {"embedding": rate, "attention": 0.0, "residual": rate}
@@ -50,13 +50,13 @@ def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """Options of every training. A subclass adds the data and the options of its task.
+    """Options of every training. A subclass adds data and options of its task.
 
-    `overrides` holds sections of the configuration `config_type`; fields that are left out are chosen later.
+    `overrides` holds sections of the configuration `config_type`; missing fields are chosen later.
     """
 
     config_type: ClassVar[type[Section]]
-    free_with_start: ClassVar[tuple[str, ...]] = ("dropout",)  # fields of the model that a start leaves open
+    free_with_start: ClassVar[tuple[str, ...]] = ("dropout",)  # fields of the model that can change with a start model
 
     out: Path
     size: str | None = None
@@ -78,12 +78,12 @@ class TrainingRequest:
         self._check_duration()
         if self.start is not None and (given := self.other_shape()):
             raise ConfigError(
-                f"{self.start.name}, the model to start from, has its own shape; leave out {given}, only "
+                f"{self.start.name}, the model to start from, has a fixed shape; leave out {given}, only "
                 f"{' and '.join(self.free_with_start)} can change"
             )
 
     def other_shape(self) -> str:
-        """The first option that would change the shape of the model to start from; empty if there is none."""
+        """The first given option that would change the shape of the start model; empty if there is none."""
         if self.size is not None:
             return f"--size {self.size}"
         return next((f"model.{key}" for key in self.section("model") if key not in self.free_with_start), "")
@@ -99,47 +99,47 @@ class TrainingRequest:
 
     @property
     def described(self) -> list[str]:
-        """The data as run.json names it; empty if none was given, which is enough to resume."""
+        """The names of the data in run.json; empty if none was given, which is allowed when resuming."""
         raise NotImplementedError
 
     @property
     def choices(self) -> dict[str, Any]:
-        """Options that are not in the configuration. run.json has those that were given; they cannot change."""
+        """Options outside the configuration. run.json records the given ones, and they cannot change."""
         return {}
 
     @classmethod
     def section_type(cls, name: str) -> type[Section]:
-        """The class of a section; an optional one may be missing from a configuration."""
+        """The class of a section, which may be optional in the configuration."""
         annotation = cls.config_type.model_fields[name].annotation
         kinds: tuple[Any, ...] = get_args(annotation) or (annotation,)
         return next(kind for kind in kinds if kind is not type(None))
 
     def section(self, name: str) -> dict[str, Any]:
-        """The fields that the user set in a section, under our names; nanoGPT's and Hugging Face's are accepted."""
+        """The fields that the user set in a section, by foretell's names; accepts nanoGPT's and Hugging Face's too."""
         values = self.overrides.get(name, {})
         return training_names(values) if name == "training" else own_names(values)
 
     def configured(self, name: str) -> Any:
-        """A section with the defaults of its class."""
+        """A section with the user's fields and the defaults of its class."""
         return make_section(self.section_type(name), self.section(name), name)
 
     @property
     def steps(self) -> int | None:
-        """The number of steps, None if it is to be chosen."""
+        """The requested number of steps; None if it has to be chosen."""
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
     # --- resuming ----------------------------------------------------------------------------------------------------
 
     def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:
-        """Refuse settings, data or a start other than the run's. Options that are not given stay as they are."""
+        """Refuse settings, data or a start that differ from the run's. Options that are not given keep their values."""
         for name in self.overrides:
             self._check_same_section(name, getattr(config, name))
         asked = to_jsonable_python({"size": self.size, "minutes": self.minutes, "epochs": self.epochs, **self.choices})
         for name, value in asked.items():
             if value not in (None, [], record.get(name)):
                 raise self.changed(name, record.get(name), value)
-        given = ", ".join(self.described)  # earlier versions joined the names of texts
+        given = ", ".join(self.described)  # earlier versions recorded the joined names of texts
         if given != ", ".join(record["data"][: len(self.described)]):
             raise self.changed("data", ", ".join(record["data"]), given)
         start = record.get("from")
@@ -147,7 +147,7 @@ class TrainingRequest:
             raise self.changed("start_from", start and start["model"], self.start.argument)
 
     def _check_same_section(self, name: str, old: Section | None) -> None:
-        """Refuse changed fields of a section, except settings of the training that change only memory use."""
+        """Refuse changed fields of a section, except training settings that affect only memory use."""
         if old is None:
             raise self.changed(name, None, self.section(name))
         new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)

@@ -1,4 +1,4 @@
-"""A session: one training of a task in its run directory, with what happens at every logged, sampled or saved step."""
+"""A session: the training of a task in its run directory, with logging, evaluation, samples and checkpoints."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class Session(Generic[AnyTask]):
-    """Trains a task. Begin a new run with `start` or continue one with `restore`, then call `go`.
+    """Trains a task. Call `start` for a new run or `restore` to continue one, then `go`.
 
-    The parameters of the objective are moved to `device`; matrix products run in `dtype`.
+    The objective's parameters are moved to `device`; matrix products run in `dtype`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Session(Generic[AnyTask]):
         self.device, self.dtype, self.pace = device, dtype, pace or FixedSteps(training)
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
-                "training.patience waits for a better validation loss, and no data is held out; leave it out, or "
+                "training.patience needs a validation loss, but no data is held out; leave it out, or "
                 f"change {task.held_out_setting}"
             )
         task.objective.to(device)
@@ -73,7 +73,7 @@ class Session(Generic[AnyTask]):
         self.optimizer = make_optimizer(task.model, training, dtype)
         self.meter = Meter(task.flops_per_token, device, dtype)
         self.progress = Progress()
-        self._figures: Mapping[str, float] = {}  # of the last evaluation
+        self._figures: Mapping[str, float] = {}  # figures of the last evaluation
         self._evaluated_step: int | None = None
         self._saved_step: int | None = None
         self._metrics_digest = MetricsDigest()
@@ -81,7 +81,7 @@ class Session(Generic[AnyTask]):
         self._line: dict[str, Any] = {}  # the last line of metrics
 
     def spread(self) -> nn.Module:
-        """The objective for training on all processes."""
+        """The objective, distributed over all processes."""
         objective = self.task.objective
         if self.world.size == 1:
             return objective
@@ -91,7 +91,7 @@ class Session(Generic[AnyTask]):
 
     @contextmanager
     def passes(self) -> Iterator[None]:
-        """Passes without a gradient, outside of training steps."""
+        """Context for passes without gradients, outside training steps."""
         with ExitStack() as stack:
             for recomputing in self.recomputing:
                 stack.enter_context(recomputing.suspended())
@@ -99,7 +99,7 @@ class Session(Generic[AnyTask]):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Passes in evaluation mode, after which the model is in training mode again."""
+        """Context for passes in evaluation mode; restores training mode afterwards."""
         self.task.objective.eval()
         try:
             with self.passes():
@@ -108,30 +108,30 @@ class Session(Generic[AnyTask]):
             self.task.objective.train()
 
     def trial_loss(self, objective: nn.Module) -> torch.Tensor:
-        """The loss on one row of this process, with arbitrary dropout masks."""
+        """The loss on one row of this process; the dropout masks do not matter."""
         row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
         with autocast(self.device, self.dtype):
             return objective.train()(row).sum
 
     @cached_property
     def configuration(self) -> str:
-        """A digest of the run's configuration, kept in its checkpoints."""
+        """A digest of the run's configuration, stored in its checkpoints."""
         return self.world.decide(self.run.configuration_digest)
 
     def start(self) -> None:
-        """Check the task, then write the record that makes the directory a run."""
+        """Check the task, then write run.json, which makes the directory a run."""
         self.check()
         environment = describe_environment(self.device, self.dtype)
         record = {**self.task.record(), "device": environment["device"], "dtype": environment["dtype"]}
         self.run.write_record(record, environment)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint whose weights the model already has."""
+        """Continue from a checkpoint; the model already has its weights."""
         state = checkpoint.training()
         for name, value in self.task.fingerprints().items():
             if state.get(name) != value:
                 raise CheckpointError(
-                    f"{checkpoint.directory} was trained with {name} {state.get(name)}, and this run has {value}; "
+                    f"{checkpoint.directory} was trained with {name} {state.get(name)}, but this run has {value}; "
                     "start again with another --out"
                 )
         if state.get("configuration") != self.configuration:
@@ -139,7 +139,7 @@ class Session(Generic[AnyTask]):
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
             )
-        if checkpoint.step > 0:  # before it there are no moments
+        if checkpoint.step > 0:  # at step 0 there are no moments
             load_optimizer(checkpoint, self.optimizer, self.task.model)
         self.progress = Progress(**state["progress"])
         self._logged = (self.progress.tokens, self.progress.seconds)
@@ -148,17 +148,17 @@ class Session(Generic[AnyTask]):
         self._metrics_digest = MetricsDigest(self.run.metrics.records())
         if state.get("metrics") != self._metrics_digest.value:
             logger.warning(
-                f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training continues"
+                f"{self.run.directory / METRICS} was changed or damaged: its curves may be wrong; training continues"
             )
         self.check()
 
     def check(self) -> None:
-        """Let the task refuse to train, on the batch of the next step."""
+        """Let the task check the batch of the next step."""
         with self.passes():
             self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
-        """Train to the last step, until patience ends, or until a signal (failures.py); then a checkpoint is saved."""
+        """Train to the last step, until patience ends, or until a signal (failures.py); then save a checkpoint."""
         began = self.progress.step
         with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
             self.reporter.ready(self.task)
@@ -202,14 +202,14 @@ class Session(Generic[AnyTask]):
         self.sample(self.progress)
 
     def compile(self) -> None:
-        """Compile for the batches of this run where the configuration wants it; by default for long runs on a GPU."""
+        """Compile for the batches of this run if configured; by default for long runs on a GPU."""
         if wants_compiling(self.training, self.device.type):
             batch = own_rows(self.task.batch(self.progress.step), self.world)
             _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
             compile_units(self.task.objective, rows, self.dtype)
 
     def stop_early(self) -> None:
-        """Save after the last step, and log why it was the last."""
+        """Save after an early end, and log the reason."""
         best, since = self.progress.best_validation_loss, self.progress.evaluations_since_best
         steps = self.pace.expected_steps(self.progress.step, self.progress.share)
         after = f"step {self.progress.step:,} of {steps:,}"
@@ -219,8 +219,8 @@ class Session(Generic[AnyTask]):
             self.save(self.progress)
 
     def interrupted(self, exit_code: int) -> Interrupted:
-        """Save after a signal; the error has the command that resumes."""
-        saved = "checkpoint saved" if self.progress.step > 0 else "nothing was learned yet"
+        """Save after a signal; returns an error with the command that resumes."""
+        saved = "checkpoint saved" if self.progress.step > 0 else "no step was taken yet"
         if self.progress.step > 0:
             self.save(self.progress)
         return Interrupted(
@@ -239,18 +239,18 @@ class Session(Generic[AnyTask]):
         ]
 
     def evaluate(self, progress: Progress) -> None:
-        """Bring the task's figures up to this step; the first one is the validation loss."""
+        """Evaluate at this step; the first of the task's figures is the validation loss."""
         if self._evaluated_step == progress.step:
             return
         with self.evaluating(), evaluations_shared_by(self.world):
-            figures = self.task.evaluate(self.dtype)  # by all processes; the first one's count
+            figures = self.task.evaluate(self.dtype)  # on all processes; the first one's figures count
         self._figures = self.world.decide(lambda: dict(figures))
         self._evaluated_step = progress.step
         if self._figures:
             progress.validation_loss = next(iter(self._figures.values()))
 
     def evaluate_and_log(self, progress: Progress) -> None:
-        """Evaluate and log, also where the step would not be logged otherwise."""
+        """Evaluate, and log the step even if it would not be logged otherwise."""
         self.evaluate(progress)
         record_evaluation(progress)
         self.log(progress)
@@ -258,7 +258,7 @@ class Session(Generic[AnyTask]):
     def log(self, progress: Progress) -> None:
         """Append a line to the metrics and report it, once per step.
 
-        A line is replaced if its step was evaluated after it was logged, for a checkpoint when a signal came.
+        If a step is evaluated after it was logged (for a checkpoint after a signal), its line is replaced.
         """
         if self._logged[0] != progress.tokens:
             self._line = self.metrics(progress)
@@ -274,13 +274,13 @@ class Session(Generic[AnyTask]):
         self.reporter.metrics(self._line, self.pace.expected_steps(progress.step, progress.share))
 
     def figures(self, progress: Progress) -> dict[str, Any]:
-        """The fields of a line of metrics.jsonl from the evaluation of this step, if there was one."""
+        """The fields of metrics.jsonl from the evaluation of this step, if there was one."""
         figures = self._figures if self._evaluated_step == progress.step else {}
         (_, loss), *others = figures.items() or [("", None)]
         return {"validation_loss": loss, **dict(others)}
 
     def metrics(self, progress: Progress) -> dict[str, Any]:
-        """The fields of one line of metrics.jsonl; the speed is the mean since the last line."""
+        """The fields of a line of metrics.jsonl; the speed is the mean since the last line."""
         tokens, seconds = self._logged
         elapsed = progress.seconds - seconds
         speed = (progress.tokens - tokens) / elapsed if elapsed > 0 else None
@@ -301,7 +301,7 @@ class Session(Generic[AnyTask]):
         return own | figures
 
     def sample(self, progress: Progress) -> None:
-        """Keep and report the samples of the task, if it has any."""
+        """Store and report the samples of the task, if there are any."""
         with self.evaluating():
             samples = self.task.samples()
         if samples:
@@ -312,7 +312,7 @@ class Session(Generic[AnyTask]):
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint and a line of metrics with the figures of this step, unless it is saved already."""
+        """Write a checkpoint and a line of metrics for this step, unless it is already saved."""
         if self._saved_step == progress.step:
             return
         self.evaluate(progress)
@@ -332,7 +332,7 @@ class Session(Generic[AnyTask]):
             self.save(progress)
 
     def save_model(self, directory: Path) -> None:
-        """Write the files of the model; the first process does, once it has all weights."""
+        """Gather the weights on the first process, which writes the model files."""
         with gathered(self.objective, self.world):
             if self.world.is_first:
                 self.task.save_model(directory)
@@ -354,7 +354,7 @@ class Session(Generic[AnyTask]):
         return {**own, **fingerprints}
 
     def check_finite(self, progress: Progress) -> None:
-        """Refuse to save non-finite weights, and weights whose validation loss is not finite."""
+        """Refuse to save non-finite weights, or weights with a non-finite validation loss."""
         problem = None
         if progress.validation_loss is not None and not math.isfinite(progress.validation_loss):
             problem = f"the validation loss is {progress.validation_loss}"
@@ -363,6 +363,6 @@ class Session(Generic[AnyTask]):
                 problem = f"'{path}' is not finite"
         if self.world.any(problem is not None):
             raise TrainingError(
-                f"step {progress.step}: {problem}; not saved, the checkpoint before is good. Try a lower "
+                f"step {progress.step}: {problem}; not saved, but the checkpoint before is good. Try a lower "
                 "--training.learning-rate"
             )

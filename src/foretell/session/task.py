@@ -1,4 +1,4 @@
-"""`Task`: the interface between a training session and the work: model, data, evaluation."""
+"""`Task`: the interface of model, data and evaluation to a training session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foretell.training.step import TrainingBatch
 
 @dataclass(frozen=True)
 class Sample:
-    """An output of the model to show during training: a prompt and its continuation."""
+    """A prompt and the model's continuation, shown during training."""
 
     prompt: str
     continuation: str
@@ -31,38 +31,37 @@ class Sample:
 class Task(ABC):
     """The model, the data and the evaluation of a training.
 
-    A task never touches the files of the run, signals or ranks, and moves nothing between devices: the session does.
-    Batches are `TrainingBatch`es: they have `count`, `tokens`, `len`, `rows` and `to`. Only the objective reads more.
+    The session handles the run's files, signals, ranks and devices; a task does not. Batches are `TrainingBatch`es with
+    `count`, `tokens`, `len`, `rows` and `to`; only the objective reads more.
     """
 
-    config: Any  # sections, `training` among them
-    about: dict[str, Any]  # the entries of run.json beyond the configuration
+    config: Any  # sections, including `training`
+    about: dict[str, Any]  # the entries of run.json outside the configuration
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
-    model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
-    row_length: int = 0  # of the longest rows, for which kernels are chosen
-    flops_per_token: int | None = None  # of training, per token that is read; where it is known, MFU is logged
+    model: nn.Module  # the trained and saved weights, whose paths identify the optimizer's state and frozen weights
+    row_length: int = 0  # length of the longest rows, for the choice of kernels
+    flops_per_token: int | None = None  # in training, per token read; if known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
-    # Duration of the closing report, in evaluations. A training of a given time keeps it free; `evaluate` may set it.
+    # Duration of the closing report, in evaluations, reserved in a time budget; `evaluate` may set it.
     closing_evaluations: float = 0.0
-    starts_trained: bool = False  # True: the first weights are a checkpoint too, which may stay the best
-    held_out_setting: str = ""  # the setting that decides how much data is held out
+    starts_trained: bool = False  # True: the initial weights are also a checkpoint, which may remain the best
+    held_out_setting: str = ""  # the setting for the amount of held-out data
 
     @abstractmethod
     def batch(self, step: int) -> TrainingBatch:
-        """The batch of a step, counted from 0: a function of the step alone, so that training can resume anywhere."""
+        """The batch of a step, counted from 0; depends only on the step, so training can resume anywhere."""
 
     @abstractmethod
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """Figures of the current weights on held-out data, by name; empty where no data is held out.
+        """Figures of the current weights on held-out data, by name; empty if no data is held out.
 
-        The first one, lower is better, decides which checkpoint is best and when patience ends. It is logged as
-        `validation_loss`, the others under their own names. Matrix products run in `dtype`, the model is in evaluation
-        mode.
+        The first figure (lower is better) determines the best checkpoint and the end of patience. It is logged as
+        `validation_loss`, the others by their names. Matrix products run in `dtype`; the model is in evaluation mode.
         """
 
     @abstractmethod
     def save_model(self, directory: Path) -> None:
-        """Write the files of the model into an existing directory: all that is needed to load it without the run."""
+        """Write the model's files into an existing directory, complete for loading without the run."""
 
     def record(self) -> dict[str, Any]:
         """The entries of run.json: `config` (sections as JSON, with `training`), `data` (names), `size` and more."""
@@ -70,7 +69,7 @@ class Task(ABC):
         return {"config": self.config.model_dump(mode="json"), **self.about, "parameters": parameters}
 
     def models(self) -> list[DropoutHost]:
-        """The whole models inside the objective."""
+        """The models inside the objective."""
         return [module for module in self.objective.modules() if isinstance(module, DropoutHost)]
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -79,16 +78,16 @@ class Task(ABC):
             choose_kernels(model, Use(device, dtype, self.row_length, is_training=True))
 
     def fingerprints(self) -> dict[str, str]:
-        """Digests, by name, that must be the same when a run resumes; kept in every checkpoint."""
+        """Digests by name, stored in every checkpoint, which must be equal when a run resumes."""
         return {}
 
     def samples(self) -> list[Sample]:
-        """Outputs of the model to show and keep."""
+        """Outputs of the model to show and store."""
         return []
 
     def check(self, batch: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have nothing to check
-        """Refuse to train, by a `TrainingError`, where a batch on the device shows that something is wrong."""
+        """Raise a `TrainingError` if a batch on the device shows a problem."""
 
     def describe_start(self, batch: Any, dtype: torch.dtype) -> list[str]:
-        """Lines for the log about the model before its first step, given its first batch on the device."""
+        """Log lines about the model before its first step, given the first batch on the device."""
         return []

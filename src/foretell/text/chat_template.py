@@ -1,8 +1,8 @@
-"""Conversations as text, by a Jinja template, and as token ids: the spans of the answers, and the tokens that end them.
+"""Conversations as text (by a Jinja template) and as token ids, with the spans and end tokens of the answers.
 
-A conversation is cut where answers begin and end, and each piece is encoded alone. A tokenizer may merge the end of a
-prompt and the beginning of an answer into one token; then the ids differ from the ids of the whole text. But training
-and generation after a prompt see the same ids, and no token is half prompt, half answer.
+A conversation is cut where answers begin and end, and each piece is encoded separately. The ids differ from the ids of
+the whole text if the tokenizer would merge the end of a prompt and the beginning of an answer into one token. But
+training and generation see the same ids after a prompt, and no token is half prompt, half answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LLAMA3 = """{{ bos_token }}{% for message in messages %}
 {% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}
 """
 BUILT_IN = {"plain": PLAIN, "chatml": CHATML, "alpaca": ALPACA, "llama3": LLAMA3}
-SPECIAL_NAME = re.compile(r"<\|[^<>|\s]{1,40}\|>")  # how templates and tokenizers write special tokens
+SPECIAL_NAME = re.compile(r"<\|[^<>|\s]{1,40}\|>")  # the usual notation of special tokens
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja text that writes conversations. Compiled when first used, which can raise TokenizerError."""
+    """A Jinja template for conversations. It is compiled at first use, which can raise TokenizerError."""
 
     name: str
     source: str
@@ -77,7 +77,7 @@ class ChatTemplate:
         return list(dict.fromkeys(SPECIAL_NAME.findall(self.source)))
 
     def render(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = False) -> str:
-        """The conversation as text; with `add_generation_prompt` the beginning of an answer follows.
+        """The conversation as text; with `add_generation_prompt`, followed by the beginning of an answer.
 
         Raises TokenizerError if the template refuses the conversation, does not end or is unsafe.
         """
@@ -93,39 +93,39 @@ class ChatTemplate:
 
 
 def find_template(argument: str) -> ChatTemplate:
-    """A built-in template by its name, or a template from a file."""
+    """A built-in template by name, or a template from a file."""
     path = as_path("the template", argument)
     if argument in BUILT_IN:
         return ChatTemplate(argument, BUILT_IN[argument])
     if not (path.suffix or os.sep in argument):
         known = ", ".join(BUILT_IN)
         raise UsageError(
-            f"no chat template '{argument}'{did_you_mean(argument, BUILT_IN)}; known: {known}, or a Jinja file's name"
+            f"no chat template '{argument}'{did_you_mean(argument, BUILT_IN)}; known: {known}, or the path of a file"
         )
     return ChatTemplate(path.name, read_text(path, TEMPLATE_LIMIT, TokenizerError))
 
 
 def own_template(tokenizer: Tokenizer, name: str) -> ChatTemplate | None:
-    """The template that came with a tokenizer, None if there is none."""
+    """The template that came with a tokenizer; None if there is none."""
     return None if tokenizer.chat_template is None else ChatTemplate(name, tokenizer.chat_template)
 
 
 def missing_names(template: ChatTemplate, tokenizer: Tokenizer) -> list[str]:
-    """The special tokens of a template that are missing in a tokenizer."""
+    """The special tokens in a template that a tokenizer does not have."""
     return [name for name in template.special_names if name not in tokenizer.special_tokens]
 
 
 def check_template(template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Refuse a template that cannot write a question and its answer."""
+    """Refuse a template whose text does not contain a question and its answer."""
     question, answer = Message("user", "question"), Message("assistant", "answer")
     text = template.render([question, answer], tokenizer)
     if not 0 <= text.find(question.content) < text.find(answer.content):
         raise TokenizerError(f"the chat template of {template.name} leaves out a question or its answer")
 
 
-PRIVATE_USE = range(0xE000, 0xF900)  # characters without a meaning, for special names that a message spells
+PRIVATE_USE = range(0xE000, 0xF900)  # private-use characters, which replace special names inside messages
 QUESTION, ANSWER, NEXT = "question7f", "answer7f", "next7f"  # texts to find in a rendered conversation
-SHORTEST_STOP = 3  # characters of a next speaker's name that may stop an answer
+SHORTEST_STOP = 3  # the shortest name of the next speaker, in characters, that stops an answer
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ChatPiece:
 
 @dataclass(frozen=True)
 class ChatTokens:
-    """A conversation's ids, and which of them belong to answers, which a model learns to write."""
+    """A conversation's ids, and a mask of the ids in answers, which a model learns."""
 
     ids: list[int] = field(default_factory=list)
     is_answer: list[bool] = field(default_factory=list)
@@ -158,8 +158,8 @@ class ChatTokens:
 class RenderedChat:
     """A conversation rendered by a template, and the spans of its answers.
 
-    A message may spell the name of a special token. The name is replaced by a mark, a character that occurs in no
-    message, so that it does not become the token when the text is encoded; `marks` maps marks to names.
+    A message may contain the name of a special token. The name is replaced by a mark, a character that occurs in no
+    message, so that it is not encoded as the token; `marks` maps marks to names.
     """
 
     def __init__(self, messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer):
@@ -189,9 +189,9 @@ class RenderedChat:
         return [index for index, message in enumerate(self.messages) if message.role == "assistant"]
 
     def answer_span(self, index: int, turn_end: str) -> tuple[int, int] | None:
-        """The span of an answer and its `turn_end` in the text of the messages up to it.
+        """The span of an answer, including its `turn_end`, in the text of the messages up to it.
 
-        It begins at the end of its prompt's text. None if the text with the answer does not continue the prompt.
+        It begins at the end of the prompt's text. None if the text with the answer does not begin with the prompt.
         """
         closed, prompt = self.text(index + 1), self.text(index, add_generation_prompt=True)
         content = self.messages[index].content.strip()
@@ -202,7 +202,7 @@ class RenderedChat:
         return len(prompt), start + len(content) if end < 0 else end + len(turn_end)
 
     def pieces(self, turn_end: str, *, add_generation_prompt: bool = False) -> list[ChatPiece] | None:
-        """The text cut at answers; None if the template changes an earlier turn when others follow it."""
+        """The text cut at answers; None if the template changes an earlier turn when later turns follow."""
         whole = self.text(len(self.messages), add_generation_prompt=add_generation_prompt)
         pieces: list[ChatPiece] = []
         done = 0
@@ -222,10 +222,10 @@ class RenderedChat:
 
 
 class ChatFormat:
-    """A template with a tokenizer for its texts. Raises TokenizerError for a template that cannot be used.
+    """A template with its tokenizer. Raises TokenizerError for a template that cannot be used.
 
-    turn_end: the text that ends an answer, empty if the template marks no end; the tokenizer's end token is then added.
-    stop_ids, stop_texts: the tokens and texts that end a generated answer; a next speaker's header is such a text.
+    turn_end: the text that ends an answer; empty if the template has none, and then the tokenizer's end token is added.
+    stop_ids, stop_texts: the tokens and texts that end a generated answer, such as the header of the next speaker.
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
@@ -239,16 +239,16 @@ class ChatFormat:
         marks = tokenizer.encode(self.turn_end.lstrip(), allow_special=True)[:1]
         is_token = not set(marks).isdisjoint(tokenizer.special_tokens.values())
         self.stop_ids = frozenset([*tokenizer.end_ids, *(marks if is_token else [])])
-        # a mere word such as `user` is likely in an answer
+        # a plain word such as `user` is likely in an answer
         is_distinct = len(header.strip()) >= SHORTEST_STOP and not header.strip().isalnum()
         texts = [header if is_distinct else "", "" if is_token else self.turn_end.lstrip()]
         self.stop_texts = [text for text in texts if text]
 
     def encode(self, messages: Sequence[Message]) -> list[ChatTokens]:
-        """A conversation to learn from: its ids up to the last answer, with its answers marked.
+        """A conversation for training: its ids up to the last answer, with the answers marked.
 
-        One ChatTokens. If the template changes a turn in a prompt or when others follow it, as templates that leave out
-        earlier thoughts do: one for each answer, after its prompt.
+        Usually one ChatTokens. Some templates change a turn when later ones follow, for example to leave out earlier
+        thoughts; then there is one ChatTokens per answer, with its prompt.
         """
         chat = RenderedChat(messages, self.template, self.tokenizer)
         pieces = chat.pieces(self.turn_end)
@@ -257,7 +257,7 @@ class ChatFormat:
         return [self._tokens(chat.last_answer(index, self.turn_end), chat) for index in chat.answers]
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids before the next answer, cut as in training."""
+        """The ids before the next answer, encoded in the same pieces as in training."""
         chat = RenderedChat(messages, self.template, self.tokenizer)
         pieces = chat.pieces(self.turn_end, add_generation_prompt=True)
         if pieces is None:
@@ -273,7 +273,7 @@ class ChatFormat:
         return tokens
 
     def _encode(self, text: str, marks: Mapping[str, str]) -> list[int]:
-        """The ids of a piece. Only the template's special tokens become tokens; a name in a message stays text."""
+        """The ids of a piece. Only the template's special tokens become tokens; names in messages stay text."""
         ids: list[int] = []
         for part in re.split(f"([{''.join(marks)}])", text) if marks else [text]:
             if part:
@@ -283,7 +283,7 @@ class ChatFormat:
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, template: ChatTemplate, *, add_tokens: bool = True) -> Tokenizer:
-    """The tokenizer with a template and the special tokens that it needs; a token that ends a turn ends a text too.
+    """The tokenizer with a template and the special tokens that it needs; a token that ends a turn also ends a text.
 
     The ids of new tokens begin at `vocab_size`. Without `add_tokens`, missing names stay ordinary text; only an end
     token is added, if the template needs one and there is none.

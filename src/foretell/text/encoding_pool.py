@@ -1,4 +1,4 @@
-"""Encode many texts in several processes; the results come in the order of the texts."""
+"""Encode many texts in several processes; results are in the order of the texts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from foretell.errors import TokenizerError
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import TokenizerJson
 
-AHEAD = 2  # groups of texts per process that are read before their results are needed
+AHEAD = 2  # groups of texts per process that are submitted ahead
 
 Key = TypeVar("Key")
 Group = tuple[Key, list[str]]
 Encoded = tuple[Key, Sequence[np.ndarray]]
 
-_encoder: list[Tokenizer] = []  # the tokenizer of this process, if it belongs to a pool
+_encoder: list[Tokenizer] = []  # the tokenizer of this process, if it is in a pool
 
 
 class Encoding:
-    """Encodes groups of texts as `Tokenizer.encode_batch` does: here, or in the processes of a pool."""
+    """Encodes groups of texts like `Tokenizer.encode_batch`, in this process or in a pool."""
 
     def __init__(self, tokenizer: Tokenizer, workers: int, pool: ProcessPoolExecutor | None):
         self.tokenizer, self.workers, self.pool = tokenizer, workers, pool
 
     def encode(self, groups: Iterable[Group[Key]]) -> Iterator[Encoded[Key]]:
-        """(key, ids of each text) of every (key, texts), in the same order; a few groups are in memory at a time."""
+        """(key, ids of each text) for every (key, texts), in the same order; only a few groups are in memory."""
         if self.pool is None:
             for key, texts in groups:
                 yield key, self.tokenizer.encode_batch(texts)
@@ -54,13 +54,13 @@ def submit(pool: ProcessPoolExecutor, texts: list[str]) -> Future[list[np.ndarra
     """Encode texts in a pool. Raises BrokenProcessPool if one of its processes has ended."""
     try:
         return pool.submit(_encode, texts)
-    except OSError as error:  # the pool has closed its pipes and not yet marked itself as broken, or cannot start one
+    except OSError as error:  # the pool's pipes are closed but it is not marked as broken yet, or it cannot start
         raise BrokenProcessPool(str(error)) from None
 
 
 @contextmanager
 def open_encoding(tokenizer: Tokenizer, special: Iterable[str] = (), workers: int = 1) -> Iterator[Encoding]:
-    """Encoding in `workers` processes, 1 for this one; `special` names are read as special tokens.
+    """Encoding in `workers` processes (1: in this process); names in `special` are encoded as special tokens.
 
     The ids do not depend on the number of processes. Raises as `Tokenizer.encode` does, and TokenizerError if a process
     ends.
@@ -86,14 +86,14 @@ def open_encoding(tokenizer: Tokenizer, special: Iterable[str] = (), workers: in
 
 
 def _start(content: TokenizerJson, special: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process decides
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are shared by the processes, not by threads of each
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes use all cores, so they need no threads
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoder.append(Tokenizer(content).reading(special))
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has ended; a killed parent cannot end it."""
+    """End this process when its parent ends, because a killed parent cannot end it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

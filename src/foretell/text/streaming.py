@@ -1,15 +1,15 @@
-"""Texts in pieces: ids to text one id at a time, stop strings that end such a stream, and long texts cut for encoding.
+"""Streaming: decoding one id at a time, stop strings, and cutting long texts for encoding.
 
-The texts that a stream returns, joined, are always `decode` of the same ids. A tokenizer's decoder determines
-when text is final, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens
-(words, characters, Llama's SentencePiece), and everything at the end for decoders that rewrite earlier text.
+The joined texts from a stream always equal `decode` of the same ids. A tokenizer's decoder determines when text is
+final, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens (words, characters,
+Llama's SentencePiece), and, for decoders that rewrite earlier text, everything at the end.
 
-The pieces of a long text, encoded separately, give the same ids as the whole. A pre-tokenizer splits a text into words
-that the model encodes one by one, so a cut is safe where it always splits. GPT-2's, Qwen2's and Llama 3's patterns have
-no alternative in which a letter or digit is followed by a space, a newline or one of the marks below. They have no
-look-behind, and their only look-ahead, `\\s+(?!\\S)`, concerns white space, which never ends a piece cut here. SmolLM
-applies GPT-2's pattern between single digits. The split into words has this property too. Bytes and characters can be
-cut anywhere. The texts of any other tokenizer are not cut.
+The separately encoded pieces of a long text have the same ids as the whole. A pre-tokenizer splits a text into words
+that the model encodes one by one, so a cut is safe at a position where it always splits. GPT-2's, Qwen2's and Llama 3's
+patterns have no alternative in which a letter or digit is followed by a space, a newline or one of the marks below.
+They have no look-behind, and their only look-ahead, `\\s+(?!\\S)`, concerns white space, which never ends a piece cut
+here. SmolLM applies GPT-2's pattern between single digits. The split into words has this property too. Bytes and
+characters can be cut anywhere. The texts of any other tokenizer are not cut.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def safe_cut(content: TokenizerJson) -> re.Pattern[str] | None:
     """A pattern that matches where a text can be cut; None if this tokenizer's texts must not be cut."""
     cut = _cut_of_split(content)
     normalizer = content["normalizer"]
-    # Neither of the two joins a letter to the space or mark after it; other normalizers are unknown.
+    # These two normalizers never join a letter to the space or mark after it; others are unknown.
     if cut is None or (normalizer is not None and (normalizer not in ({"type": "NFC"}, LOWER_CASE) or cut is ANYWHERE)):
         return None
     ordinary = [token for token in content["added_tokens"] if not token["special"]]
@@ -71,7 +71,7 @@ def _crosses(token: dict[str, Any], cut: re.Pattern[str]) -> bool:
 
 
 def iter_stream_pieces(texts: Iterable[str], cut: re.Pattern[str] | None, size: int = PIECE_SIZE) -> Iterator[str]:
-    """Safe pieces of a text that comes in parts; only a few pieces are in memory at a time."""
+    """Cut a text that arrives in parts into safe pieces; only a few pieces are in memory at a time."""
     rest = ""
     for text in texts:
         *pieces, rest = [*iter_pieces(rest + text, cut, size)] or [""]
@@ -93,14 +93,14 @@ def iter_pieces(text: str, cut: re.Pattern[str] | None, size: int = PIECE_SIZE) 
 Piece = Callable[[int], str]  # the vocabulary's string of an id; raises TokenizerError for an unknown one
 Decode = Callable[[list[int]], str]
 
-_WINDOW = 4  # tokens kept before a new one; decoders look at one neighbour, the others cost nothing
+_WINDOW = 4  # earlier tokens that are kept; decoders need one, and more cost nothing
 
-# Decoders that only add to the text as tokens are added. WordPiece joins "do not" to "don't", CTC drops repeats.
+# Decoders that only append text. Others change earlier text: WordPiece joins "do not" to "don't", CTC drops repeats.
 _APPENDING = frozenset({"BPEDecoder", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"})
 
 
 class StreamDecoder(ABC):
-    """`push` each id, then `finish`: the returned strings, joined, are `decode` of all the ids."""
+    """`push` each id, then `finish`: the joined results equal `decode` of all ids."""
 
     @abstractmethod
     def push(self, token_id: int) -> str:
@@ -114,9 +114,9 @@ class StreamDecoder(ABC):
 def make_stream(
     decoder: dict[str, Any] | None, piece: Piece, decode: Decode, skipped: frozenset[int], before: list[int]
 ) -> StreamDecoder:
-    """The stream for a tokenizer's decoder (its JSON); `skipped` ids give no text.
+    """The stream for a tokenizer's decoder (its JSON); ids in `skipped` have no text.
 
-    before: the ids before the stream's first one. Some decoders write a space before every word but the first.
+    before: the ids before the stream's first one. Some decoders write a space before every word except the first.
     """
     if decoder is not None and decoder["type"] == "ByteLevel":
         return ByteStream(piece, skipped)
@@ -131,7 +131,7 @@ def _only_appends(decoder: dict[str, Any] | None) -> bool:
 
 
 def _changes_earlier_text(step: dict[str, Any]) -> bool:
-    """True if a step strips the end of the text, or replaces a string that two tokens can make together."""
+    """True if a step strips the end of the text, or replaces a string that two tokens can form together."""
     return step.get("stop", 0) > 0 or (step["type"] == "Replace" and len(step["pattern"].get("String", "")) != 1)
 
 
@@ -153,7 +153,7 @@ class ByteStream(StreamDecoder):
 
 
 class WholeStream(StreamDecoder):
-    """Decoders that may still change any text: nothing is final before the end."""
+    """For decoders that may change any earlier text: nothing is final before the end."""
 
     def __init__(self, piece: Piece, decode: Decode, skipped: frozenset[int], before: list[int]):
         self._piece, self._decode, self._skipped, self._before = piece, decode, skipped, before
@@ -176,12 +176,12 @@ class WholeStream(StreamDecoder):
 
 
 class WindowStream(WholeStream):
-    """Decoders that only append: an id's text is its addition to the text of the few ids before it."""
+    """For decoders that only append: the text of an id is what it adds to the text of the few ids before it."""
 
     def push(self, token_id: int) -> str:
         super().push(token_id)
         if token_id in self._skipped or is_byte(self._piece(token_id)):
-            return ""  # a run of byte tokens is decoded as a whole: one bad byte spoils all of it
+            return ""  # a run of byte tokens is decoded as a whole: one bad byte changes all of it
         added = self._advance()
         self._shrink()
         return added
@@ -193,7 +193,7 @@ class WindowStream(WholeStream):
         return added
 
     def _shrink(self) -> None:
-        """Drop old ids, unless the rest has no text: the next token would then be decoded as the first one."""
+        """Drop old ids, unless the rest has no text: then the next token would be decoded as the first of a text."""
         recent = self._ids[-_WINDOW:]
         text = self._decode(recent)
         if text:
@@ -206,14 +206,14 @@ def is_byte(piece: str) -> bool:
 
 
 class StopStrings:
-    """Pass text through up to the stop string that begins first, which is left out.
+    """Passes text through up to the stop string that begins first, which is left out.
 
-    Text that could begin a stop string is held back until that is decided. `stopped` is True after a stop string; no
-    text passes from then on. The result does not depend on how the text is cut into `push`es.
+    Text that could begin a stop string is held back until that is decided. `stopped` is True after a stop string, and
+    no more text passes. The result does not depend on how the text is divided into calls of `push`.
     """
 
     def __init__(self, stops: Sequence[str]):
-        """Raises UsageError for an empty stop string, which would end every text before it begins."""
+        """Raises UsageError for an empty stop string, which would end every text at its beginning."""
         if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
             raise UsageError("stop strings must be a list of strings")
         if "" in stops:
@@ -224,7 +224,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that comes before any stop string; '' once stopped."""
+        """The final text before any stop string; '' after a stop."""
         if self.stopped:
             return ""
         self._held += text
@@ -234,7 +234,7 @@ class StopStrings:
         return self._release(open_from)
 
     def finish(self) -> str:
-        """The text that was held back, now that no more text comes; up to the stop string if it contains one."""
+        """The text that was held back, up to a stop string in it, when no more text follows."""
         match = None if self.stopped else self._first_match()
         return self._release(len(self._held)) if match is None else self._stop_at(match)
 
@@ -245,7 +245,7 @@ class StopStrings:
     def _first_open(self) -> int:
         """The position where the first unfinished stop string may begin; the end if none can.
 
-        An unfinished 'abcd' goes before a complete 'c' inside it: only the whole text decides which begins first.
+        An unfinished 'abcd' takes precedence over a complete 'c' inside it, because it may begin first.
         """
         length = len(self._held)
         for start in range(max(0, length - self._longest + 1), length):

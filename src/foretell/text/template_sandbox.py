@@ -1,8 +1,8 @@
-"""Render a Jinja template from an untrusted source, such as a checkpoint's chat template.
+"""Rendering of untrusted Jinja templates, such as a checkpoint's chat template.
 
 jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. `Guard` refuses syntax that chat templates do not
-need, and only the filters, functions and methods listed here exist. Time and memory are limited by one budget per
-rendering. Every loop step and every value that the template makes is charged to it. Operations whose result can be
+need, and only the filters, functions and methods listed here exist. One budget per rendering limits time and memory.
+Every loop step and every value that the template creates is charged to it. Operations whose result can be
 much larger than their operands (`*`, join, replace, indent) are charged before they run.
 """
 
@@ -30,11 +30,11 @@ from jinja2.visitor import NodeTransformer
 
 from foretell.errors import TokenizerError
 
-MOST_CHARACTERS, MOST_NODES, MOST_DEPTH = 100_000, 20_000, 60  # of a template
-BASE, PER_INPUT = 300_000, 50  # units for every rendering, and for each character of its input as JSON
+MOST_CHARACTERS, MOST_NODES, MOST_DEPTH = 100_000, 20_000, 60  # limits of a template
+BASE, PER_INPUT = 300_000, 50  # units per rendering, and per character of its input as JSON
 SECONDS = 5.0
 CALL_UNITS = 10  # a call takes about ten times as long as a loop step
-MOST_BITS = 64  # of an integer
+MOST_BITS = 64  # bits of an integer
 PLAIN = str | int | float | list | tuple | dict | Namespace | jinja2.Undefined | None
 DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")  # no widths
 
@@ -47,7 +47,7 @@ ALLOWED_NODES = (
     *(nodes.Getitem, nodes.Slice, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
     *(nodes.Sub, nodes.Div, nodes.FloorDiv, nodes.Mod, *GROWING),
 )
-REFUSED_NAMES = ("self", "varargs", "kwargs")  # macros can nest the last two without an expression in GROWING
+REFUSED_NAMES = ("self", "varargs", "kwargs")  # macros can grow the last two without an expression in GROWING
 FILTER_NAMES = (
     "abs capitalize count d default dictsort first float int items last length list lower map max min reject "
     "rejectattr reverse select selectattr sort string title trim unique upper"
@@ -61,7 +61,7 @@ ALLOWED_METHODS = frozenset(METHOD_NAMES.split())
 
 
 class Budget:
-    """Units left for loop steps, calls, and characters and items of values; and a time limit."""
+    """The remaining units for loop steps, calls, and characters and items of values; and a time limit."""
 
     def __init__(self, units: int):
         self.left, self.deadline = units, time.monotonic() + SECONDS
@@ -71,11 +71,11 @@ CURRENT: ContextVar[Budget] = ContextVar("budget of the rendering")
 
 
 def spend(units: int = 1) -> None:
-    """Take units from the budget of the current rendering; SecurityError if nothing is left."""
+    """Take units from the budget of the current rendering; SecurityError if it is exhausted."""
     budget = CURRENT.get()
     budget.left -= units
     if budget.left < 0:
-        raise SecurityError("it loops too often or makes texts or lists that are too large")
+        raise SecurityError("it loops too often or creates texts or lists that are too large")
     if time.monotonic() > budget.deadline:
         raise SecurityError(f"it takes longer than {SECONDS:g} seconds")
 
@@ -88,9 +88,9 @@ def steps(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def measured(value: Any) -> Any:
-    """The value, after spending units for all that it holds; iterators become lists. Refuses anything but plain data.
+    """The value, after spending units for its whole content; iterators become lists. Refuses all but plain data.
 
-    A list that holds another one twice costs as much as if it were written out.
+    A list that contains the same list twice is charged for both.
     """
     if isinstance(value, Iterable) and not isinstance(value, PLAIN):
         value = list(steps(value))
@@ -110,14 +110,14 @@ def text_of(value: Any) -> str:
 
 
 class TemplateRefusal(jinja2.TemplateError):
-    """A template called `raise_exception`: it cannot write this conversation."""
+    """Raised when a template calls `raise_exception` because it does not support a conversation."""
 
 
 class UnwrittenNamespace(Namespace):
-    """A namespace that cannot be written out, since namespaces can hold each other without end."""
+    """A namespace that cannot be converted to text, because namespaces can contain each other in a cycle."""
 
     def __repr__(self) -> str:
-        raise SecurityError("it writes out a namespace; write one of its values")
+        raise SecurityError("it writes a namespace as text; write one of its values")
 
 
 def join(values: Iterable[Any], separator: Any = "") -> str:
@@ -138,7 +138,7 @@ def indent(text: Any, width: int = 4, first: bool = False, blank: bool = False) 
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """A value as JSON with transformers' defaults: characters as they are."""
+    """A value as JSON with transformers' defaults, without escapes of non-ASCII characters."""
     if options.keys() - {"separators", "sort_keys"} or (indent is not None and not 0 <= int(indent) <= 8):
         raise SecurityError("it uses tojson with options that are not supported")
     return json.dumps(measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)
@@ -165,7 +165,7 @@ OWN_FILTERS = {"join": join, "replace": replace, "indent": indent, "tojson": to_
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`, by which some templates mark answers: its body is rendered as if it were not there."""
+    """The tag `{% generation %}`, with which some templates mark answers; only its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's interface
 
@@ -175,7 +175,7 @@ class GenerationTag(Extension):
 
 
 class Guard(NodeTransformer):
-    """Refuses syntax that is not needed, and puts a filter around loops and growing expressions to spend units."""
+    """Refuses syntax that is not needed, and wraps loops and growing expressions in filters that spend units."""
 
     count = depth = 0
 
@@ -206,7 +206,7 @@ class Guard(NodeTransformer):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """An environment in which a template reaches the values it is given, and nothing else."""
+    """An environment in which a template can access only the values that it is given."""
 
     intercepted_binops = frozenset("*%")
 
@@ -221,14 +221,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super()._generate(Guard().visit(source), *arguments, **keywords)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Refuse at once; jinja2 itself waits until the value is used."""
-        raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}, which templates may not")
+        """Refuse at once, whereas jinja2 waits until the value is used."""
+        raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}, which is not allowed")
 
     def is_safe_callable(self, obj: Any) -> bool:
         if isinstance(obj, BuiltinMethodType | MethodType):
             return obj.__name__ in ALLOWED_METHODS
         is_function = any(obj is function for function in FUNCTIONS.values())
-        return is_function or isinstance(obj, Macro | jinja2.Undefined)  # calling the latter raises, with its name
+        return is_function or isinstance(obj, Macro | jinja2.Undefined)  # calling the latter raises an error
 
     def call(self, context: Any, obj: Any, /, *arguments: Any, **keywords: Any) -> Any:
         spend(CALL_UNITS)
@@ -249,7 +249,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """The output of a macro or a block as one text, after spending units for it."""
+    """The output of a macro or block as one text, after spending units for it."""
     texts = list(pieces)
     spend(sum(map(len, texts)))
     return "".join(texts)
@@ -275,7 +275,7 @@ class SandboxedTemplate:
             raise self._failure(error) from None
 
     def render(self, **values: Any) -> str:
-        """The text for these values, plain data as from JSON. The values are not changed."""
+        """The text for these values, which must be plain data as in JSON. The values are not changed."""
         token = CURRENT.set(Budget(BASE + PER_INPUT * len(json.dumps(values))))
         try:
             return concat(steps(self._template.generate(**values)))
@@ -290,5 +290,5 @@ class SandboxedTemplate:
         problem = "cannot write this conversation" if isinstance(error, TemplateRefusal) else "cannot be used"
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         if isinstance(error, RecursionError):
-            reason = "it calls itself without end, or is nested too deeply"
+            reason = "it has an infinite recursion, or is nested too deeply"
         return TokenizerError(f"{self.name}{where} {problem}: {reason}")

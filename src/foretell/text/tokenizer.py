@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, on Hugging Face `tokenizers`.
+"""The tokenizer: text to ids and back, based on Hugging Face `tokenizers`.
 
 It adds two guarantees to the library: text never becomes a special token unless the caller allows it, and nothing is
 silently truncated, padded or dropped.
@@ -27,8 +27,8 @@ from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
 if TYPE_CHECKING:
     import numpy as np
 
-CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
-_GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
+CHAT_TEMPLATE = "chat_template.jinja"  # transformers' file name
+_GROUP_SIZE = 1_000_000  # characters encoded at a time; meanwhile the library needs about 100 bytes per token
 
 _REFUSE_UNKNOWN = {"characters": untrusted.refuse_unknown_characters, "words": untrusted.refuse_unknown_words}
 Item = TypeVar("Item")
@@ -38,17 +38,17 @@ class Tokenizer:
     """A vocabulary with encoding and decoding; immutable, and safe to share between threads.
 
     kind: 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece').
-    start_ids: the ids that the tokenizer's own template puts before every text: Llama's `<s>`, none for GPT-2, Qwen and
-    tokenizers trained here. `encode` leaves them out, `encode_input` puts them in front.
-    end_ids: the ids that end a text written by a model (a chat model may have several). The first of them, `end_id`,
-    ends each document in training data; None if the vocabulary has no end token.
-    special_tokens: names of special tokens to ids. added_tokens: the same for all tokens added to the vocabulary.
+    start_ids: the ids that the tokenizer's template puts before every text: Llama's `<s>`, none for GPT-2, Qwen and
+    tokenizers trained here. `encode` does not add them, `encode_input` does.
+    end_ids: the ids that end a generated text (a chat model may have several). The first one, `end_id`, ends each
+    document in training data; it is None if the vocabulary has no end token.
+    special_tokens: the ids of special tokens, by name. added_tokens: the same for all tokens added to the vocabulary.
     vocab_size: the highest id + 1. chat_template: the Jinja text that came with the tokenizer, if any.
-    notes: a line for each contradiction between the tokenizer's files, and how it was resolved.
+    notes: a line for each contradiction between the tokenizer's files, with its resolution.
     """
 
     def __init__(self, content: TokenizerJson, origin: str = "the tokenizer"):
-        """Build from the content of a tokenizer.json; the TokenizerError for a broken one begins with `origin`."""
+        """Build from the content of a tokenizer.json; the TokenizerError for an invalid one begins with `origin`."""
         self._plain = untrusted.make_backend(content, origin)
         self._plain.encode_special_tokens = True
         self._encoder = self._plain  # encodes text; see `reading`
@@ -84,26 +84,26 @@ class Tokenizer:
         return next(iter(self.end_ids), None)
 
     def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
-        """The same tokenizer with a chat template and notes from loading it."""
+        """A copy of the tokenizer with a chat template, and the notes from loading it."""
         other = copy.copy(self)
         other.chat_template, other.notes = chat_template, tuple(notes)
         return other
 
     def with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
-        """The same tokenizer with further special tokens, whose ids begin at `vocab_size`; existing names are kept.
+        """A copy of the tokenizer with further special tokens, whose ids begin at `vocab_size`; existing names stay.
 
         Raises TokenizerError for a name that is a token of ordinary text.
         """
         known = self._plain.get_vocab()
         if taken := next((name for name in names if name in known and name not in self.special_tokens), None):
-            raise TokenizerError(f"{taken!r} is a token of ordinary text here; give a special token another name")
+            raise TokenizerError(f"{taken!r} is already an ordinary token; give the special token another name")
         if all(name in self.special_tokens for name in names):
             return self
         other = Tokenizer(tokenizer_json.with_special(self.to_json(), names))
         return other.with_chat_template(self.chat_template, self.notes)
 
     def with_start(self, name: str) -> Tokenizer:
-        """The same tokenizer with this special token before every text; it may be the end token.
+        """A copy of the tokenizer that puts this special token before every text; it may be the end token.
 
         Raises TokenizerError for a name that is not a special token.
         """
@@ -114,7 +114,7 @@ class Tokenizer:
         return Tokenizer(content).with_chat_template(self.chat_template, self.notes)
 
     def reading(self, names: Iterable[str]) -> Tokenizer:
-        """The same tokenizer, which encodes these names of special tokens in any text as the tokens.
+        """A copy of the tokenizer that encodes these special tokens' names in any text as the tokens.
 
         Raises TokenizerError for a name that is not a special token.
         """
@@ -134,7 +134,7 @@ class Tokenizer:
         return other
 
     def spelled_special(self, text: str) -> list[str]:
-        """The special tokens whose names are in the text and are read as ordinary text."""
+        """The special tokens whose names occur in the text and are encoded as ordinary text."""
         return [name for name, token_id in self.special_tokens.items() if token_id in self._forbidden and name in text]
 
     def _refuse_not_special(self, names: Sequence[str]) -> None:
@@ -147,10 +147,10 @@ class Tokenizer:
     # ------------------------------------------------------------------ text to ids
 
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
-        """The input ids of a model for a text: the start tokens, if there are any, then `encode` of the text.
+        """A model's input ids for a text: any start tokens, then `encode` of the text.
 
         These are transformers' ids with add_special_tokens=True, except that tokens which a template puts after a text
-        are left out, with a note, since a text to be continued has not ended. Raises as `encode` does.
+        are left out, with a note, because the text will be continued. Raises the errors of `encode`.
         """
         return [*self.start_ids, *self.encode(text, allow_special)]
 
@@ -167,9 +167,9 @@ class Tokenizer:
         return ids
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """The characters of the text, from start to end, that each token of `encode(text)` was made from.
+        """The range (start, end) of characters in the text for each token of `encode(text)`.
 
-        Tokens that are parts of one character have the same offsets. Raises as `encode` does.
+        Tokens that are parts of one character have the same offsets. Raises the errors of `encode`.
         """
         return self._encoding(text, self._encoder).offsets
 
@@ -179,30 +179,30 @@ class Tokenizer:
             return backend.encode(text, add_special_tokens=False)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of many texts as from `encode`, in parallel; an int32 array per text. Raises as `encode` does.
+        """The ids of many texts, as from `encode`, in parallel; an int32 array per text. Raises the errors of `encode`.
 
-        Long texts are encoded in pieces, since the library takes 200 bytes per character of a text. A pre-tokenizer
-        that is unknown to `safe_cut` has whole texts.
+        Long texts are encoded in pieces, because the library needs 200 bytes per character. With a pre-tokenizer that
+        is unknown to `safe_cut`, texts are not cut.
         """
-        import numpy as np  # here, since it takes 0.1 s, and a short prompt does without
+        import numpy as np  # imported here, because it takes 0.1 s and short prompts do not need it
 
         pieces = [list(iter_pieces(text, self._cut)) for text in texts]
         for text, parts in zip(texts, pieces, strict=True):
-            if len(parts) > 1:  # before its pieces, so that positions in messages count from its beginning
+            if len(parts) > 1:  # check the whole text, so that positions in messages count from its beginning
                 untrusted.refuse_surrogates(text)
         encoded = self._iter_encoded(chain.from_iterable(pieces))
         return [np.concatenate([np.empty(0, np.int32), *islice(encoded, len(parts))]) for parts in pieces]
 
     def encode_long(self, text: str) -> np.ndarray:
-        """The same ids as `encode` for a text of any length, int32, in bounded memory. Raises as `encode` does."""
+        """The ids of `encode`, as int32, for a text of any length in bounded memory. Raises the errors of `encode`."""
         return self.encode_batch([text])[0]
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The same ids as `encode` for a text that comes in parts, int32. Raises as `encode` does."""
+        """The ids of `encode`, as int32, for a text that arrives in parts. Raises the errors of `encode`."""
         return self._iter_encoded(self.cut_stream(texts))
 
     def cut_stream(self, texts: Iterable[str]) -> Iterator[str]:
-        """Pieces of a text that comes in parts; their ids, joined, are the ids of the whole text."""
+        """Cut a text that arrives in parts into pieces; their joined ids are the ids of the whole text."""
         return iter_stream_pieces(texts, self._cut)
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -214,7 +214,7 @@ class Tokenizer:
             with self._named_failures(group, self._encoder):
                 encodings = self._encoder.encode_batch_fast(group, add_special_tokens=False)
             for encoding in encodings:
-                ids = encoding.ids  # a property that makes a new list each time
+                ids = encoding.ids  # the property makes a new list at each access
                 self._refuse_special(ids)
                 yield np.array(ids, dtype=np.int32)
 
@@ -237,17 +237,17 @@ class Tokenizer:
             raise
 
     def _refuse_special(self, ids: list[int]) -> None:
-        """Refuse special tokens made from text: WordLevel and Unigram models can have the name in their vocabulary."""
+        """Refuse special tokens encoded from text: WordLevel and Unigram vocabularies can contain their names."""
         if not self._forbidden.isdisjoint(ids):
             name = self.piece(next(token_id for token_id in ids if token_id in self._forbidden))
             raise TokenizerError(
                 f"the text holds {name!r}, which is a special token of this tokenizer; "
-                "take it out, or allow special tokens if it is meant"
+                "remove it, or allow special tokens if that is intended"
             )
 
     @cached_property
     def _special(self) -> tokenizers.Tokenizer:
-        # A second object, not a flag that is switched: threads and errors cannot leave it in the wrong state
+        # A second object instead of a flag, which threads and errors could leave in the wrong state
         return untrusted.make_backend(self.to_json(), "the tokenizer")
 
     # ------------------------------------------------------------------ ids to text
@@ -260,9 +260,9 @@ class Tokenizer:
             return self._plain.decode(ids, skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool = False, before: Sequence[int] = ()) -> StreamDecoder:
-        """A decoder that takes ids one by one; the texts that it returns, joined, are `decode` of all the ids.
+        """A decoder that takes ids one by one; its joined results equal `decode` of all ids.
 
-        before: the ids before the first one. A first word then comes with the space before it.
+        before: the ids before the first one; with these, the first word gets the space before it.
         """
         special = frozenset(self.special_tokens.values())
         words = [token_id for token_id in before if token_id not in special]
@@ -273,7 +273,7 @@ class Tokenizer:
         return [self.piece(token_id) for token_id in ids]
 
     def has(self, token_id: int) -> bool:
-        """False in a gap of the ids."""
+        """True if the id exists; there may be gaps between ids."""
         return self._plain.id_to_token(token_id) is not None
 
     def piece(self, token_id: int) -> str:
@@ -285,7 +285,7 @@ class Tokenizer:
         return piece
 
     def token_bytes(self) -> tuple[bytes, ...]:
-        """The UTF-8 bytes of each id, in order of the ids; none for special tokens.
+        """The UTF-8 bytes of each id, in order of the ids; empty for special tokens.
 
         Raises TokenizerError for a tokenizer whose tokens depend on the tokens before them, as with spaces.
         """
@@ -295,7 +295,7 @@ class Tokenizer:
     def _token_bytes(self) -> tuple[bytes, ...]:
         if not self._byte_level and self.kind != "characters":
             raise TokenizerError(
-                f"a regex or a JSON schema works with byte-level and character tokenizers, and this one is {self.kind}"
+                f"a regex or a JSON schema needs a byte-level or character tokenizer, but this one is {self.kind}"
             )
         special = frozenset(self.special_tokens.values())
         spell = piece_bytes if self._byte_level else str.encode
@@ -303,7 +303,7 @@ class Tokenizer:
         return tuple(map(spell, pieces))
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The bytes of one token, which may be a part of a character; of a special token its name.
+        """The bytes of one token, which may be a part of a character; for a special token, its name.
 
         Raises TokenizerError for an unknown id.
         """
@@ -337,11 +337,11 @@ class Tokenizer:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_json(self) -> TokenizerJson:
-        """The content of the tokenizer.json as the library writes it, with every default written out."""
+        """The content of a tokenizer.json as the library writes it, with all defaults."""
         return json.loads(self._plain.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json that `tokenizers` and transformers read too, and the chat template in the same folder.
+        """Write a tokenizer.json, which `tokenizers` and transformers can read, and the chat template next to it.
 
         Raises OutputError if it cannot be written.
         """
@@ -354,7 +354,7 @@ class Tokenizer:
 
 
 def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
-    """The items in lists, each of which ends when the sum of its sizes is at least `limit`."""
+    """Split items into lists; each ends when the sum of its sizes reaches `limit`."""
     group, total = list[Item](), 0
     for item in items:
         group.append(item)

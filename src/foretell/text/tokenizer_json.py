@@ -1,4 +1,4 @@
-"""The content of a tokenizer.json: write one, read its properties, declare start and end tokens in it.
+"""The content of a tokenizer.json: write it, read its properties, declare start and end tokens.
 
 All properties of a Tokenizer are derived from this JSON, so they survive saving and loading without any other file.
 """
@@ -14,7 +14,7 @@ END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
 UNKNOWN_WORD, WORD_END = "<unk>", "</w>"  # OpenAI GPT's
 
-# The token that ends a document, under the names that published tokenizers give it; the first one present is used.
+# The names of the token that ends a document in published tokenizers; the first one present is used.
 END_NAMES = (
     END,  # GPT-2, Qwen base models, and everything trained here
     "<|end_of_text|>",  # Llama 3
@@ -53,8 +53,8 @@ def missing_bytes(vocabulary: Container[str]) -> list[int]:
 def piece_bytes(piece: str) -> bytes:
     """The bytes of a byte-level vocabulary string: 'âĢ' is b'\\xe2\\x80'.
 
-    A piece with a character outside the table (an added token with a space in it) is encoded in UTF-8 as it is, the
-    rule of the ByteLevel decoder in `tokenizers`.
+    A piece with a character outside the table (an added token with a space) is encoded in UTF-8, as in the ByteLevel
+    decoder of `tokenizers`.
     """
     if all(character in CHARACTER_TO_BYTE for character in piece):
         return bytes(CHARACTER_TO_BYTE[character] for character in piece)
@@ -68,9 +68,9 @@ def readable(data: bytes) -> str:
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-# --- how text is split into words ------------------------------------------------------------------------------------
+# --- splitting of text into words ------------------------------------------------------------------------------------
 
-# The patterns as published (Qwen/Qwen2-7B and meta-llama/Meta-Llama-3-8B, tokenizer.json).
+# The published patterns (tokenizer.json of Qwen/Qwen2-7B and meta-llama/Meta-Llama-3-8B)
 QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -107,7 +107,7 @@ def digit_split() -> TokenizerJson:
 
 
 def split_steps(split: TokenizerJson | None) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer, without `trim_offsets`, which differs from writer to writer and changes no id."""
+    """The steps of a pre-tokenizer, without `trim_offsets`, which differs between programs and does not affect ids."""
     if split is None:
         return []
     if split["type"] == "Sequence":
@@ -133,14 +133,14 @@ def character_json(tokens: Sequence[str], special: Sequence[str]) -> TokenizerJs
 def byte_level_json(
     vocabulary: dict[str, int], merges: Sequence[Any], split: TokenizerJson, special: Sequence[str] = (END,)
 ) -> TokenizerJson:
-    """Byte-level BPE; names in `special` that the vocabulary has are special tokens."""
+    """Byte-level BPE; names in `special` that are in the vocabulary become special tokens."""
     model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
     known = [name for name in special if name in vocabulary]
     return _tokenizer_json(model, known, split, byte_level_split(use_regex=True))
 
 
 def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> TokenizerJson:
-    """OpenAI GPT's BPE: lower case without accents, words and punctuation apart, `</w>` at the end of each."""
+    """OpenAI GPT's BPE: lower case without accents, words and punctuation separate, each ending with `</w>`."""
     kind = {"type": "BPE", "unk_token": UNKNOWN_WORD, "end_of_word_suffix": WORD_END}
     model = {**kind, "vocab": vocabulary, "merges": list(merges)}
     special = [UNKNOWN_WORD] if UNKNOWN_WORD in vocabulary else []
@@ -163,7 +163,7 @@ def _tokenizer_json(
 
 
 def _word_level(tokens: Sequence[str]) -> TokenizerJson:
-    # The format requires the name of an unknown token even if the vocabulary has none; unknown words are then refused.
+    # The format requires a name for the unknown token even if the vocabulary has none; then unknown words are refused.
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     return {"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN}
 
@@ -182,30 +182,30 @@ def tokenizer_kind(content: TokenizerJson) -> str:
 
 
 def is_byte_level(content: TokenizerJson) -> bool:
-    """True if the vocabulary spells bytes in GPT-2's table."""
+    """True if the vocabulary writes bytes as characters of GPT-2's table."""
     decoder = content["decoder"]
     return decoder is not None and decoder["type"] == "ByteLevel"
 
 
 def spells_bytes(content: TokenizerJson) -> bool:
-    """True if words reach the model as bytes in GPT-2's table."""
+    """True if text is converted to GPT-2's byte characters before the model."""
     steps = split_steps(content["pre_tokenizer"])
     return any(step.get("type") == "ByteLevel" for step in (*steps, content["normalizer"] or {}))
 
 
 def added_tokens(content: TokenizerJson, *, only_special: bool = False) -> dict[str, int]:
-    """Name to id of the tokens that were added to the model's own vocabulary, in order of their ids."""
+    """The ids of the tokens added to the model's vocabulary by name, in order of their ids."""
     tokens = sorted(content["added_tokens"], key=lambda token: token["id"])
     return {token["content"]: token["id"] for token in tokens if token["special"] or not only_special}
 
 
 def special_tokens(content: TokenizerJson) -> dict[str, int]:
-    """Name to id of every special token, in order of their ids."""
+    """The ids of special tokens by name, in order of their ids."""
     return added_tokens(content, only_special=True)
 
 
 def token_id(content: TokenizerJson, name: str) -> int | None:
-    """The id of a token, added or of the model's own vocabulary; None if there is none of that name."""
+    """The id of a token, added or in the model's vocabulary; None if it does not exist."""
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):  # Unigram: pairs of piece and score, in order of their ids
         vocabulary = {piece: index for index, (piece, _) in enumerate(vocabulary)}
@@ -220,7 +220,7 @@ def unknown_id(content: TokenizerJson) -> int | None:
 
 
 def template_ids(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the tokenizer's own template puts before every text (Llama's <s>; none for GPT-2), and after it."""
+    """The ids that the tokenizer's template puts before every text (Llama's <s>; none for GPT-2), and after it."""
     for template in templates(content):
         steps = template["single"]
         text_index = next((index for index, step in enumerate(steps) if "Sequence" in step), len(steps))
@@ -256,22 +256,22 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
 
 
 def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
-    """The same tokenizer, declaring that these special tokens end a text, and the first one a document.
+    """A copy that declares these special tokens as ends of a text, and the first one as the end of a document.
 
-    A tokenizer.json has no field for end tokens, and unknown fields are refused. A template that lists tokens without
-    using them is valid everywhere and changes no ids.
+    A tokenizer.json has no field for end tokens, and readers refuse unknown fields. A template that lists tokens
+    without using them is valid everywhere and does not affect ids.
     """
     special = special_tokens(content)
     template = next(templates(content), _plain_template())
     used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
-    # An entry may have any name. Under its own name the first token would replace the entry of the same start token.
+    # An entry can have any name. Under its token's name, it could replace the entry of the same start token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
     declared = {name: {"id": name, "ids": [special[token] for token in tokens], "tokens": list(tokens)}}
     return _with_template(content, {**template, "special_tokens": used | declared})
 
 
 def with_start(content: TokenizerJson, token: str) -> TokenizerJson:
-    """The same tokenizer with a template that puts `token` (one of its special tokens) before every text."""
+    """A copy with a template that puts the special token `token` before every text."""
     step = {"SpecialToken": {"id": token, "type_id": 0}}
     entry = {token: {"id": token, "ids": [special_tokens(content)[token]], "tokens": [token]}}
     plain = _plain_template()
@@ -280,7 +280,7 @@ def with_start(content: TokenizerJson, token: str) -> TokenizerJson:
 
 
 def with_special(content: TokenizerJson, names: Sequence[str]) -> TokenizerJson:
-    """The same tokenizer with further special tokens, whose ids follow the highest one; existing names are kept."""
+    """A copy with further special tokens, whose ids follow the highest id; existing names stay."""
     added, vocabulary = content["added_tokens"], content["model"]["vocab"]
     ids = [*range(len(vocabulary))] if isinstance(vocabulary, list) else [*vocabulary.values()]
     first = max([*ids, *(token["id"] for token in added)]) + 1
@@ -312,5 +312,5 @@ def _post_processors(content: TokenizerJson) -> list[dict[str, Any]]:
 
 
 def templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
-    """The steps after encoding that put special tokens around a text."""
+    """The post-processing steps that put special tokens around a text."""
     return (step for step in _post_processors(content) if step["type"] == "TemplateProcessing")

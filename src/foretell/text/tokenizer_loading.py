@@ -1,7 +1,8 @@
 """Read a tokenizer from disk: a tokenizer.json, a directory as transformers writes it, or vocab.json and merges.txt.
 
-The settings files of a directory may name added tokens, start and end tokens and a chat template. Where they contradict
-tokenizer.json, it is used, and the tokenizer's `notes` mention it. A bad file is a TokenizerError that names it.
+The settings files of a directory may declare added tokens, start and end tokens and a chat template. If they contradict
+tokenizer.json, tokenizer.json is used, and the tokenizer's `notes` mention it. A bad file is a TokenizerError that
+names it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     A directory holds tokenizer.json, or vocab.json and merges.txt (GPT-2, Qwen2, Qwen3, OpenAI GPT). The files
     tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json and
     chat_template.jinja are read if they exist. Raises TokenizerError for files that are missing, unreadable or
-    inconsistent. The last one is kept for the next call, unless its files have changed since.
+    inconsistent. The last tokenizer is cached until its files change.
     """
     path = Path(path)
     files = sorted(path.iterdir()) if path.is_dir() else [path, path.parent / CHAT_TEMPLATE]
@@ -38,9 +39,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _load(path: Path, stamps: tuple[tuple[int, int, int], ...]) -> Tokenizer:
-    """A tokenizer; `stamps` change with its files."""
+    """Load a tokenizer; `stamps` change with its files, for the cache."""
     if path.is_file() and path.suffix != ".json":
-        raise TokenizerError(f"{path} is not a tokenizer; name a model, or a tokenizer.json")
+        raise TokenizerError(f"{path} is not a tokenizer; give a model or a tokenizer.json")
     if not path.is_dir():
         tokenizer = Tokenizer(read_json(path, VOCABULARY_LIMIT, TokenizerError), origin=str(path))
         return tokenizer.with_chat_template(_read_template_file(path.parent))
@@ -49,13 +50,13 @@ def _load(path: Path, stamps: tuple[tuple[int, int, int], ...]) -> Tokenizer:
     if (path / "vocab.json").exists() and (path / "merges.txt").exists():
         return _load_vocabulary_and_merges(path)
     unreadable = next((name for name in UNREADABLE if (path / name).exists()), None)
-    advice = f"; {unreadable} is not read: have transformers save the tokenizer, which writes tokenizer.json"
+    advice = f"; {unreadable} is not supported: save the tokenizer with transformers to get a tokenizer.json"
     needed = "it needs tokenizer.json, or vocab.json and merges.txt"
     raise TokenizerError(f"{path} holds no tokenizer; {needed}{advice if unreadable else ''}")
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """True if a directory has a file of a tokenizer, readable or not."""
+    """True if a directory has a tokenizer file, supported or not."""
     names = ("tokenizer.json", "vocab.json", "merges.txt", *UNREADABLE)
     return any((directory / name).exists() for name in names)
 
@@ -63,7 +64,7 @@ def has_tokenizer(directory: Path) -> bool:
 def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer:
     """GPT-2's tokenizer from its two files (vocab.json and merges.txt; OpenAI calls them encoder.json and vocab.bpe).
 
-    Raises TokenizerError if one is missing, cannot be read, or does not fit the other.
+    Raises TokenizerError if a file is missing, cannot be read, or does not match the other.
     """
     vocabulary, merges = _read_vocabulary(Path(vocab_file)), _read_merges(Path(merges_file))
     content = tokenizer_json.byte_level_json(vocabulary, merges, tokenizer_json.byte_level_split(use_regex=True))
@@ -85,7 +86,7 @@ def _load_vocabulary_and_merges(path: Path) -> Tokenizer:
     settings = _read_settings(path)
     plain = {"normalizer": None, "post_processor": None, **_json_of_class(path, settings)}
     content, notes = _with_special_tokens(plain, settings, path)
-    # A tokenizer.json has its own template for the start token; these two files have only this setting
+    # A tokenizer.json has a template for the start token; for these two files there is only this setting
     if settings.adds_start and settings.start in tokenizer_json.special_tokens(content):
         content = tokenizer_json.with_start(content, settings.start)
     content, end_notes = _with_end_tokens(content, settings)
@@ -93,7 +94,7 @@ def _load_vocabulary_and_merges(path: Path) -> Tokenizer:
     return tokenizer.with_chat_template(settings.chat_template, [*notes, *end_notes, *settings.template_notes])
 
 
-# The class for a directory whose settings name none, by the model_type of its config.json
+# The class by the model_type in config.json, for a directory whose settings name no class
 CLASS_OF_MODEL = {
     "gpt2": "GPT2Tokenizer",
     "qwen2": "Qwen2Tokenizer",
@@ -103,7 +104,7 @@ CLASS_OF_MODEL = {
 
 
 def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJson:
-    """The tokenizer of vocab.json and merges.txt; how text is split depends on the name of the class alone."""
+    """The tokenizer of vocab.json and merges.txt; only the name of the class determines how text is split."""
     name = settings.tokenizer_class or CLASS_OF_MODEL.get(settings.model_type or "", "GPT2Tokenizer")
     vocabulary, merges = _read_vocabulary(directory / "vocab.json"), _read_merges(directory / "merges.txt")
     match name.removesuffix("Fast"):
@@ -115,7 +116,7 @@ def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJso
             return {**tokenizer_json.byte_level_json(vocabulary, merges, split), "normalizer": {"type": "NFC"}}
         case "OpenAIGPTTokenizer":
             return tokenizer_json.openai_gpt_json(vocabulary, merges)
-    # The files of RoBERTa and others have these names too, but their text is split differently
+    # RoBERTa and others have files of these names too, but split text differently
     known = ", ".join(CLASS_OF_MODEL.values())
     raise TokenizerError(
         f"{directory} has vocab.json and merges.txt of a {name}, not of one of {known}; it needs tokenizer.json"
@@ -142,7 +143,7 @@ def _with_special_tokens(
     for name in dict.fromkeys([*named, *settings.specials]):
         token_id = tokenizer_json.token_id(content, name)
         if token_id is None:
-            notes.append(f"the special token {name!r} is declared but not in the vocabulary: it is left out")
+            notes.append(f"the special token {name!r} is declared but not in the vocabulary: ignored")
         elif name not in tokenizer_json.special_tokens(content):
             entries[name] = tokenizer_json.special_token(name, token_id)
     return {**content, "added_tokens": _sorted(entries)}, notes
@@ -153,7 +154,7 @@ def _sorted(entries: dict[str, TokenizerJson]) -> list[TokenizerJson]:
 
 
 def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tuple[TokenizerJson, list[str]]:
-    """The tokenizer with the tokens that end a text, and notes on ids that cannot be end tokens."""
+    """The tokenizer with its end tokens, and notes on ids that cannot be end tokens."""
     special = tokenizer_json.special_tokens(content)
     name_of = {token_id: name for name, token_id in special.items()}
     current = tokenizer_json.end_ids(content)
@@ -164,7 +165,7 @@ def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tup
             names.append(name_of[token_id])
         else:
             # LlamaConfig's default is 2, which is an ordinary token in other vocabularies
-            notes.append(f"{file} names {token_id} as an end token, which is not a special token here: it is left out")
+            notes.append(f"{file} names {token_id} as an end token, which is not a special token here: ignored")
     ends = list(dict.fromkeys(names))
     if ends and tuple(special[name] for name in ends) != current:
         content = tokenizer_json.with_ends(content, ends)
@@ -182,8 +183,7 @@ def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[
         )
     if closing:
         notes.append(
-            "tokenizer.json puts a token after every text; it is left out here, since a text to be continued "
-            "has not ended"
+            "tokenizer.json puts a token after every text; it is left out here, because the text will be continued"
         )
     return notes
 
@@ -193,8 +193,8 @@ class TokenizerSettings:
     """The declarations of a directory's settings files.
 
     start, end: the names of the tokens, or None. specials: names of further special tokens. added: entries of added
-    tokens. ends: (file, id) of each token that ends a generation. adds_start: whether the start token goes before
-    every text, None if no file declares it.
+    tokens. ends: (file, id) of each token that ends a generation. adds_start: True if the start token goes before every
+    text, None if no file declares this.
     """
 
     tokenizer_class: str | None
@@ -236,7 +236,7 @@ def _text(value: Any) -> str | None:
 
 
 def _name(token: Any) -> str | None:
-    """A token is written as its text, or as an object with its text."""
+    """The text of a token, which may be a string or an object."""
     return _text(token.get("content")) if isinstance(token, dict) else _text(token)
 
 
@@ -250,7 +250,7 @@ def _first_name(key: str, files: tuple[dict[str, Any], ...]) -> str | None:
 
 
 def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJson, ...]:
-    """The entries of added_tokens_decoder and the further ones of added_tokens.json."""
+    """The entries of added_tokens_decoder, and further entries of added_tokens.json."""
     entries: dict[str, TokenizerJson] = {}
     decoder = settings.get("added_tokens_decoder")
     for token_id, token in (decoder if isinstance(decoder, dict) else {}).items():
@@ -270,7 +270,7 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
 
 
 def _named_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-    """The end ids of generation_config.json, which transformers uses in generation; else of config.json."""
+    """The end ids of generation_config.json, which transformers uses for generation, or else of config.json."""
     generation = _read_if_present(directory / "generation_config.json")
     for name, content in (("generation_config.json", generation), ("config.json", config)):
         value = content.get("eos_token_id")
@@ -281,12 +281,12 @@ def _named_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int
 
 
 def read_end_ids(directory: Path) -> list[int]:
-    """The ids that end a text, of a directory in Hugging Face's layout."""
+    """The ids that end a text, from a directory in Hugging Face's layout."""
     return [token_id for _, token_id in _named_ends(directory, _read_if_present(directory / "config.json"))]
 
 
 def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | None, list[str]]:
-    """The chat template, from its own file or tokenizer_config.json, and notes on templates that are left out."""
+    """The chat template, from its file or tokenizer_config.json, and notes on templates that are ignored."""
     if (template := _read_template_file(directory)) is not None:
         return template, []
     content = settings.get("chat_template")
@@ -295,7 +295,7 @@ def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | Non
     entries = [entry for entry in content if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
     templates = {entry["name"]: _text(entry.get("template")) for entry in entries}
     others = [name for name in templates if name != "default"]
-    notes = [f"of the chat templates only 'default' is kept, not {', '.join(others)}"] if others else []
+    notes = [f"only the chat template 'default' is kept, not {', '.join(others)}"] if others else []
     return templates.get("default"), notes
 
 

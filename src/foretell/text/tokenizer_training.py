@@ -1,7 +1,7 @@
-"""Make a tokenizer from texts or from a list of words: characters, words, bytes, byte-level BPE.
+"""Train a tokenizer on texts or make one from a list of words: characters, words, bytes, byte-level BPE.
 
-The last id of every trained tokenizer is a token that ends a document: `<|endoftext|>`, unless one of the requested
-special tokens has a usual name of an end token. The same texts always give the same tokenizer.
+The last id of every trained tokenizer ends a document: `<|endoftext|>`, unless one of the requested special tokens has
+a usual name of an end token. The same texts always give the same tokenizer.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from foretell.text.untrusted_tokenizer import refuse_surrogates, rust_failures
 
 KINDS = ("characters", "words", "bytes", "bpe")
 DEFAULT_BPE_SIZE = 2048
-BPE_SPLIT = "qwen2"  # of a training: numbers digit by digit, and punctuation apart from the words it follows
+BPE_SPLIT = "qwen2"  # the default in training: single digits, and punctuation separate from the word before it
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
-BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
+BYTES_PER_ENTRY = 400  # bytes of text per vocabulary entry, so that entries are frequent enough to be learned
 
-# The names of these pre-tokenizers in llama.cpp
+# Pre-tokenizers by their names in llama.cpp
 SPLITS: dict[str, TokenizerJson] = {"gpt2": byte_level_split(use_regex=True), "qwen2": pattern_split(QWEN2_PATTERN)}
 
 # The trainer's time grows with the square of a word's length: one word of 16 KB took 0.2 s, 64 KB 3 s, 128 KB 14 s;
 # 4 MB had not ended after 34 minutes. A megabyte in words of 100, 1,000, 3,000, 10,000 characters took 5, 6, 6, 10 s.
-# Only the trainer sees longer words cut; encoding never cuts inside a word.
+# So longer words are cut for the trainer only; encoding never cuts inside a word.
 LONGEST_WORD = 1_000
-_LONGER = re.compile(  # the splits never join two of these classes, but for a space before a word and newlines after it
+_LONGER = re.compile(  # the splits never join two of these classes, except a space before a word and newlines after it
     rf"(?<![^\W_])[^\W_]{{{LONGEST_WORD + 1},}}"
     rf"|(?<!\s)\s{{{LONGEST_WORD + 1},}}"
     rf"|(?<![^\w\s]|_)(?:[^\w\s]|_){{{LONGEST_WORD + 1},}}"
@@ -72,19 +72,19 @@ def train_tokenizer(
     special: Sequence[str] = (),
     start: str | None = None,
 ) -> Tokenizer:
-    """A tokenizer of `kind` 'characters', 'words', 'bytes' or 'bpe' for the texts; deterministic.
+    """Train a tokenizer of `kind` 'characters', 'words', 'bytes' or 'bpe' on texts; deterministic.
 
     vocab_size: the number of ids. 'bpe' (default 2048, at least 257) stops earlier if the texts have no more pairs to
     merge; 'words' keeps the most frequent words and writes the others as `<|unknown|>`; the other kinds refuse it.
-    split: how 'bpe' splits text into words, 'gpt2' or 'qwen2'. special: the names of special tokens; nothing is learned
-    from their occurrences in the texts. start: a special token that is put before every text. Raises TokenizerError for
-    an unknown kind or split, a size that does not fit the texts, texts that are all empty, a lone surrogate, or a
-    special token's name that is an ordinary token too.
+    split: how 'bpe' splits text into words, 'gpt2' or 'qwen2'. special: the names of special tokens, whose occurrences
+    in the texts are ignored. start: a special token to put before every text. Raises TokenizerError for an unknown kind
+    or split, a size that does not fit the texts, texts that are all empty, a lone surrogate, or the name of a special
+    token that is also an ordinary token.
     """
     _refuse_unknown("kind", kind, KINDS)
     _refuse_unknown("split", split, SPLITS)
     if vocab_size is not None and kind not in ("bpe", "words"):
-        raise UsageError(f"leave vocab_size out: bpe and words have a choice of size, and {kind} do not")
+        raise UsageError(f"leave vocab_size out: only bpe and words have a choice of size, not {kind}")
     if split != "gpt2" and kind != "bpe":
         raise TokenizerError(f"split={split!r} is for kind 'bpe'; leave it out for {kind!r}")
     names = special_names([*special, *([] if start is None else [start])])
@@ -104,7 +104,7 @@ def train_tokenizer(
 
 
 def train_lower_case_words(texts: Iterable[str], *, vocab_size: int | None = None) -> Tokenizer:
-    """A tokenizer of kind 'words' that reads all texts in lower case. Raises TokenizerError as `train_tokenizer`."""
+    """Train a tokenizer of kind 'words' that converts texts to lower case. Raises the errors of `train_tokenizer`."""
     lowered = map(_LOWERCASE.normalize_str, _not_empty(texts))
     tokenizer = train_tokenizer("words", lowered, vocab_size=vocab_size)
     return Tokenizer({**tokenizer.to_json(), "normalizer": LOWER_CASE})
@@ -113,7 +113,7 @@ def train_lower_case_words(texts: Iterable[str], *, vocab_size: int | None = Non
 def special_names(asked: Sequence[str]) -> list[str]:
     """The special tokens of a new tokenizer, end tokens last; END is added if none has a usual end token's name."""
     if any(not name.strip() for name in asked):
-        raise TokenizerError("the name of a special token is empty; give one that no text has, such as '<EOS>'")
+        raise TokenizerError("the name of a special token is empty; give one that no text contains, such as '<EOS>'")
     names = list(dict.fromkeys(asked))
     ends = [name for name in names if name in END_NAMES] or [END]
     return [*(name for name in names if name not in ends), *ends]
@@ -126,12 +126,12 @@ def vocabulary_for(text_bytes: int, most: int = LARGEST_VOCABULARY) -> int:
 
 
 def split_option(kind: str, split: str | None) -> dict[str, str]:
-    """How a training's tokenizer splits text into words, as an argument of `train_tokenizer`."""
+    """The argument `split` of `train_tokenizer`, if the kind has one."""
     return {"split": split or BPE_SPLIT} if kind == "bpe" or split else {}
 
 
 def split_at_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
-    """The text between the names, longer names first. A name cut in two by the border of two texts is not found."""
+    """The text between the names; longer names are matched first. A name across two texts is not found."""
     pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
     return itertools.chain.from_iterable(map(pattern.split, texts))
 
@@ -139,15 +139,15 @@ def split_at_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 def vocabulary_tokenizer(words: Sequence[str], *, special: Sequence[str] = ()) -> Tokenizer:
     """A words tokenizer with the given words as ids 0, 1, 2, ...
 
-    The names in `special` become special tokens; names that are not among the words get the ids after them. Raises
-    TokenizerError for a word that occurs twice or that the split into words never produces.
+    The names in `special` become special tokens; those that are not among the words get the ids after them. Raises
+    TokenizerError for a word that occurs twice, or that the split into words never produces.
     """
     tokens = [*words, *(name for name in special if name not in words)]
     if not tokens or "" in tokens:
         raise TokenizerError("a vocabulary needs at least one word, and no word may be empty")
     token, count = Counter(tokens).most_common(1)[0]
     if count > 1:
-        raise TokenizerError(f"the word {token!r} is in the vocabulary {count} times; each word has one id")
+        raise TokenizerError(f"the word {token!r} is in the vocabulary {count} times; each word must be unique")
     for word in words:
         if word not in special and (parts := _split_words(word)) != [word]:
             raise TokenizerError(f"the word {word!r} would be read as {parts}; white space and punctuation end a word")
@@ -161,13 +161,13 @@ def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
 
 
 def _not_empty(texts: Iterable[str]) -> Iterator[str]:
-    """The texts that are not empty. Raises TokenizerError if there are none, or one is not valid Unicode."""
+    """The texts that are not empty. Raises TokenizerError if there are none, or if one is not valid Unicode."""
     if isinstance(texts, str):
         raise TokenizerError("texts must be a list of strings, not one string; put it in a list")
     not_empty = (text for text in texts if text)
     first = next(not_empty, None)
     if first is None:
-        raise TokenizerError("there is no text to make a tokenizer from; give at least one that is not empty")
+        raise TokenizerError("there is no text to train a tokenizer on; give at least one that is not empty")
     return map(_unicode, itertools.chain([first], not_empty))
 
 
@@ -192,7 +192,7 @@ def _train_words(texts: Iterator[str], vocab_size: int | None, special: list[str
     for piece in _pieces(texts):
         counts.update(_split_words(piece))
     if not counts:
-        raise TokenizerError("the texts hold only white space; give at least one with a word in it")
+        raise TokenizerError("the texts contain only white space; give at least one with a word")
     words = sorted(counts, key=lambda word: (-counts[word], word))
     _refuse_ordinary(special, words)
     special = special if vocab_size is None else [UNKNOWN, *special]
@@ -223,13 +223,13 @@ def _refuse_ordinary(special: Sequence[str], ordinary: Collection[str]) -> None:
     for name in special:
         if name in ordinary:
             raise TokenizerError(
-                f"the special token {name!r} is an ordinary token of the vocabulary too; "
-                "give it a name that no text has, such as '<EOS>'"
+                f"the special token {name!r} is also an ordinary token of the vocabulary; "
+                "give it a name that no text contains, such as '<EOS>'"
             )
 
 
 def _pieces(texts: Iterator[str]) -> Iterator[str]:
-    """The same words in strings of bounded length, so that one huge text takes no more memory than many small ones."""
+    """The same words in strings of bounded length, so that a huge text needs no more memory than many small ones."""
     return itertools.chain.from_iterable(iter_pieces(text, AFTER_WORD) for text in texts)
 
 
@@ -244,9 +244,9 @@ def _cut_words(text: str) -> Iterator[str]:
 
 
 def _interruptible(call: Callable[[Iterator[str]], Result], texts: Iterator[str]) -> Result:
-    """Call a function of the library in a thread, so that Python handles signals while it runs.
+    """Call a library function in a thread, so that Python handles signals while it runs.
 
-    A signal before all texts are read ends the call at the next text; later, the call continues in its thread.
+    A signal before all texts are read ends the call at the next text; after that, the call continues in its thread.
     """
     result: Future[Result] = Future()
     all_read, stopped = threading.Event(), threading.Event()
@@ -261,7 +261,7 @@ def _interruptible(call: Callable[[Iterator[str]], Result], texts: Iterator[str]
     def run() -> None:
         try:
             result.set_result(call(until_stopped()))
-        except BaseException as error:  # a panic in Rust too
+        except BaseException as error:  # also a panic in Rust
             result.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -271,7 +271,7 @@ def _interruptible(call: Callable[[Iterator[str]], Result], texts: Iterator[str]
     finally:
         stopped.set()
         if thread.is_alive() and not all_read.is_set():
-            thread.join()  # the interpreter aborts if it ends while Rust calls Python
+            thread.join()  # the interpreter aborts if it exits while Rust calls Python
 
 
 def _split_words(text: str) -> list[str]:
@@ -279,9 +279,9 @@ def _split_words(text: str) -> list[str]:
 
 
 def id_tokenizer(vocab_size: int, end_ids: Iterable[int] = ()) -> Tokenizer:
-    """A tokenizer whose texts are ids: "464 3290" is [464, 3290]. For a model that came without a tokenizer.
+    """A tokenizer whose texts are ids: "464 3290" is [464, 3290]. For a model without a tokenizer.
 
-    end_ids: the ids that end a text; those outside the vocabulary are left out.
+    end_ids: the ids that end a text; ids outside the vocabulary are ignored.
     """
     tokenizer = Tokenizer(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
     tokenizer.end_ids = tuple(token_id for token_id in end_ids if 0 <= token_id < vocab_size)

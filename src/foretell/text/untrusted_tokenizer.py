@@ -1,9 +1,9 @@
-"""Untrusted input of the `tokenizers` library: a tokenizer.json from anyone, and any text to encode.
+"""Checks of untrusted input for the `tokenizers` library: a tokenizer.json, and texts to encode.
 
-The library panics on some broken files, takes 8 GB for a file of 61 bytes that names the id 2^31-1, can make one
-character 10 billion long, applies the truncation that a file asks for, and silently drops characters outside the
+The library panics on some broken files, uses 8 GB for a file of 61 bytes that contains the id 2^31-1, can expand one
+character to 10 billion, applies the truncation that a file asks for, and silently drops characters outside the
 vocabulary. Here each of these is refused with a TokenizerError of one line, or switched off. No published tokenizer
-comes near the bounds.
+comes near the limits.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from foretell.text.tokenizer_json import (
     templates,
 )
 
-MOST_UNUSED_IDS = 2**16  # ids below the largest that no token has, beyond one for each token
-MOST_EXPANSION = 64  # characters that the steps of a section make of one; NFKC in one step makes up to 18
+MOST_UNUSED_IDS = 2**16  # unused ids below the largest one, in addition to one per token
+MOST_EXPANSION = 64  # characters that the steps of a section can make from one; NFKC makes up to 18 in one step
 MOST_PREPENDED = 1_000  # characters
-MOST_STEPS = 200  # of a section, nested ones included
+MOST_STEPS = 200  # steps of a section, including nested ones
 MOST_TEMPLATE_IDS = 1_000
 SECTIONS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
-_CHARACTERS_BEFORE = 20  # how much text before an unknown character its error shows
+_CHARACTERS_BEFORE = 20  # characters before an unknown one that its error shows
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def rust_failures(what: str) -> Generator[None]:
     """Raise every failure of `tokenizers` as a TokenizerError that begins with `what`."""
     try:
         yield
-    except ForetellError:  # includes Interrupted, which a signal can raise anywhere
+    except ForetellError:  # including Interrupted, which a signal can raise anywhere
         raise
     except BaseException as error:
         # The library raises bare Exception. A panic in Rust derives from BaseException; its type cannot be imported.
@@ -55,14 +55,14 @@ def rust_failures(what: str) -> Generator[None]:
 
 
 def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
-    """The `tokenizers` object of a tokenizer.json. TokenizerError: it is broken; the message begins with `origin`."""
+    """The `tokenizers` object of a tokenizer.json. The TokenizerError for a broken one begins with `origin`."""
     refuse_broken_shape(content, origin)
     refuse_costly(content, origin)
     with rust_failures(f"{origin} is not a tokenizer that can be read"):
         backend = tokenizers.Tokenizer.from_str(json.dumps(without_text_changes(content)))
     _refuse_shared_ids(backend.get_vocab(), origin)
     for token in content.get("added_tokens") or []:
-        # After a gap before their ids, the library silently gives added tokens other ids
+        # If there is a gap before their ids, the library silently gives added tokens other ids
         token_id = backend.token_to_id(token["content"])
         if token_id != token["id"]:
             raise TokenizerError(
@@ -70,22 +70,22 @@ def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
                 "the added tokens must continue the vocabulary without a gap"
             )
     if isinstance(backend.model, models.BPE | models.Unigram) and gets_whole_texts(content):
-        backend.model._resize_cache(0)  # it would keep 10,000 whole texts, of up to 256 bytes: 80 MB
+        backend.model._resize_cache(0)  # the cache would keep 10,000 whole texts of up to 256 bytes: 80 MB
     return backend
 
 
 def gets_whole_texts(content: TokenizerJson) -> bool:
-    """True if the model gets whole texts rather than words."""
+    """True if the model gets whole texts instead of words."""
     steps = split_steps(content.get("pre_tokenizer"))
     return all(step.get("use_regex", step.get("split")) is False for step in steps)
 
 
 def without_text_changes(content: TokenizerJson) -> TokenizerJson:
-    """The same tokenizer without the settings that would silently change a text.
+    """The same tokenizer without settings that silently change a text.
 
-    Published files carry truncation (one common GPT-2 file cuts every text at 50 tokens), padding and BPE dropout
-    (random ids). Added tokens written <|like this|> are control tokens even if not flagged so: a user's text must not
-    become one.
+    Published files can contain truncation (one common GPT-2 file cuts every text at 50 tokens), padding and BPE dropout
+    (random ids). Added tokens of the form <|name|> are control tokens even if not marked as special: a user's text must
+    not be encoded as one.
     """
     model = dict(content["model"])
     if "dropout" in model:
@@ -98,7 +98,7 @@ def without_text_changes(content: TokenizerJson) -> TokenizerJson:
     return {**content, "truncation": None, "padding": None, "added_tokens": added, "model": model}
 
 
-# --- files that are broken -------------------------------------------------------------------------------------------
+# --- broken files ----------------------------------------------------------------------------------------------------
 
 
 def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
@@ -130,7 +130,7 @@ def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
 
 def _refuse_shared_ids(vocabulary: dict[str, int], origin: str) -> None:
     if not vocabulary:
-        raise TokenizerError(f"{origin} holds no tokens; a tokenizer needs at least one")
+        raise TokenizerError(f"{origin} has no tokens; a tokenizer needs at least one")
     tokens: dict[int, str] = {}
     for token, token_id in vocabulary.items():
         if tokens.setdefault(token_id, token) != token:
@@ -146,11 +146,11 @@ def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
                 raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
 
 
-# --- files that cost memory or time out of proportion ----------------------------------------------------------------
+# --- files that need excessive memory or time ------------------------------------------------------------------------
 
 
 def refuse_costly(content: TokenizerJson, origin: str) -> None:
-    """Raise TokenizerError for a content that would cost memory or time out of proportion to its size."""
+    """Raise TokenizerError for content that would need memory or time out of proportion to its size."""
     _refuse_sparse_ids(content["model"].get("vocab"), origin)
     for affix in AFFIXES:
         _refuse_long(content["model"].get(affix), f"its {affix}", origin)
@@ -170,20 +170,20 @@ def refuse_costly(content: TokenizerJson, origin: str) -> None:
 
 
 def _refuse_sparse_ids(vocabulary: Any, origin: str) -> None:
-    """Refuse ids far above the number of tokens: the library's tables have an entry for each id below the largest."""
+    """Refuse ids far above the number of tokens, because the library's tables have an entry for each smaller id."""
     if not isinstance(vocabulary, dict):
         return
     most = 2 * len(vocabulary) + MOST_UNUSED_IDS
     for token, token_id in vocabulary.items():
         if isinstance(token_id, int) and token_id > most:
             raise TokenizerError(
-                f"{origin}: the token {token[:60]!r} has the id {token_id}, and the vocabulary has only "
+                f"{origin}: the token {token[:60]!r} has the id {token_id}, but the vocabulary has only "
                 f"{len(vocabulary)} tokens; the file is wrong"
             )
 
 
 def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
-    """Every object within a section. Without recursion, since they can be nested deeply."""
+    """Every object in a section. Not recursive, because objects can be nested deeply."""
     pending, count = [part], 0
     while pending:
         value = pending.pop()
@@ -198,12 +198,12 @@ def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
 
 
 def _expansion(step: dict[str, Any], origin: str) -> int:
-    """The most characters that a step makes of one."""
+    """The largest number of characters that a step makes from one."""
     kind, pattern = step.get("type"), step.get("pattern")
     if kind == "Replace":
         literal = pattern.get("String") if isinstance(pattern, dict) else None
         replacement = len(str(step.get("content")))
-        # A regular expression and an empty text match between characters too
+        # A regular expression and an empty text can also match between characters
         return math.ceil(replacement / len(literal)) if literal and isinstance(literal, str) else replacement + 1
     if kind == "Precompiled":
         return _longest_precompiled(step.get("precompiled_charsmap"), origin)
@@ -211,9 +211,9 @@ def _expansion(step: dict[str, Any], origin: str) -> int:
 
 
 def _longest_precompiled(encoded: Any, origin: str) -> int:
-    """The length of the longest text in SentencePiece's table: the size of an index, the index, texts ended by NUL.
+    """The length of the longest text in SentencePiece's table (format: size of an index, index, NUL-terminated texts).
 
-    A damaged table is a TokenizerError: the library would panic, which Rust prints on stderr.
+    Raises TokenizerError for a damaged table, on which the library would panic and print to stderr.
     """
     try:
         table = base64.b64decode(encoded, validate=True)
@@ -241,14 +241,14 @@ def _refuse_long_template(step: dict[str, Any], origin: str) -> None:
         )
 
 
-# --- texts that the vocabulary cannot write --------------------------------------------------------------------------
+# --- texts that the vocabulary cannot encode -------------------------------------------------------------------------
 #
 # Two models need a check. WordLevel without an unknown token fails without naming the word. BPE without an unknown
 # token, without byte fallback and without all 256 bytes silently drops unknown characters.
 
 
 def refuse_surrogates(text: str) -> None:
-    """Raise TokenizerError for half of a UTF-16 surrogate pair, which UTF-8 cannot hold."""
+    """Raise TokenizerError for half of a UTF-16 surrogate pair, which UTF-8 cannot represent."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -260,7 +260,7 @@ def refuse_surrogates(text: str) -> None:
 
 
 def writable_characters(content: TokenizerJson) -> frozenset[str] | None:
-    """The characters that a BPE model can write, if it silently drops all others; None for every other model."""
+    """The characters that a BPE model can encode, if it silently drops all others; None for any other model."""
     model = content["model"]
     if model["type"] != "BPE" or model["unk_token"] is not None or model["byte_fallback"]:
         return None
@@ -314,7 +314,7 @@ def _unknown_character(text: str, index: int, size: int) -> str:
 
 
 def _unknown_byte(word: str, index: int, size: int) -> str:
-    """The message for a byte of a word that is spelled in GPT-2's table; it names the character that has the byte."""
+    """The message for an unknown byte in a word of GPT-2's byte characters; it names the character with the byte."""
     data = piece_bytes(word)
     ends = (end for end in range(index + 1, len(data) + 1) if end == len(data) or data[end] & 0xC0 != 0x80)
     context = data[: next(ends)].decode("utf-8", errors="replace")
@@ -326,7 +326,7 @@ def _unknown_byte(word: str, index: int, size: int) -> str:
 
 
 def _without_added(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    """The text between the added tokens that the backend would recognise in it."""
+    """The text between the added tokens that the backend recognises."""
     added = backend.get_added_tokens_decoder().values()
     names = [token.content for token in added if not (token.special and backend.encode_special_tokens)]
     return re.split("|".join(map(re.escape, names)), text) if names else [text]

@@ -1,9 +1,9 @@
-"""The words of a text as groups of its tokens, for displays about words.
+"""The words of a text as groups of tokens, for displays by word.
 
-A word is a run of characters without white space, together with the white space before it; so punctuation belongs to
-the word that it follows. In scripts that are written without spaces between words (Chinese, Japanese, Thai, Lao, Khmer,
-Burmese, Tibetan) each letter begins a word, as does a letter of another script after one. Words that share a token are
-one group, and a text without spaces is thus divided into its tokens, but never inside of a character.
+A word is a run of characters without white space, together with the white space before it, so punctuation belongs to
+the word before it. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan)
+each letter begins a word, and so does a letter of another script after one. Words that share a token are one group. So
+a text without spaces is divided into its tokens, but never inside a character.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WITHOUT_SPACES = re.compile(
 
 @dataclass(frozen=True)
 class Word:
-    """A part of a text, and the indices of its tokens; the parts, joined, are the text."""
+    """A part of a text, and the indices of its tokens; the joined parts are the text."""
 
     text: str
     tokens: tuple[int, ...]
@@ -63,12 +63,12 @@ def word_starts(text: str) -> list[int]:
 
 
 def is_letter(character: str) -> bool:
-    """True for a letter or digit; False for marks, punctuation and the signs that modify a letter before them."""
+    """True for a letter or digit; False for marks, punctuation and signs that modify the letter before them."""
     return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No")
 
 
 def spans_of(words: Sequence[Word], length: int) -> list[Word]:
-    """Every `length` adjacent words as one; the last may have fewer."""
+    """Join every `length` adjacent words; the last group may be smaller."""
     groups = [words[first : first + length] for first in range(0, len(words), length)]
     return [
         Word("".join(word.text for word in group), tuple(token for word in group for token in word.tokens))

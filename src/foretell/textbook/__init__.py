@@ -1,7 +1,7 @@
 """The literature's algorithms in NumPy, in the order and with the symbols of their sources.
 
-The code is written to be read and to be compared with the model, which must give the same numbers. It is slow, and no
-training or generation uses it.
+The code is for reading and for comparison with the model, which must give the same numbers. It is slow, and training
+and generation do not use it.
 
 attention.py    array types, softmax; single-query, masked, multi-head and cross-attention
 transformer.py  the parameters theta by the paper's symbols, embedding, layers, the decoder in two forms, inference

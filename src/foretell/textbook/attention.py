@@ -1,6 +1,6 @@
 """Attention: one query, a sequence of queries, several heads (Phuong and Hutter 2022, Algorithms 3 to 5).
 
-With the array types of the textbook, and softmax and norms of vectors, which keep the dtype of their input.
+Also the textbook's array types, and softmax and norms, which keep the dtype of their input.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foretell.norms import layer_norm
 
 Vector = NDArray[np.floating[Any]]  # (d,)
 Matrix = NDArray[np.floating[Any]]  # weights, or a sequence (d, l) with one column per token
-BooleanMask = NDArray[np.bool_]  # (l_z, l_x): True where query t_x may see context token t_z
+BooleanMask = NDArray[np.bool_]  # (l_z, l_x): True if query t_x may see context token t_z
 
 
 @dataclass(frozen=True)
@@ -136,5 +136,5 @@ def unidirectional_mask(l_x: int) -> BooleanMask:
 
 
 def project(W: Matrix, b: Vector, X: Matrix) -> Matrix:
-    """W X + b 1^T: the same affine map of every column."""
+    """W X + b 1^T: the same affine map for every column."""
     return W @ X + b[:, None]

@@ -1,7 +1,7 @@
 """The forward pass of every decoder that `ModelConfig` describes, one vector at a time.
 
-A sequence is a list of vectors, one per token, and logits have one row per token, as the model's do. Read
-`decoder_forward` first; what it calls follows in the order of the pass, then the weights by module path.
+A sequence is a list of vectors, one per token, and logits have one row per token, as in the model. Read
+`decoder_forward` first; the functions it calls follow in the order of the pass, then the weights by module path.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decoder_forward(config: ModelConfig, weights: Mapping[str, Matrix], ids: Seq
 
 
 def decoder_stream(config: ModelConfig, weights: Mapping[str, Matrix], ids: Sequence[int]) -> list[Vector]:
-    """The vectors (D,) that the head reads, one for each of ids (T,); arguments and errors as of `decoder_forward`."""
+    """The vectors (D,) that the head reads, one for each of ids (T,). Arguments and errors as in `decoder_forward`."""
     check_ids(config, ids)
     check_weights(config, weights)
     model = ModuleWeights(weights)
@@ -65,7 +65,7 @@ def check_ids(config: ModelConfig, ids: Sequence[int]) -> None:
 
 
 def embed(config: ModelConfig, module: ModuleWeights, position: int, token: int) -> Vector:
-    """The token's vector (D,), plus the position's vector where the configuration has one."""
+    """The token's vector (D,), plus the position's vector if positions are learned or sinusoidal."""
     x = (module / "token")["weight"][token]
     if config.position == "learned":
         return x + (module / "position")["weight"][position]
@@ -110,7 +110,7 @@ def sublayer(
 
 
 def add(stream: Stream, updates: Stream, has_residual: bool) -> Stream:
-    """Stream plus updates, or the updates alone."""
+    """Stream plus updates, or only the updates without a residual."""
     return [x + update for x, update in zip(stream, updates, strict=True)] if has_residual else updates
 
 
@@ -180,7 +180,7 @@ def attend_one_query(query: Vector, keys: Matrix, values: Matrix) -> Vector:
 
 
 def join_heads(config: ModelConfig, module: ModuleWeights, mixed: Vector) -> Vector:
-    """The heads' outputs (H E,), projected to (D,) where the model has an output projection."""
+    """The heads' outputs (H E,), projected to (D,) if the model has an output projection."""
     return linear(module / "output", mixed, config.bias.attention_output) if config.attention_output else mixed
 
 
@@ -209,7 +209,7 @@ def frequency(config: ModelConfig, pair: int) -> float:
 
 
 def llama3_frequency(trained: float, scaling: RopeScaling) -> float:
-    """Short wavelengths keep their frequency, long ones are slowed by the factor, those between are interpolated.
+    """The scaled frequency: unchanged for short wavelengths, divided by the factor for long ones, interpolated between.
 
     Llama 3.1's released code.
     """
@@ -306,7 +306,7 @@ def _to_array(name: str, dtype: str, data: bytes) -> Matrix:
 
 
 def _from_bfloat16(data: bytes) -> Matrix:
-    """float32 from bfloat16, which NumPy lacks: its bits are the upper half of a float32's."""
+    """float32 from bfloat16, which NumPy lacks: the bits are the upper half of the float32."""
     return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
 
 

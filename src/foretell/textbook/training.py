@@ -75,7 +75,7 @@ def loss_and_gradient(x: Sequence[int], theta: DTransformerParameters) -> tuple[
 
 
 def next_tokens(x: Sequence[int]) -> dict[int, int]:
-    """The target of each position but the last: the token after it."""
+    """The target of each position except the last: the token after it."""
     return dict(enumerate(x[1:]))
 
 
@@ -101,7 +101,7 @@ def gelu_erf_derivative(x: Vector) -> Vector:
 
 
 def relu_derivative(x: Vector) -> Vector:
-    """1 where x is above 0, else 0."""
+    """1 if x is above 0, else 0, per element."""
     return (x > 0).astype(x.dtype)
 
 
@@ -192,7 +192,7 @@ def mixing_backward(Q: Matrix, K: Matrix, V: Matrix, weights: Matrix, d_Y: Matri
 
 
 def embed_backward(x: Sequence[int], W_e: Matrix, W_p: Matrix, d_X: Matrix) -> tuple[Matrix, Matrix]:
-    """d_W_e and d_W_p of `embed`: each token's derivative is added to the two columns it was made of."""
+    """d_W_e and d_W_p of `embed`: each token's derivative is added to the two columns that were summed for it."""
     d_W_e, d_W_p = np.zeros_like(W_e), np.zeros_like(W_p)
     for t, v in enumerate(x):
         d_W_e[:, v] += d_X[:, t]

@@ -1,9 +1,8 @@
 """The transformer: parameters, embedding, layers, the decoder in two forms, inference (Phuong and Hutter 2022).
 
-Algorithms 1, 2, 7, 10 and 14, and the layers of Algorithms 8 and 9. Parameters have the paper's symbols; a gradient is
-held in the classes of its parameters. Both forms of the decoder normalise before attention
-and before the MLP. They differ in what the residual is added to. The layers of encoder and encoder-decoder normalise
-after each residual.
+Algorithms 1, 2, 7, 10 and 14, and the layers of Algorithms 8 and 9. Parameters have the paper's symbols; gradients
+use the classes of the parameters. Both forms of the decoder normalise before attention and before the MLP, and differ
+in the value to which the residual is added. The layers of encoder and encoder-decoder normalise after each residual.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class CrossLayerParameters:
 
 @dataclass(frozen=True)
 class ETransformerParameters(DTransformerParameters):
-    """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
+    """Parameters of Algorithm 9: Algorithm 10's, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
 
     gamma and beta are (d_f,), W_u (N_V, d_f).
     """
@@ -110,7 +109,7 @@ class Hyperparameters:
 
 
 def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTransformerParameters:
-    """Initial parameters: normal embeddings (variance 1), normal matrices (variance 1 / inputs), biases 0, plain norms.
+    """Initial parameters: normal embeddings (variance 1) and matrices (variance 1 / inputs), biases 0, identity norms.
 
     The paper does not specify the initialisation.
     """
@@ -222,7 +221,7 @@ def unembedding_per_column(X: Matrix, W_u: Matrix) -> Matrix:
 
 
 def check_token(v: int, N_V: int) -> None:
-    """Raise a `UsageError` for an id outside the vocabulary; NumPy would read -1 as the last one."""
+    """Raise a `UsageError` for an id outside the vocabulary; NumPy would take -1 for the last token."""
     if not 0 <= v < N_V:
         raise UsageError(f"token id {v} is not in a vocabulary of {N_V}")
 
@@ -230,8 +229,8 @@ def check_token(v: int, N_V: int) -> None:
 def d_transformer_overwriting(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
     """P (N_V, l): column t is the distribution of the token after x[0..t], with X overwritten by its normalised value.
 
-    Phuong and Hutter 2022, Algorithm 10, in the form that lecture notes list it, X <- layer_norm(X),
-    X <- X + MHAttention(X): the normalised value replaces X, and the residual is added to that.
+    Phuong and Hutter 2022, Algorithm 10, as listed in lecture notes: X <- layer_norm(X), X <- X + MHAttention(X). The
+    normalised value replaces X, and the residual is added to it.
     """
     X = overwriting_states(x, theta)[-1]
     return unembedding_per_column(X, theta.W_u)
@@ -253,8 +252,8 @@ def d_transformer_gpt2(x: Sequence[int], theta: DTransformerParameters) -> Matri
     """P (N_V, l): column t is the distribution of the token after x[0..t], with GPT-2's residual stream.
 
     The form X <- X + MHAttention(layer_norm(X)): X is not normalised before the last norm, so it is the sum of all
-    updates (Radford et al. 2019, section 2.3). GPT-2's own GELU is the tanh approximation; this function uses the exact
-    one, so that the two forms differ in the residual alone.
+    updates (Radford et al. 2019, section 2.3). GPT-2 uses the tanh approximation of GELU; this function uses the exact
+    GELU, so that the two forms differ only in the residual.
     """
     X = embed(x, theta.W_e, theta.W_p)
     for layer in theta.layers:
@@ -315,8 +314,8 @@ def cross_mlp_weights(layer: CrossLayerParameters) -> tuple[Matrix, Vector, Matr
 def conditional_log_probability(P: Matrix, x: Sequence[int]) -> float:
     """log P(x[1] .. x[l-1] | x[0]): the sum of log P[x[t+1], t], with P (N_V, l) a model's output for x (l,).
 
-    P(x[0]) is not part of the sum. The first column already follows x[0], so the model gives no probability for a first
-    token. That needs a start token before it.
+    P(x[0]) is not part of the sum: the first column already follows x[0], so the first token has no probability without
+    a start token before it.
     """
     return sum(float(np.log(P[x[t + 1], t])) for t in range(len(x) - 1))
 

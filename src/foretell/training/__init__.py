@@ -1,1 +1,1 @@
-"""Training of any objective: `loop` takes the steps, `step` is one step, `objective` the loss of language models."""
+"""Training of any objective: `loop` runs the steps, `step` is one step, `objective` is the loss of language models."""

@@ -1,9 +1,9 @@
-"""Execution of modules during training: blocks and loss compiled by torch, activations computed again (checkpointing).
+"""Execution of modules during training: compiled blocks and loss, and activation checkpointing.
 
-The compiler fuses the small operations between two matmuls, which on a GPU wait for memory and not for arithmetic. All
-blocks share one compiled form. Checkpointed modules keep only their inputs, and compute their values again in the
-backward pass: the instance's `forward` goes through `torch.utils.checkpoint`. Neither wraps a module: path, class,
-weights and hooks stay, and hooks see one pass.
+The compiler fuses the small operations between two matmuls, which are memory-bound on a GPU. All blocks share one
+compiled form. Checkpointed modules keep only their inputs and recompute their values in the backward pass: the
+instance's `forward` calls `torch.utils.checkpoint`. Neither wraps a module: path, class, weights and hooks stay, and
+hooks see only the first pass.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from foretell.training.objective import Objective, TokenLosses
 from foretell.training.optimizer import check_globs
 from foretell.training.step import TrainingBatch
 
-UNITS = (Block, TokenLosses)  # with their subclasses; the operations between them are small
-REASON = 200  # characters of the compiler's message
+UNITS = (Block, TokenLosses)  # and subclasses; the operations between them are small
+REASON = 200  # maximum length of the compiler's message in the log
 COMPILED_STEPS = 1_000  # compiling takes 13 to 30 s on an H200, and saves 10 to 30 ms per step (docs/performance.md)
 
 logger = logging.getLogger(__name__)
 
 
 def wants_compiling(training: TrainingConfig, device: str) -> bool:
-    """True if blocks and loss are to be compiled: where the configuration decides nothing, in long runs on a GPU."""
+    """True if blocks and loss should be compiled: as configured, by default for long runs on a GPU."""
     is_long = device not in ("cpu", "mps") and training.steps >= COMPILED_STEPS
     return is_long if training.compile is None else training.compile
 
 
 def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype) -> bool:
-    """Compile the blocks and the loss for batches like this one; False, with the reason on the log, if it fails."""
+    """Compile the blocks and the loss for batches like this one; if it fails, log the reason and return False."""
     if not (isinstance(objective, Objective) and objective.has_one_shape):
         logger.info("not compiled: the batches of this task have many shapes")
         return False
@@ -57,7 +57,7 @@ def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype
         dropout.keys = dropout.make_keys(len(batch), device)
     try:
         try_out(objective, batch.to(device), device, dtype)
-    # An error of the compiler; any other comes again in the first step, which then runs uncompiled
+    # A compiler error; any other error occurs again in the first step, which then runs uncompiled
     except Exception as error:
         for unit in units:
             unit._compiled_call_impl = None  # torch has no public way back
@@ -70,7 +70,7 @@ def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype
 
 
 def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dtype: torch.dtype) -> None:
-    """Run forward and backward on a batch, which compiles both, and discard the gradient."""
+    """Run forward and backward on a batch to compile both, and discard the gradient."""
     try:
         with autocast(device, dtype):
             loss = objective(batch)
@@ -80,16 +80,16 @@ def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dt
 
 
 def eagerly() -> AbstractContextManager[object]:
-    """Run compiled modules uncompiled inside the block, because every new shape would have to be compiled."""
-    is_loaded = "torch._dynamo" in sys.modules  # else nothing is compiled; loading it takes seconds
+    """Run compiled modules uncompiled inside the block, where every new shape would need a compilation."""
+    is_loaded = "torch._dynamo" in sys.modules  # otherwise nothing is compiled, and importing it takes seconds
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 class Recomputing:
     """Checkpoints the activations of the modules whose paths match a glob.
 
-    rng: the counters of the model's dropout, which give both computations the same masks. A glob without a match is a
-    `ConfigError`.
+    rng: the counters of the model's dropout, with which both computations get the same masks. A glob without a match is
+    a `ConfigError`.
     """
 
     def __init__(self, model: nn.Module, globs: tuple[str, ...], rng: DropoutRNG):
@@ -100,13 +100,13 @@ class Recomputing:
         self.install()
 
     def install(self) -> None:
-        """Give the modules a `forward` that is computed again in the backward pass."""
+        """Give the modules a `forward` that is recomputed in the backward pass."""
         for path, module in self.modules.items():
             module.forward = self._forwards[path]
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Restore the forward of their class inside the block: copies of the modules must not run the originals."""
+        """Restore the plain forward inside the block, so that copies made there do not call the original modules."""
         for module in self.modules.values():
             del module.forward
         try:
@@ -116,7 +116,7 @@ class Recomputing:
 
 
 def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any) -> Any:
-    """The forward pass of a module's class; only its inputs are kept for the gradient."""
+    """The forward of a module's class, which keeps only its inputs for the gradient."""
     forward = type(module).forward
     if not torch.is_grad_enabled():
         return forward(module, *args, **keywords)
@@ -132,7 +132,7 @@ def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any
 
 @contextmanager
 def with_counters(rng: DropoutRNG, counters: DropoutRNG) -> Iterator[None]:
-    """Set the dropout counters inside the block: a task may have changed them since the first computation."""
+    """Set the dropout counters inside the block; a task may have changed them since the first computation."""
     current = replace(rng)
     vars(rng).update(vars(counters))
     try:

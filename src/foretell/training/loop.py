@@ -1,8 +1,8 @@
-"""The training loop, its pace, the actions that run between its steps, and early stopping.
+"""The training loop, its pace, the actions between its steps, and early stopping.
 
-A training of a given number of steps counts them. A training of a given time takes the share of the time that is spent
-when a step begins, so its schedule ends with the time on a machine of any speed, idle or busy. The measured shares are
-recorded; a training that resumes takes its steps with the recorded shares again, and measures beyond them.
+A run with a number of steps counts them. A run with a time budget uses the share of the time that is spent when a step
+begins, so its schedule ends in time on any machine, idle or busy. The measured shares are recorded. A resumed run
+repeats its steps with the recorded shares, and measures the later ones.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from foretell.training.execution import eagerly
 from foretell.training.optimizer import learning_rate_at, learning_rate_of_share, set_learning_rate
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 
-LAST_SECONDS = 2.0  # for the picture of the curve, and for the end of the process; longer on a busy machine
-MOST_SLOWDOWN = 5.0  # a thread that waits for a device or a peer is not slowed down by other programs
-LEAST_SHARE = 0.1  # of the whole time that is left for steps, however long reading and tokenizing took
+LAST_SECONDS = 2.0  # for the picture of the curve and the end of the process; more on a busy machine
+MOST_SLOWDOWN = 5.0  # a limit, because a thread that waits for a device or a peer is not slowed by other programs
+LEAST_SHARE = 0.1  # the least share of the time that is left for steps, however long reading and tokenizing took
 
 
 class Pace(ABC):
-    """The share of a training that is done before a step, and the learning rate of the step."""
+    """The progress of a training at a step, and the learning rate of the step."""
 
     def __init__(self, config: TrainingConfig):
         self.config = config
 
     @abstractmethod
     def share(self, step: int, pending: float = 0.0, closing: float = 0.0) -> float:
-        """The share that is done before step `step`, counted from 0; 1 or more after the last step.
+        """The share of the training done before step `step`, counted from 0; 1 or more after the last step.
 
-        pending: seconds that actions will probably take before that step. closing: seconds that they will take after
-        the last step.
+        pending: the expected seconds of actions before that step. closing: the expected seconds of actions after the
+        last step.
         """
 
     @abstractmethod
@@ -48,10 +48,10 @@ class Pace(ABC):
 
     @abstractmethod
     def expected_steps(self, step: int, share: float) -> int:
-        """The number of steps in all, as far as it is known after `step` of them."""
+        """The expected total number of steps, after `step` steps."""
 
     def seconds_left(self, step: int) -> float:
-        """The seconds of a time budget that are not needed if the training ends after `step` steps."""
+        """The unused seconds of a time budget if the training ends after `step` steps."""
         return 0.0
 
 
@@ -69,19 +69,18 @@ class FixedSteps(Pace):
 
 
 class Mark(NamedTuple):
-    """The state of a time budget when a step begins: the share that is done, and all seconds that were spent."""
+    """The state of a time budget when a step begins: the share done, and the seconds spent."""
 
     share: float
     seconds: float
 
 
 class TimeBudget(Pace):
-    """A training that ends, with all that is due after its last step, when `seconds` of wall time are spent.
+    """A training that ends, including the actions after its last step, when `seconds` of wall time are spent.
 
-    spent: seconds before this object was made, for reading, tokenizing and measuring. marks: the recorded steps of a
-    training that resumes. record: keeps the mark of a step. `config.steps` is an estimate, which sets the length of the
-    warm-up as a share of the training. most_steps: the training ends after this number of steps, with its schedule,
-    even if time is left.
+    spent: seconds before this object was created, for reading, tokenizing and measuring. marks: the recorded steps of a
+    resumed training. record: stores the mark of a step. `config.steps` is an estimate, which sets the length of the
+    warm-up as a share of the training. most_steps: a limit at which training and schedule end even if time is left.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class TimeBudget(Pace):
         self.seconds, self.record, self.world, self.clock = seconds, record, world, clock
         self.thread_clock, self.first_times = thread_clock, (clock(), thread_clock())
         self.marks = dict(marks or {})  # in the order of steps
-        self.start = None if self.marks else clock() - spent  # None while recorded steps are taken again
+        self.start = None if self.marks else clock() - spent  # None while recorded steps are repeated
 
     def share(self, step: int, pending: float = 0.0, closing: float = 0.0) -> float:
         if step not in self.marks:
@@ -114,7 +113,7 @@ class TimeBudget(Pace):
         return self.marks[step].share
 
     def measure_from(self, mark: Mark) -> float:
-        """Let the clock go on from a recorded step; returns the seconds that are spent."""
+        """Continue the clock from a recorded step; returns the seconds spent."""
         if self.start is None:
             self.start = self.clock() - mark.seconds
         return self.clock() - self.start
@@ -125,7 +124,7 @@ class TimeBudget(Pace):
             return Mark(0.0, self.measure_from(Mark(0.0, 0.0)))
         first, last = next(iter(self.marks.values())), next(reversed(self.marks.values()))
         now = self.measure_from(last) + pending
-        last_seconds = LAST_SECONDS * (1 + self.slowdown()) / 2  # about half of it is computing
+        last_seconds = LAST_SECONDS * (1 + self.slowdown()) / 2  # about half of this is computation
         time_for_steps = max(self.seconds - closing - last_seconds - first.seconds, LEAST_SHARE * self.seconds)
         share = max(last.share, (now - first.seconds) / time_for_steps, step / self.most_steps)
         took = max(0.0, now - last.seconds)
@@ -133,12 +132,12 @@ class TimeBudget(Pace):
         return Mark(1.0 if is_last else share, now)
 
     def slowdown(self) -> float:
-        """Wall time over processor time of this thread, from 1 to MOST_SLOWDOWN: how busy other programs keep us."""
+        """Wall time divided by processor time of this thread, from 1 to MOST_SLOWDOWN: the load from other programs."""
         wall, thread = self.clock() - self.first_times[0], self.thread_clock() - self.first_times[1]
         return min(max(1.0, wall / thread), MOST_SLOWDOWN) if thread > 0 else 1.0
 
     def agreed(self, mark: Mark) -> Mark:
-        """The mark of the first process, on all processes: only its clock counts."""
+        """Broadcast the mark of the first process, because only its clock counts."""
         own = mark if self.world.is_first else Mark(0.0, 0.0)
         return Mark(self.world.total(own.share), self.world.total(own.seconds))
 
@@ -152,7 +151,7 @@ class TimeBudget(Pace):
         return max(0.0, self.seconds - self.marks[step].seconds) if step == self.most_steps else 0.0
 
 
-MOST_UNREAD = 100  # steps that the device may be behind the host
+MOST_UNREAD = 100  # steps that the device may lag behind the host
 
 
 @dataclass
@@ -160,14 +159,14 @@ class Progress:
     """The state of training after `step` optimizer steps. Losses are in nats per target; saved in every checkpoint."""
 
     step: int = 0
-    share: float = 0.0  # of the training that is done
-    tokens: int = 0  # read by the model in training, without padding
-    seconds: float = 0.0  # of training alone, without evaluation and samples
+    share: float = 0.0  # share of the training that is done
+    tokens: int = 0  # tokens read in training, without padding
+    seconds: float = 0.0  # time of the steps, without evaluation and samples
     loss: float | None = None
     gradient_norm: float | None = None
     learning_rate: float | None = None
     validation_loss: float | None = None
-    best_validation_loss: float | None = None  # of the evaluations that were due
+    best_validation_loss: float | None = None  # the best of the scheduled evaluations
     evaluations_since_best: int = 0
 
 
@@ -175,14 +174,14 @@ class Progress:
 class Action:
     """Something to do every `every` steps and after the last one.
 
-    closing: the time that is needed after the last step, for this action and what follows, in multiples of `seconds`;
-    it may change from time to time.
+    closing: the time needed after the last step, for this action and its follow-ups, in multiples of `seconds`; it may
+    change during a training.
     """
 
     every: int
     run: Callable[[Progress], None]
     closing: Callable[[], float] = lambda: 1.0
-    seconds: float = 0.0  # of the last time
+    seconds: float = 0.0  # duration of the last call
 
     def do(self, progress: Progress) -> None:
         started = time.perf_counter()
@@ -191,7 +190,7 @@ class Action:
 
 
 class BatchSource(Protocol):
-    """Anything that returns the batch of a step: a `Loader`, a `Task`."""
+    """Returns the batch of a step; a `Loader` or a `Task`."""
 
     def batch(self, step: int) -> TrainingBatch: ...
 
@@ -209,12 +208,12 @@ def train(
     world: World = ALONE,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
+    """Take optimizer steps from `progress.step` to the last, or until `should_stop`, and update `progress`.
 
-    The pace decides which step is the last, by default the number in `config`. `objective` maps a batch to its `Loss`.
-    Step n uses batch n, learning rate n and dropout masks n, so training can continue from any step. The loss and the
-    gradient's norm are read when an action is due. Each of several processes trains on its rows of the batch, and all
-    stop after the same step, as soon as one of them should stop.
+    The pace decides which step is the last; by default `config.steps`. `objective` maps a batch to its `Loss`. Step n
+    uses batch n, learning rate n and dropout masks n, so training can continue from any step. The loss and the
+    gradient's norm are read when an action is due. Each of several processes trains on its rows of the batch; all stop
+    after the same step, as soon as any of them should stop.
     """
     objective.train()
     pace = pace or FixedSteps(config)
@@ -247,14 +246,14 @@ def train(
 
 
 def read(unread: list[StepResult], progress: Progress) -> None:
-    """Wait for the device and update the loss; a `DivergedError` if the loss of any step is not finite."""
+    """Wait for the device and update the loss. Raises DivergedError if the loss of any step is not finite."""
     for result in unread:
         progress.loss, progress.gradient_norm = result.loss, result.gradient_norm
     unread.clear()
 
 
 def record_evaluation(progress: Progress) -> bool:
-    """Count an evaluation that was due; True if its loss is the best so far."""
+    """Record a scheduled evaluation; True if its loss is the best so far."""
     loss, best = progress.validation_loss, progress.best_validation_loss
     if loss is None:
         return False

@@ -1,8 +1,8 @@
-"""The mask check: before training, a model is run on a real batch and refused if it sees tokens that it must not see.
+"""The mask check: before training, run the model on a real batch and refuse it if it sees tokens that it must not see.
 
-Some tokens are replaced by others, and every value that must not depend on them has to stay bit-identical. It does,
-because both passes have the same shapes: the kernels add the same products in the same order, a hidden key adds
-exp(-infinity) = 0 times a finite value, and adding zero changes no sum. Tested on a CPU in float32 and under bfloat16
+Some tokens are replaced, and every value that must not depend on them must stay bit-identical. With a correct mask it
+does, because both passes have the same shapes: the kernels add the same products in the same order, and a hidden key
+adds exp(-infinity) = 0 times a finite value, which changes no sum. Tested on a CPU in float32 and under bfloat16
 autocast, with and without a mask tensor, at 16 lengths around the block sizes of the fused kernel.
 
 Only a digest of each module's output is kept.
@@ -28,27 +28,27 @@ from foretell.model.decoder import Decoder
 from foretell.model.structure import Source, Value, model_structure
 from foretell.training.objective import Objective
 
-ROWS, TOKENS = 4, 2048  # at most; each row has another border between past and future
+ROWS, TOKENS = 4, 2048  # maxima; each row has a different border between past and future
 
-Digests = list[tuple[str, bytes]]  # a module's path and a digest of its output, in the order of the calls
+Digests = list[tuple[str, bytes]]  # module path and digest of its output, in the order of the calls
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A batch in which tokens were replaced, and the positions that must not depend on them."""
+    """A batch with replaced tokens, and the positions that must not depend on them."""
 
-    finding: str  # the error's words for a module that depends on them
-    batch: Any  # of the kind that the objective takes
-    protected: Callable[[str], Tensor]  # a module's path -> (B, T) bool
+    finding: str  # the error text for a module that depends on them
+    batch: Any  # as the objective takes it
+    protected: Callable[[str], Tensor]  # module path -> (B, T) bool
 
 
 def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float32) -> None:
-    """Refuse to train a model that leaks: a `TrainingError` names the first module that does, in the order of the pass.
+    """Refuse to train a model that leaks: a `TrainingError` names the first leaking module in the order of the pass.
 
-    Other tokens and positions after a border must not change values before it; tokens before a window must not change
-    values behind it; with documents (padding is one too), other documents must not change the values of one. Products
-    run in `dtype`, as in training, and in the current mode of the model: dropout masks depend on counters alone. A
-    narrow window after a layer without one cannot be checked from outside, and is not.
+    Replaced tokens and positions after a border must not change values before it; tokens before a window must not
+    change values after it; and other documents (padding is one too) must not change the values of a document. Products
+    run in `dtype`, as in training, and in the model's current mode: dropout masks depend only on counters. A narrow
+    window after a layer without a window cannot be checked from outside, and is not.
     """
     batch = probed_rows(batch)
     check_probes(Objective(decoder), batch, list(iter_probes(batch, decoder.config)), dtype)
@@ -56,7 +56,7 @@ def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float3
 
 @torch.no_grad()
 def check_probes(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> None:
-    """Raise a `TrainingError` that names the first module with a value that changed and must not."""
+    """Raise a `TrainingError` that names the first module with a changed value that must not change."""
     before = digest_outputs(objective, batch, probes, dtype)
     for probe, expected in zip(probes, before, strict=True):
         actual = digest_outputs(objective, probe.batch, [probe], dtype)[0]
@@ -65,12 +65,12 @@ def check_probes(objective: Objective, batch: Any, probes: list[Probe], dtype: t
         if leak is not None:
             raise TrainingError(
                 f"{leak} {probe.finding}, so no step was taken: such a model reaches a low loss by reading its "
-                "targets. Look at that module, and at the mask and the positions that it gets"
+                "targets. Check that module, and the mask and positions that it gets"
             )
 
 
 def probed_rows(batch: Batch) -> Batch:
-    """A few rows, with explicit positions so that positions can be changed too."""
+    """A few rows of the batch, with explicit positions, so that these can be changed too."""
     chosen = batch.rows(0, max(1, min(ROWS, TOKENS // batch.ids.shape[1])))
     if chosen.positions is not None:
         return chosen
@@ -79,9 +79,9 @@ def probed_rows(batch: Batch) -> Batch:
 
 
 def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
-    """Nothing replaced; then the future, the tokens before every window, and other documents."""
+    """The probes: nothing replaced; the future; the tokens before every window; other documents."""
     everything = torch.ones_like(batch.ids, dtype=torch.bool)
-    yield Probe("returns another output for the same batch", batch, lambda path: everything)
+    yield Probe("returns different outputs for the same batch", batch, lambda path: everything)
     future = after_borders(batch.ids)
     yield Probe("sees the future", exchange(batch, future, new_documents=True), lambda path: ~future)
     if config.windows[0] is not None:
@@ -92,7 +92,7 @@ def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
 
 
 def window_probe(batch: Batch, config: ModelConfig) -> Probe:
-    """The first quarter replaced; later positions beyond the window must not see it."""
+    """A probe with the first quarter replaced; positions whose window begins later must not see it."""
     T = batch.ids.shape[1]
     distance = torch.arange(T, device=batch.ids.device).expand_as(batch.ids) - max(1, T // 4)  # from the first one kept
     return Probe(
@@ -103,7 +103,7 @@ def window_probe(batch: Batch, config: ModelConfig) -> Probe:
 
 
 def after_borders(ids: Tensor) -> Tensor:
-    """True from a border on, (B, T): in the middle, after the first token, before the last one, a quarter in."""
+    """True from a border on, (B, T). Borders: the middle, after the first token, before the last, after a quarter."""
     B, T = ids.shape
     borders = [max(1, border) for border in (T // 2, 1, T - 1, T // 4)]
     starts = torch.tensor([borders[row % len(borders)] for row in range(B)], device=ids.device)
@@ -111,7 +111,7 @@ def after_borders(ids: Tensor) -> Tensor:
 
 
 def reach(path: str, config: ModelConfig) -> float:
-    """The number of positions back that a module can see, through its window and the windows of all earlier layers."""
+    """The number of positions back that a module can see through its window and those in earlier layers."""
     segments = path.split(".")
     is_before_blocks = segments[0] == "embed" or path == "trunk.rotation"
     layers = 0 if is_before_blocks else int(segments[2]) + 1 if "blocks" in segments else config.num_layers
@@ -119,9 +119,9 @@ def reach(path: str, config: ModelConfig) -> float:
 
 
 def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> Batch:
-    """The batch with other tokens and positions where `changed` (B, T) is true, and another document if asked for.
+    """The batch with other tokens and positions where `changed` (B, T) is true, optionally in a new document.
 
-    Targets stay, so that the losses at unchanged positions can be compared.
+    Targets do not change, so the losses at unchanged positions can be compared.
     """
     assert batch.positions is not None
     positions = torch.where(changed, batch.ids.shape[1] - 1 - batch.positions, batch.positions)
@@ -132,7 +132,7 @@ def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> B
 
 
 def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
-    """Other tokens of the batch where `changed` is true; the distance between old and new varies by position."""
+    """Replace tokens where `changed` is true by others of the batch, at a distance that varies by position."""
     known = ids.unique()
     steps = 1 + torch.arange(ids.shape[1], device=ids.device) % max(1, len(known) - 1)
     ranks = torch.searchsorted(known, ids.contiguous())
@@ -140,7 +140,7 @@ def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
 
 
 def digest_outputs(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:
-    """For each probe, the digests of the values it protects in one pass, from the embedding to the losses."""
+    """For each probe, the digests of its protected values, from the embedding to the losses; in one pass."""
     collected: list[Digests] = [[] for _ in probes]
 
     def collect(path: str, value: Tensor, position_axis: int) -> None:
@@ -162,9 +162,9 @@ def digest_outputs(objective: Objective, batch: Any, probes: list[Probe], dtype:
 
 
 def checked_values(decoder: Decoder) -> dict[str, list[Value]]:
-    """Outputs with an axis of positions, by the path of their module; the head's are checked by the losses.
+    """Outputs with an axis of positions, by module path; the losses cover the head.
 
-    A leak in a value without such an axis shows in what is computed from it.
+    A leak in a value without such an axis appears in values computed from it.
     """
     by_module: dict[str, list[Value]] = {}
     for name, value in model_structure(decoder).values.items():

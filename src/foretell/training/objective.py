@@ -18,7 +18,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import is_compiled
 
-# On a CPU: 16 MiB in float32, of which the softmax finds most in the cache, and enough rows for fast products
+# On a CPU: 16 MiB in float32, most of which stays in the cache for the softmax, and enough rows for fast products
 LOGITS_AT_ONCE, ROWS_AT_ONCE = 2**22, 256
 # On a GPU: one logit per 64 bytes of memory, and fewer than 2^31. Uncompiled, a logit takes up to 14 bytes (bfloat16,
 # float32, and the gradients of both), so the logits of a chunk take about a fifth of the memory
@@ -40,7 +40,7 @@ class Loss:
 
 
 def make_objective(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> Objective:
-    """The objective for training on a device with matrix products in `dtype`; chooses the kernels that suit them."""
+    """The objective for training on a device with matrix products in `dtype`, with suitable kernels."""
     choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
     return Objective(decoder).train()
 
@@ -56,7 +56,7 @@ def logits_on_gpu(memory: int) -> int:
 
 
 class TokenLosses(nn.Module):
-    """-log P(target) of some positions: head and cross entropy, as one module that can be compiled."""
+    """-log P(target) at some positions: head and cross entropy as one module, so that they can be compiled."""
 
     def __init__(self, decoder: Decoder, label_smoothing: float = 0.0):
         super().__init__()
@@ -79,14 +79,14 @@ class TokenLosses(nn.Module):
 
 
 class Objective(nn.Module):
-    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits are never in memory at once.
+    """Cross entropy of the next token. The head runs in chunks, so B * T * V logits are never in memory at once.
 
-    With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
-    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared. logits_at_once: None for the
-    default of the device.
+    With `label_smoothing` s, the target distribution in training is 1 - s for the target plus s / V for every token
+    (Szegedy et al. 2016, section 7). The evaluation loss is not smoothed, so that runs can be compared. logits_at_once:
+    None for the device's default.
     """
 
-    has_one_shape = True  # all batches have one shape; torch's compiler would compile every other shape
+    has_one_shape = True  # all batches have the same shape, so torch's compiler compiles once
 
     def __init__(self, decoder: Decoder, logits_at_once: int | None = None, label_smoothing: float = 0.0):
         super().__init__()
@@ -108,16 +108,16 @@ class Objective(nn.Module):
         return FreshKVView(batch.ids, batch.positions, batch.document_ids)
 
     def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
+        """Unweighted -log P(target) at every position, (B, T) in float32 or better; smoothed in training."""
         rows = self.hidden(batch).flatten(0, 1)  # (B*T, D)
         losses = [self.losses(*chunk) for chunk in self.chunks(rows, batch.targets.flatten())]
         return torch.cat(losses).view_as(batch.targets)  # (B, T)
 
     def weighted_loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The sum of the losses of targets (B, T) from hidden states (B, T, D), times their weights (B, T)."""
+        """The weighted sum of the losses of targets (B, T) with weights (B, T), from hidden states (B, T, D)."""
         rows, targets, weights = hidden.flatten(0, 1), targets.flatten(), weights.flatten()
         is_one_shape = is_compiled(self.losses)
-        if hidden.device.type == "cpu" and not is_one_shape:  # a GPU would wait for the number of rows
+        if hidden.device.type == "cpu" and not is_one_shape:  # on a GPU, the host would wait for the number of rows
             counts = weights != 0
             rows, targets, weights = rows[counts], targets[counts], weights[counts]
         chunks = self.chunks(rows, targets, weights)
@@ -126,7 +126,7 @@ class Objective(nn.Module):
         return torch.stack([self._chunk_loss(*chunk) for chunk in chunks]).sum()
 
     def _loss_with_gradients(self, rows: Tensor, chunks: list[tuple[Tensor, ...]]) -> Tensor:
-        """The loss of the chunks of rows. The gradients of each follow at once, so that no logits are kept."""
+        """The loss of the chunks of rows. The gradients are computed per chunk, so no logits are kept."""
         used = [parameter for parameter in self.decoder.parameters() if parameter.requires_grad]
         losses, of_rows, of_used = list[Tensor](), list[Tensor](), list[Tensor]()  # the latter two are gradients
         for chunk, *rest in chunks:
@@ -134,7 +134,7 @@ class Objective(nn.Module):
             of_chunk, *others = torch.autograd.grad(loss, [chunk, *used], allow_unused=True)
             losses.append(loss.detach())
             of_rows.append(of_chunk)
-            if len(losses) == 1:  # cloned: two parameters may have got one tensor
+            if len(losses) == 1:  # clone, because two parameters may share the tensor
                 used = [parameter for parameter, gradient in zip(used, others, strict=True) if gradient is not None]
                 of_used = [gradient.clone() for gradient in others if gradient is not None]
             else:
@@ -144,7 +144,7 @@ class Objective(nn.Module):
         return WithGradients.apply(torch.stack(losses).sum(), gradients, rows, *used)
 
     def chunks(self, rows: Tensor, *others: Tensor) -> list[tuple[Tensor, ...]]:
-        """Rows (N, D) and further tensors (N,) in equal chunks, whose logits are within the limit."""
+        """Split rows (N, D) and further tensors (N,) into equal chunks whose logits are within the limit."""
         vocab_size, device = self.decoder.config.vocab_size, rows.device
         default = logits_on_gpu(memory_of(device)) if device.type == "cuda" else logits_on_cpu(vocab_size)
         count = max(1, math.ceil(len(rows) * vocab_size / (self.logits_at_once or default)))
@@ -155,7 +155,7 @@ class Objective(nn.Module):
 
 
 class WithGradients(torch.autograd.Function):
-    """A number, with the gradients that were computed with it for some tensors."""
+    """A number with precomputed gradients for some tensors."""
 
     @staticmethod
     def forward(ctx: Any, number: Tensor, gradients: list[Tensor], *tensors: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class WithGradients(torch.autograd.Function):
         return number.clone()
 
     @staticmethod
-    @once_differentiable  # a second derivative would treat the gradients as constant
+    @once_differentiable  # a second derivative would treat the gradients as constants
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *(gradient * grad_outputs[0] for gradient in ctx.saved_tensors)

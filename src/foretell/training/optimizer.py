@@ -1,4 +1,4 @@
-"""The optimizer of a configuration, its weights and their decay by path, and the learning rate of a step."""
+"""The optimizer of a configuration, its parameter groups by path, and the learning rate of a step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foretell.errors import ConfigError, check_type
 from foretell.paths import matches, suggest
 from foretell.training.step import SkippingOptimizer, unchanged_where
 
-MUON = "**.trunk.**"  # matrices of trunks are Muon's; embeddings and head look up or compare rows and stay with AdamW
+MUON = "**.trunk.**"  # matrices trained with Muon; embeddings and head, used row by row, stay with AdamW
 
 Weights = Mapping[str, Tensor]  # by path
 Shapes = Mapping[str, tuple[int, ...]]  # by path
 
 
 class AdamW(SkippingOptimizer, torch.optim.AdamW):
-    """torch's fused AdamW (Loshchilov and Hutter 2019), which skips a step under the name that GradScaler uses."""
+    """torch's fused AdamW (Loshchilov and Hutter 2019), which skips steps by `found_inf`, as for GradScaler."""
 
     @property
     def found_inf(self) -> Tensor | None:
@@ -33,7 +33,7 @@ class AdamW(SkippingOptimizer, torch.optim.AdamW):
 class SGD(SkippingOptimizer):
     """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).
 
-    torch's SGD adds the decay to the gradient, and so to the momentum. The momentum is stored even when it is off, so
+    torch's SGD adds the decay to the gradient, and thus to the momentum. The momentum is stored even if it is off, so
     that every parameter has a moment in a checkpoint.
     """
 
@@ -57,28 +57,26 @@ class SGD(SkippingOptimizer):
 # only.
 #
 # An orthogonal R x C matrix has entries of root mean square 1 / sqrt(max(R, C)). The update is scaled by 0.2
-# sqrt(max(R, C)), which gives the entries the size they have under AdamW (Liu et al. 2025, section 2.2). So one
-# learning rate and one weight decay suit both optimizers. Jordan's factor, sqrt(max(1, R/C)), needs a separate
-# learning rate.
-# The odd polynomials a s + b s^3 + c s^5, one after another, that bring singular values from 0.015 to 1 nearest to 1:
-# each is the minimax polynomial of the interval that the one before leaves, which is taken as 2% longer for rounding
-# (the method of Amsel et al. 2025, "The Polar Express"). Jordan et al. take five steps of one polynomial:
-# docs/training.md compares both.
+# sqrt(max(R, C)), so its entries are as large as AdamW's (Liu et al. 2025, section 2.2). Then one learning rate and
+# one weight decay suit both optimizers. Jordan's factor, sqrt(max(1, R/C)), needs a separate learning rate.
+# The sequence of odd polynomials a s + b s^3 + c s^5 that maps singular values in [0.015, 1] closest to 1: each is the
+# minimax polynomial on the image of the one before, with a margin of 2% for rounding (the method of Amsel et al. 2025,
+# "The Polar Express"). Jordan et al. take five steps of one polynomial: docs/training.md compares both.
 COEFFICIENTS = ((7.8977, -22.8490, 16.8329), (3.3562, -2.4239, 0.4724), (2.3716, -1.6827, 0.3964))
-MARGIN = 1.02  # of the bound of the singular values, for rounding to bfloat16: above 1 the first polynomial is steep
-SMALLEST_NORM = 1e-7  # of a matrix: a smaller one has a smaller update
+MARGIN = 1.02  # factor of the bound of the singular values, for bfloat16: above 1 the first polynomial is steep
+SMALLEST_NORM = 1e-7  # a matrix with a smaller norm gets a smaller update
 UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
-# Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching. On a GPU
-# all of GPT-2's matrices of one shape are one stack, of at most 256 MiB in float32
+# Elements of the matrices stacked for one product. On a CPU, larger matrices gain nothing from batching. On a GPU, all
+# of GPT-2's matrices of one shape are one stack, of at most 256 MiB in float32
 ELEMENTS_AT_ONCE = {"cpu": 2**20}
 ELEMENTS_AT_ONCE_ON_GPU = 2**26
 
 
 class Muon(SkippingOptimizer):
-    """Muon (Jordan et al. 2024) for matrices (R, C): momentum whose updates are orthogonalized, decoupled weight decay.
+    """Muon (Jordan et al. 2024) for matrices (R, C): momentum with orthogonalized updates and decoupled weight decay.
 
-    `dtype` is the precision of the products; use the training's: a processor without bfloat16 instructions emulates
-    them, in 20 times the time of float32 (docs/training.md).
+    `dtype` is the precision of the products; use the training's. A processor without bfloat16 instructions emulates
+    them and takes 20 times as long as in float32 (docs/training.md).
     """
 
     def __init__(self, groups: list[dict[str, Any]], learning_rate: float, momentum: float, dtype: torch.dtype):
@@ -91,10 +89,10 @@ class Muon(SkippingOptimizer):
                 self.update(matrices, group)
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """One step of matrices of the same shape."""
+        """One step for matrices of the same shape."""
         gradients = [own_part(matrix.grad) for matrix in matrices if matrix.grad is not None]
         means = [own_part(momentum_of(self, matrix)) for matrix in matrices]
-        parts = [own_part(matrix) for matrix in matrices]  # (R, C), or some rows of it where it is in shards
+        parts = [own_part(matrix) for matrix in matrices]  # (R, C), or some of the rows if it is sharded
         size = UPDATE_SIZE * max(matrices[0].shape) ** 0.5
         with unchanged_where(self.skip, [*parts, *means]):
             directions = advance(means, gradients, group["momentum"])
@@ -104,7 +102,7 @@ class Muon(SkippingOptimizer):
 
 
 def momentum_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> Tensor:
-    """The momentum of a weight: a running sum or mean of its gradients, zeros at first."""
+    """The momentum of a weight: a running sum or mean of its gradients, initially zero."""
     state = optimizer.state[weight]
     if "momentum" not in state:
         state["momentum"] = torch.zeros_like(weight)
@@ -112,7 +110,7 @@ def momentum_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> Tensor:
 
 
 def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
-    """The matrices in stacks of one shape, as large as the device gains from."""
+    """Stack matrices of the same shape, as far as the device gains from it."""
     by_shape: dict[torch.Size, list[Tensor]] = {}
     for matrix in matrices:
         by_shape.setdefault(matrix.shape, []).append(matrix)
@@ -124,23 +122,23 @@ def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def advance(means: list[Tensor], gradients: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-    """Update the momenta and return the Nesterov directions: the momenta after one more step with these gradients."""
+    """Update the momenta and return the Nesterov directions: the momenta after another step with these gradients."""
     torch._foreach_lerp_(means, gradients, 1 - momentum)
     return torch._foreach_lerp(gradients, means, momentum)
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """U S V' to about U V' for matrices (N, R, C).
+    """Map matrices (N, R, C) with singular value decompositions U S V' to about U V'.
 
-    Singular values of at least 0.015 of the bound end between 0.83 and 1.17. A Newton-Schulz iteration: odd polynomials
-    of a matrix are polynomials of its singular values.
+    Singular values of at least 0.015 of the bound end between 0.83 and 1.17. A Newton-Schulz iteration: an odd
+    polynomial of a matrix applies the polynomial to its singular values.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)
-    x = (x.mT if is_tall else x).to(dtype).contiguous()  # the products X X' are then as small as possible
+    x = (x.mT if is_tall else x).to(dtype).contiguous()  # makes X X' as small as possible
     gram = torch.bmm(x, x.mT)
-    # The norm of X X', the root of the sum of s^4, is at least the largest s^2, and near it where few values are large
-    least = x.shape[-2] ** -0.25  # where all singular values are equal; less only in a matrix below SMALLEST_NORM
+    # The norm of X X', the root of the sum of s^4, is at least the largest s^2, and close to it if few values are large
+    least = x.shape[-2] ** -0.25  # if all singular values are equal; less only for a norm below SMALLEST_NORM
     bound = MARGIN * gram.norm(dim=(-2, -1), keepdim=True).float().sqrt().clamp(min=least)
     scale = bound.reciprocal().to(dtype)
     x = polynomial(x * scale, gram * scale.square(), *COEFFICIENTS[0])
@@ -150,7 +148,7 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def polynomial(x: Tensor, gram: Tensor, a: float, b: float, c: float) -> Tensor:
-    """(a + b G + c G^2) X for G = X X': a s + b s^3 + c s^5 for each singular value s."""
+    """(a + b G + c G^2) X with G = X X', which maps each singular value s to a s + b s^3 + c s^5."""
     return torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
 
 
@@ -161,7 +159,7 @@ def orthogonalize_flops(rows: int, columns: int) -> int:
 
 
 class Composite(SkippingOptimizer):
-    """Several optimizers as one; each updates its own weights. Groups are one list, and state is one mapping."""
+    """Several optimizers as one; each updates its own weights. Groups are one list, state is one mapping."""
 
     def __init__(self, parts: list[SkippingOptimizer]):
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -180,7 +178,7 @@ class Composite(SkippingOptimizer):
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype = torch.float32) -> SkippingOptimizer:
-    """The optimizer of the weights of `model` that require a gradient; its own matrix products run in `dtype`.
+    """The optimizer for the weights of `model` that require a gradient; `dtype` is for the optimizer's matrix products.
 
     Matrices and embeddings decay towards zero; biases and norm scales, which have one dimension, do not, unless
     `weight_decay_by_path` matches them. A glob that matches no weight is a `ConfigError`. On a GPU, non-finite steps
@@ -235,15 +233,15 @@ def decay_groups(weights: Weights, config: TrainingConfig) -> list[dict[str, Any
 
 
 def weight_decay_of(path: str, weight: Tensor, config: TrainingConfig) -> float:
-    """The decay of the last glob that matches; without one, `weight_decay` for matrices and 0 for vectors."""
+    """The decay of the last matching glob; without one, `weight_decay` for matrices and 0 for vectors."""
     matching = [decay for glob, decay in config.weight_decay_by_path.items() if matches(glob, path)]
     return matching[-1] if matching else config.weight_decay if weight.dim() >= 2 else 0.0
 
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
-    """Turn off the gradient of the weights that `config.frozen` matches; call it before `make_optimizer`.
+    """Turn off the gradient of weights that `config.frozen` matches; call this before `make_optimizer`.
 
-    A glob that matches no weight is a `ConfigError`, and so is freezing all of them.
+    A glob that matches no weight, and freezing all weights, are a `ConfigError`.
     """
     weights = dict(model.named_parameters())
     check_globs("frozen", config.frozen, weights)
@@ -251,7 +249,7 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
         if is_frozen(path, config):
             weight.requires_grad_(False)
     if not any(weight.requires_grad for weight in weights.values()):
-        raise ConfigError(f"training.frozen = {list(config.frozen)} leaves no weight to train; leave some out")
+        raise ConfigError(f"training.frozen = {list(config.frozen)} leaves no weight to train; remove some globs")
 
 
 def is_frozen(path: str, config: TrainingConfig) -> bool:
@@ -259,7 +257,7 @@ def is_frozen(path: str, config: TrainingConfig) -> bool:
 
 
 def check_globs(field: str, globs: Iterable[str], paths: Iterable[str], kind: str = "weight") -> None:
-    """Refuse a glob that matches no path, since it would change nothing."""
+    """Refuse a glob that matches no path, because it would have no effect."""
     known = list(paths)
     for glob in globs:
         if not any(matches(glob, path) for path in known):
@@ -267,13 +265,13 @@ def check_globs(field: str, globs: Iterable[str], paths: Iterable[str], kind: st
 
 
 def moments_per_element(path: str, shape: tuple[int, ...], config: TrainingConfig) -> int:
-    """The number of float32 values that the optimizer holds per element of a weight: 0 for a frozen one."""
+    """The number of float32 values per element of a weight in the optimizer's state; 0 for a frozen weight."""
     has_one = config.optimizer == "sgd" or (config.optimizer == "muon" and is_muons(path, shape))
     return 0 if is_frozen(path, config) else 1 if has_one else 2
 
 
 def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
-    """Floating-point operations of the optimizer's matrix products per step: only Muon has any."""
+    """Floating-point operations of the optimizer's matrix products per step; 0 except for Muon."""
     if config.optimizer != "muon":
         return 0
     return sum(
@@ -288,7 +286,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
-LONGEST_WARMUP = 0.5  # of a training whose length is a time
+LONGEST_WARMUP = 0.5  # the largest share of a training with a time budget
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
@@ -301,7 +299,7 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 
 def learning_rate_of_share(share: float, config: TrainingConfig) -> float:
-    """The same rate where the share of the training that is done is measured in time; `config.steps` is an estimate."""
+    """The same rate by the share of a time budget that is spent; `config.steps` is an estimate."""
     warmup = min(config.warmup_steps / config.steps, LONGEST_WARMUP)
     if share < warmup:
         return config.learning_rate * min(1.0, (share + 1 / config.steps) / warmup)
@@ -309,12 +307,12 @@ def learning_rate_of_share(share: float, config: TrainingConfig) -> float:
 
 
 def scheduled_rate(progress: float, config: TrainingConfig) -> float:
-    """The rate after the warm-up, by progress from its end (0) to the end of the training (1)."""
+    """The rate after the warm-up; progress is 0 at its end and 1 at the end of the training."""
     floor = config.final_learning_rate_share
     return config.learning_rate * (floor + (1 - floor) * SCHEDULES[config.schedule](min(progress, 1.0), config))
 
 
-# How far the rate is above its final value, as a share, by progress after the warm-up (0 to 1)
+# The height of the rate above its final value, from 1 to 0, by progress after the warm-up (0 to 1)
 SCHEDULES: dict[str, Callable[[float, TrainingConfig], float]] = {
     "cosine": lambda progress, config: 0.5 * (1 + math.cos(math.pi * progress)),  # Loshchilov and Hutter 2017
     "linear": lambda progress, config: 1 - progress,

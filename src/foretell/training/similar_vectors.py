@@ -1,8 +1,8 @@
-"""Initial token vectors: tokens that occur next to the same tokens begin with similar vectors.
+"""Initial token vectors: tokens that occur next to the same tokens start with similar vectors.
 
 This is latent semantic analysis with positive pointwise mutual information (Bullinaria and Levy 2007). It takes less
-than a second and replaces the first steps of a training, in which an embedding of random vectors learns little else:
-docs/training.md has the measurement.
+than a second and replaces the first steps of a training, in which random embeddings learn little else; measured in
+docs/training.md.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 
 CONTEXTS = 2**10  # the most frequent tokens; with a quarter of them, a tenth of the gain is lost
 MOST_COUNTS = 2**26  # so a vocabulary of 262,144 has 128 contexts on either side
-MOST_TOKENS = 2**23  # of the text; two seconds
-SMOOTHING = 0.75  # of the contexts' frequencies, so that rare ones count less (Levy et al. 2015, section 3.2)
-STD = 0.05  # of the elements
-LEAST = 0.01  # nats; less is rounding: a token that was not seen, or that is with all others as often as by chance
+MOST_TOKENS = 2**23  # tokens of the text that are read; two seconds
+SMOOTHING = 0.75  # exponent of the contexts' frequencies, so that rare ones count less (Levy et al. 2015, section 3.2)
+STD = 0.05  # standard deviation of the elements
+LEAST = 0.01  # nats; less is rounding, for a token that does not occur or whose neighbours are as by chance
 
 
 @torch.no_grad()
 def set_similar_vectors(weights: Sequence[Tensor], information: Tensor, seed: int) -> None:
-    """Give each token of embeddings (V, D) a vector that depends on its row of the information (sum of V, C), if any.
+    """Set the vectors of embeddings (V, D) by their rows of the information (sum of V, C); empty rows change nothing.
 
-    A function of information and seed.
+    The result depends only on information and seed.
     """
     is_known = information.amax(1) > LEAST
     vectors = similar_vectors(information, weights[0].shape[1], seed)
@@ -44,20 +44,20 @@ def similar_vectors(information: Tensor, width: int, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         basis, strength, _ = torch.svd_lowrank(information, min(width, *information.shape))
-        turn, _ = torch.linalg.qr(torch.randn(width, width))  # else the first elements were the largest
+        turn, _ = torch.linalg.qr(torch.randn(width, width))  # a rotation: otherwise the first elements are largest
     vectors = F.pad(basis * strength.sqrt(), (0, width - len(strength))) @ turn
     return F.normalize(vectors, dim=1) * math.sqrt(width)
 
 
 def information_of_neighbors(ids: np.ndarray, vocab_size: int) -> Tensor:
-    """max(0, log(P(a, c) / (P(a) P(c)))) in nats, (V, 2C), for a token a and the token c before or after it.
+    """max(0, log(P(a, c) / (P(a) P(c)))) in nats, (V, 2C), for a token a and its neighbour c before or after it.
 
-    ids: a text. c is one of the C most frequent tokens.
+    ids: the tokens of a text. c is one of the C most frequent tokens.
     """
     tokens = torch.from_numpy(ids)
     frequency = torch.bincount(tokens, minlength=vocab_size)
     C = min(CONTEXTS, vocab_size, MOST_COUNTS // (2 * vocab_size))
-    column = torch.full((vocab_size,), C)  # of the contexts; the last one is of all other tokens
+    column = torch.full((vocab_size,), C)  # the column of each context; the last column is for all other tokens
     column[frequency.argsort(descending=True, stable=True)[:C]] = torch.arange(C)
     sides = []
     for own, others in ((tokens[1:], tokens[:-1]), (tokens[:-1], tokens[1:])):
@@ -70,5 +70,5 @@ def information_of_neighbors(ids: np.ndarray, vocab_size: int) -> Tensor:
 
 
 def positive_log(ratio: Tensor) -> Tensor:
-    """max(0, log(ratio)), in place; 0 where neither of two tokens was seen."""
+    """max(0, log(ratio)), in place; 0 for 0 / 0, when neither token occurs."""
     return ratio.log_().nan_to_num_(nan=0.0).clamp_(min=0.0)

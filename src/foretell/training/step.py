@@ -1,6 +1,6 @@
-"""One optimizer step: forward and backward over the micro-batches, clip, update.
+"""One optimizer step: forward and backward for the micro-batches, gradient clipping, update.
 
-On a GPU a step only queues its work. The host prepares the next batch in the meantime; it waits when it reads the loss.
+On a GPU a step only queues its work. Meanwhile the host prepares the next batch; it waits when it reads the loss.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from foretell.training.side_by_side import add_gradients, workers_for
 
 
 class TrainingBatch(Protocol):
-    """The methods of a batch that a training step calls; the objective of a task reads the rest."""
+    """The methods of a batch that a training step calls; the rest is for the task's objective."""
 
     @property
     def count(self) -> float:
-        """The number of targets that count in the loss."""
+        """The number of targets in the loss."""
         ...
 
     @property
@@ -52,11 +52,11 @@ AnyBatch = TypeVar("AnyBatch", bound=TrainingBatch)
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """The loss and the gradient of a step, counted from 0. Reading either waits until the device has computed it.
+    """The loss and gradient norm of a step, counted from 0. Reading either waits for the device.
 
     count: the number of targets. tokens: the number of tokens that the model read. figures (M + 1,): the summed loss of
-    each of M micro-batches in nats, then the norm of the gradient before clipping. If one of them is not finite,
-    reading is a `DivergedError`.
+    each of M micro-batches in nats, then the norm of the gradient before clipping. Reading raises a `DivergedError` if
+    any of them is not finite.
     """
 
     step: int
@@ -80,7 +80,7 @@ class StepResult:
         total = sum(losses)
         if not (math.isfinite(total) and math.isfinite(norm)):
             what, value = ("gradient", norm) if math.isfinite(total) else ("loss", total)
-            raise DivergedError(f"step {self.step + 1}: the {what} is {value}, and no weight was changed by it")
+            raise DivergedError(f"step {self.step + 1}: the {what} is {value}, so no weight was changed")
         return total, norm
 
 
@@ -93,18 +93,18 @@ def training_step(
     dtype: torch.dtype = torch.float32,
     world: World = ALONE,
 ) -> StepResult:
-    """Update the weights once. The gradient is the same for any number of micro-batches and processes.
+    """Update the weights once. The gradient does not depend on the number of micro-batches and processes.
 
-    `batch` has this process's rows of the global batch: `world.rank`, and every `world.size`-th after it.
+    `batch` has this process's rows of the global batch: `world.rank`, and every `world.size`-th row after it.
 
     Matrix products run in `dtype`; weights, gradients and the optimizer stay in float32. Non-finite losses and
     gradients never update the weights: they raise a `DivergedError`. On a GPU, the optimizer of `make_optimizer` skips
-    that step and all later ones there, and the error is raised when the result is read.
+    that step and all later ones, and the error is raised when the result is read.
     """
-    count = world.total(batch.count)  # of the global batch, so that micro-batches with fewer targets weigh less
+    count = world.total(batch.count)  # targets of the global batch, so that each target has the same weight
     if count == 0:
         raise TrainingError(
-            f"step {step + 1}: no token of the batch has a successor to learn; the documents are too short"
+            f"step {step + 1}: no token of the batch has a next token to learn; the documents are too short"
         )
     device = next(objective.parameters()).device
 
@@ -139,17 +139,17 @@ def training_step(
 
 
 def own_rows(batch: AnyBatch, world: World) -> AnyBatch:
-    """The rows of a global batch that this process trains on: `rank`, and every `size`-th after it."""
+    """The rows of a global batch that this process trains on: `rank`, and every `size`-th row after it."""
     if len(batch) < world.size:
         raise TrainingError(f"a batch of {len(batch)} rows is too small for {world.size} processes; raise --batch-size")
     return batch if world.size == 1 else batch.rows(world.rank, len(batch), world.size)
 
 
 class SkippingOptimizer(torch.optim.Optimizer):
-    """An optimizer whose step changes nothing where `skip`, a float32 scalar on the device of its weights, is 1.
+    """An optimizer whose step has no effect if `skip`, a float32 scalar on the device of its weights, is 1.
 
-    A training step sets `skip` when a loss or gradient is not finite, and it stays set; the host does not wait for it.
-    None: every step is taken.
+    A training step sets `skip` when a loss or gradient is not finite, and it stays set; the host does not wait for
+    this. None: every step is taken.
     """
 
     skip: Tensor | None = None
@@ -157,7 +157,7 @@ class SkippingOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def unchanged_where(skip: Tensor | None, tensors: list[Tensor]) -> Iterator[None]:
-    """Undo the changes of the block to these tensors where `skip` is 1."""
+    """Undo the changes of the block to these tensors if `skip` is 1."""
     if skip is None:
         yield
         return
@@ -176,7 +176,7 @@ def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) ->
 
 
 def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBatch]]:
-    """The batch in parts that differ by at most one row, each with the index of its first row."""
+    """Split the batch into parts whose sizes differ by at most one row; yields (index of the first row, part)."""
     rows = len(batch)
     if rows < parts:
         raise TrainingError(
@@ -189,9 +189,9 @@ def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBa
 
 
 def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, rows: int, stride: int = 1) -> None:
-    """Set the counters that the dropout masks of the next forward pass depend on, and the keys where they are set.
+    """Set the counters that the dropout masks of the next forward pass depend on, and any keys set in advance.
 
-    The pass has the global rows first_row, first_row + stride, ...
+    The pass covers the global rows first_row, first_row + stride, ...
     """
     modules = list(objective.modules())
     for host in modules:
@@ -204,7 +204,7 @@ def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, row
 
 
 def clip_gradient(model: nn.Module, limit: float | None) -> Tensor:
-    """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns the norm before."""
+    """Scale the gradient down to norm `limit` if it is larger (Pascanu et al. 2013); returns the original norm."""
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     norm = whole(get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
     clip_grads_with_norm_(parameters, float("inf") if limit is None else limit, norm)

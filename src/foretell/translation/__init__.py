@@ -1,1 +1,1 @@
-"""Translation with an encoder-decoder: pairs of sentences in, a model that translates out."""
+"""Translation with an encoder-decoder, trained on pairs of sentences."""

@@ -1,4 +1,4 @@
-"""Batches of pairs, several in a row, counted in tokens; the batch of a step is a function of (seed, step)."""
+"""Batches of pairs, packed into rows and counted in tokens; the batch of a step depends only on (seed, step)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from foretell.training.objective import Objective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
 from foretell.translation.pairs import EncodedPair
 
-ROW_TOKENS = 64  # the width of a row, per language; wider if the longest sentence is. 32, 48 and 96 were not faster
+ROW_TOKENS = 64  # minimum width of a row, per language; 32, 48 and 96 were not faster
 
 
 @dataclass(frozen=True)
 class PairBatch(Batch):
     """The target tokens that the decoder reads and predicts (teacher forcing), and the source of each row.
 
-    A row has several pairs. The document ids of both sides say which tokens belong to one; positions restart in each.
+    A row has several pairs. The document ids of both sides mark the tokens of each pair; positions restart in each.
     """
 
     positions: Tensor = field(kw_only=True)
@@ -40,9 +40,9 @@ class PairBatch(Batch):
         return super().tokens + sum(self.source.lengths)
 
     def rows(self, first: int, last: int, stride: int = 1) -> PairBatch:
-        """Rows `first` to `last`, every `stride`-th of them.
+        """Every `stride`-th row from `first` to `last`.
 
-        They keep the width of the batch, which masks of dropout in attention depend on.
+        They keep the batch's width, because dropout masks in attention depend on it.
         """
         return replace(super().rows(first, last, stride), source=self.source.rows(first, last, stride))
 
@@ -51,9 +51,10 @@ class PairBatch(Batch):
 
 
 def make_pair_batch(pairs: Sequence[EncodedPair], context_length: int, fewest: int = 1) -> PairBatch:
-    """Pairs in rows that are about equally long on both sides.
+    """Pack pairs into rows that are about equally long on both sides.
 
-    A row is at most as long as the context, or as the longest pair. fewest: rows, as far as there are pairs.
+    A row is at most as long as the context or the longest pair. fewest: the minimum number of rows, if there are enough
+    pairs.
     """
     lengths = np.array([pair.lengths for pair in pairs])
     rows = [[pairs[index] for index in row] for row in share_out(lengths, context_length, fewest)]
@@ -73,12 +74,12 @@ def make_pair_batch(pairs: Sequence[EncodedPair], context_length: int, fewest: i
 
 
 def share_out(lengths: np.ndarray, context_length: int, fewest: int) -> list[list[int]]:
-    """Rows of the indices of pairs with lengths (N, 2), about equally long: each goes where most room is left."""
+    """Distribute pairs of lengths (N, 2) to about equally long rows of indices: each goes to the row with most room."""
     totals, longest = np.maximum(lengths.sum(0), 1), lengths.max(0)
     limit, width = max(context_length, *longest), np.maximum(longest, min(ROW_TOKENS, context_length))
     count = min(len(lengths), max(fewest, math.ceil((totals / width).max())))
     while True:
-        loads, rows = np.zeros((count, 2)), [list[int]() for _ in range(count)]  # loads: shares of the tokens of a side
+        loads, rows = np.zeros((count, 2)), [list[int]() for _ in range(count)]  # loads: shares of each side's tokens
         for index in np.argsort(-lengths.sum(1), kind="stable").tolist():
             row = int((loads + lengths[index] / totals).max(1).argmin())
             loads[row] += lengths[index] / totals
@@ -89,7 +90,7 @@ def share_out(lengths: np.ndarray, context_length: int, fewest: int) -> list[lis
 
 
 def lay_out(rows: Sequence[Sequence[np.ndarray]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Sentences one after another in rows, padded on the right: ids, positions and document ids, (B, T) each."""
+    """Concatenate the sentences of each row, padded on the right: ids, positions and document ids, (B, T) each."""
     shape = len(rows), max(sum(map(len, row)) for row in rows)
     ids, positions, documents = np.zeros(shape, int), np.zeros(shape, int), np.full(shape, PADDING)
     for row, sentences in enumerate(rows):
@@ -109,9 +110,9 @@ def make_source(sentences: list[list[int]]) -> Source:
 
 
 class PairLoader:
-    """All pairs once per epoch, in batches of about `batch_tokens` tokens of both sides, in a new order each time.
+    """All pairs once per epoch, in a new order, in batches of about `batch_tokens` tokens of both sides.
 
-    fewest: the rows that each batch needs, so that several processes and micro-batches can share it.
+    fewest: the minimum number of rows per batch, so that several processes and micro-batches can share it.
     """
 
     def __init__(
@@ -136,31 +137,31 @@ class PairLoader:
 
 
 def count_batches(lengths: np.ndarray, batch_tokens: int) -> int:
-    """The number of batches of pairs with these lengths (N, 2), so that each has a pair."""
+    """The number of batches for pairs of lengths (N, 2), such that each has at least a pair."""
     tokens = lengths.sum(1)
     return max(1, min(round(tokens.sum() / batch_tokens), int(tokens.sum() // tokens.max())))
 
 
 def cut(pairs: np.ndarray, lengths: np.ndarray, count: int) -> list[np.ndarray]:
-    """Pairs with these lengths (N, 2), in order, in `count` parts with about equally many tokens."""
+    """Cut pairs of lengths (N, 2), in order, into `count` parts with about the same number of tokens."""
     ends = lengths.sum(1).cumsum()
     return np.split(pairs, np.searchsorted(ends * count, ends[-1] * np.arange(1, count), side="right"))
 
 
 def evaluation_batches(pairs: Sequence[EncodedPair], batch_tokens: int, context_length: int) -> list[PairBatch]:
-    """All pairs once, in their order."""
+    """All pairs once, in order."""
     lengths = np.array([pair.lengths for pair in pairs])
     parts = cut(np.arange(len(pairs)), lengths, count_batches(lengths, batch_tokens))
     return [make_pair_batch([pairs[index] for index in part], context_length) for part in parts]
 
 
 class PairObjective(Objective):
-    """`Objective` on the target side of a batch of pairs; the decoder reads the memory of the source side."""
+    """`Objective` for the target side of a batch of pairs; the decoder reads the memory of the source side."""
 
     has_one_shape = False
 
     def make_view(self, batch: Batch) -> KVView:
-        """The keys that the target tokens of a batch may see: in both languages, the tokens of their pair."""
+        """The view in which target tokens see only the tokens of their pair, in both languages."""
         assert isinstance(batch, PairBatch)
         assert isinstance(self.decoder, EncoderDecoder)
         own = FreshKVView(batch.ids, batch.positions, batch.document_ids)

@@ -1,4 +1,4 @@
-"""The configuration of a translation run: the shape of an encoder-decoder, its presets, and how pairs are read."""
+"""The configuration of a translation run: the shape of an encoder-decoder, presets, and settings for pairs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from foretell.session.request import intervals
 
 
 class EncoderDecoderConfig(ModelConfig):
-    """The shape of an encoder-decoder. The fields of `ModelConfig` are the decoder's; the encoder has the same ones.
+    """The shape of an encoder-decoder. The fields of `ModelConfig` apply to the decoder and the encoder.
 
-    encoder_layers: default, the number of the decoder's. source_vocab_size: None for one vocabulary, and one
-    embedding, of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
-    rotate_cross_attention: where positions are rotary, in encoder-decoder attention too.
+    encoder_layers: by default the number of decoder layers. source_vocab_size: None for a common vocabulary and
+    embedding of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
+    rotate_cross_attention: if positions are rotary, use them in encoder-decoder attention too.
     """
 
     encoder_layers: int | None = Field(None, gt=0, le=2**14)
@@ -48,7 +48,7 @@ class EncoderDecoderConfig(ModelConfig):
         return make_section(ModelConfig, {**own, "num_layers": layers, "vocab_size": size, "window": None})
 
     def training_flops_per_token(self, parameters: int) -> int:
-        """3N: a token passes the half of the parameters that its language has."""
+        """3N: a token passes through half of the parameters, those for its language."""
         return 3 * parameters
 
     def replaced(self, **changes: Any) -> EncoderDecoderConfig:
@@ -59,12 +59,12 @@ class PairConfig(Section):
     """Settings for making batches of sentence pairs."""
 
     validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
-    batch_tokens: int = Field(2048, ge=16)  # of both languages together: docs/translation.md compares it with 4,096
-    longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer one are left out
+    batch_tokens: int = Field(2048, ge=16)  # both languages together: docs/translation.md compares it with 4,096
+    longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer sentence are left out
 
 
 class TranslationConfig(Section):
-    """One whole training run of a translation model."""
+    """The configuration of a training run of a translation model."""
 
     model: EncoderDecoderConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -97,26 +97,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vaswani-base": _shape(6, 8, 512, **VASWANI),
 }
 
-SIZES = ("toy", "tiny", "small", "base")  # to choose from by the time
+SIZES = ("toy", "tiny", "small", "base")  # candidates for a time budget
 
 
 def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderDecoderConfig:
-    """The checked shape of a size, changed by what the user set."""
+    """The checked shape of a size, with the user's settings."""
     base = preset(size, PRESETS)
     if "num_layers" in chosen:
         base.pop("encoder_layers")
     return make_section(EncoderDecoderConfig, {**base, **sizes, **chosen}, "model")
 
 
-# By width: the rate of the nearest. Muon's at 256 was measured (docs/translation.md); the others were not compared
+# By width, the nearest one. Muon's rate at 256 was measured (docs/translation.md); the others were not compared
 RATES = {"muon": {64: 6e-3, 128: 5e-3, 256: 6e-3, 512: 2e-3}, "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4}}
-WARMUPS = {"muon": 30, "adamw": 10}  # steps of a training for each of its warm-up
+WARMUPS = {"muon": 30, "adamw": 10}  # ratio of all steps to warm-up steps
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (float("inf"), 0.1))
 LABEL_SMOOTHING = 0.1  # Vaswani et al. 2017, section 5.4
 
 
 def training_defaults(model: EncoderDecoderConfig, steps: int) -> dict[str, Any]:
-    """The settings for a new model: AdamW where the norm comes after the residual, else Muon."""
+    """The settings for a new model: AdamW for post-norm models, else Muon."""
     optimizer = "adamw" if model.norm_placement == "post" else "muon"
     rates = RATES[optimizer]
     return {

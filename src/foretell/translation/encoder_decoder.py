@@ -1,7 +1,6 @@
-"""The encoder-decoder: a decoder whose blocks also read a source, encoded by a second trunk.
+"""The encoder-decoder: a decoder whose blocks also read a source, which a second trunk encodes.
 
-Given a source, it is a decoder like any other: everything that runs, samples, traces or explains a decoder works on
-it. Vaswani et al. 2017, section 3.1.
+With a source, it can be sampled, traced and explained like any decoder. Vaswani et al. 2017, section 3.1.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from foretell.translation.config import EncoderDecoderConfig
 
 @dataclass(frozen=True)
 class Source(Rows):
-    """Source sentences: ids (B, S), of which the first lengths[b] of row b are real; the rest is padding.
+    """Source sentences: ids (B, S); the first lengths[b] ids of row b are real, the rest is padding.
 
     positions and document_ids, (B, S), are None if every row is one sentence.
     """
@@ -52,7 +51,7 @@ class Source(Rows):
 
 
 class ScaledEmbedding(nn.Embedding):
-    """Token vectors times `scale`. A tied head multiplies with the vectors as they are (Vaswani et al. 2017, 3.4)."""
+    """Token vectors times `scale`. A tied head uses the unscaled vectors (Vaswani et al. 2017, 3.4)."""
 
     description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
 
@@ -65,7 +64,7 @@ class ScaledEmbedding(nn.Embedding):
 
 
 class TiedEmbedding(nn.Module):
-    """The token embedding of another module, and its scale; it has no key."""
+    """The token embedding and scale of another module; it has no weights."""
 
     description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
 
@@ -82,7 +81,7 @@ class TiedEmbedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Source ids to the memory, one vector per token; every token sees all others of its sentence."""
+    """Encodes source ids to the memory, one vector per token; every token sees its whole sentence."""
 
     description = Description(
         inputs=("ids", "positions"),
@@ -104,7 +103,7 @@ class Encoder(nn.Module):
 
 
 class EncoderDecoder(Decoder):
-    """A decoder and the encoder of what it reads. `given` sets the source; `initial.make_encoder_decoder` makes one."""
+    """A decoder with an encoder for its source. `given` sets the source; `make_encoder_decoder` makes a model."""
 
     description = Description(
         inputs=("ids", "positions", MEMORY_IDS, MEMORY_POSITIONS),
@@ -117,7 +116,7 @@ class EncoderDecoder(Decoder):
         returns="head",
     )
     source: Source | None = None
-    memory: MemoryKVView | None = None  # of the rows that were generated last
+    memory: MemoryKVView | None = None  # the memory of the last generated rows
 
     def __init__(self, config: EncoderDecoderConfig):
         super().__init__(config)
@@ -126,7 +125,7 @@ class EncoderDecoder(Decoder):
         self.bind_dropout()
 
     def given(self, source: Source) -> Self:
-        """The same model, sharing everything, as a decoder that reads this source."""
+        """A copy that shares everything, and reads this source."""
         self.check_source(source)
         other = copy.copy(self)
         other.source, other.memory = source.to(self.device), None
@@ -134,7 +133,7 @@ class EncoderDecoder(Decoder):
 
     def encode(self, source: Source) -> MemoryKVView:
         view = MemoryKVView(self.encoder(source), source.lengths, source.positions)
-        if self.shape.has_rotated_memory:  # `forward`: a trace has these angles already, of the encoder's pass
+        if self.shape.has_rotated_memory:  # use `forward`: a trace already has these angles from the encoder's pass
             view.rotation = self.encoder.trunk.rotation.forward(view.positions, view.memory.dtype)
         return view
 
@@ -144,7 +143,7 @@ class EncoderDecoder(Decoder):
         return ConditionedKVView(FreshKVView(ids), self.encode(self.source))
 
     def join(self, view: KVView, rows: list[int | None]) -> KVView:
-        """The view of a pass of generated rows, each with its row of the source, which is encoded once."""
+        """The view of a pass of generated rows, each with its source row; the source is encoded once."""
         wanted = [row for row in rows if row is not None]
         assert len(wanted) == len(rows), "a sequence names its row of the source"
         if self.memory is None or not set(wanted) <= set(self.memory.origins):
@@ -154,7 +153,7 @@ class EncoderDecoder(Decoder):
         return ConditionedKVView(view, self.memory)
 
     def make_cache(self, rows: int, capacity: int) -> KVCache:
-        """An empty cache; the source is encoded here, once."""
+        """An empty cache; this encodes the source, once."""
         assert self.source is not None, "a cache needs a source: model.given(source)"
         memory = self.encode(self.source)
         return ConditionedKVCache(memory, self.config, rows, capacity, self.dtype, self.device)
@@ -189,9 +188,9 @@ def embedding_scale(config: EncoderDecoderConfig) -> float:
 
 
 def make_encoder_decoder(config: EncoderDecoderConfig, seed: int) -> EncoderDecoder:
-    """A model on the CPU with new weights, a function of configuration and seed. torch's random state is kept.
+    """A model on the CPU with initial weights, determined by configuration and seed; keeps torch's random state.
 
-    Scaled embeddings are normal with a standard deviation of 1 / sqrt(width), so that scaled ones have 1.
+    Scaled embeddings are normal with standard deviation 1 / sqrt(width), which is 1 after scaling.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -206,7 +205,7 @@ def make_encoder_decoder(config: EncoderDecoderConfig, seed: int) -> EncoderDeco
 
 
 def empty_encoder_decoder(config: EncoderDecoderConfig) -> EncoderDecoder:
-    """A model on the meta device: its weights have shapes and no values."""
+    """A model on the meta device, whose weights have shapes but no values."""
     with torch.device("meta"), NoInitialization():
         return EncoderDecoder(config)
 

@@ -1,4 +1,4 @@
-"""A check for input that is not in the source language, by token counts of both sides of the training pairs."""
+"""A check that input is in the source language, by token counts of both sides of the training pairs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from foretell.config import Section, Size, make_section
 from foretell.saved_model.part import Part, PartSource, register_part
 from foretell.translation.pairs import EncodedPair, Pair, Vocabulary
 
-LEAST_MARGIN = 5.0  # nats; with it no held-out English sentence was taken for French: docs/translation.md
-CALIBRATION_QUANTILE = 0.999  # of the source sentences; a margin above it is for sides in the same language
-MOST_UNSEEN = 1 / 3  # of a sentence's tokens; 0.1% of held-out English sentences have 1 in 8
+LEAST_MARGIN = 5.0  # nats; with this, no held-out English sentence was taken for French: docs/translation.md
+CALIBRATION_QUANTILE = 0.999  # quantile of the source sentences; larger than the minimum if both sides are similar
+MOST_UNSEEN = 1 / 3  # largest share of unseen tokens in a sentence; 0.1% of held-out English sentences have 1 in 8
 SMOOTHING = 0.5  # added to every count
-MOST_ENCODED = 20_000  # target sentences that are encoded again where the vocabularies are two
+MOST_ENCODED = 20_000  # target sentences to encode again if there are two vocabularies
 
 
 class SideCountsConfig(Section):
@@ -33,10 +33,10 @@ class SideCountsConfig(Section):
 @register_part
 @dataclass(frozen=True)
 class SideCounts(Part):
-    """How often each token of the source vocabulary occurs in the source and the target sentences, (V,) int32 each.
+    """Counts of each source-vocabulary token in the source and the target sentences, (V,) int32 each.
 
-    margin: a sentence is unlike the source where its log-likelihood under the target's counts exceeds the one under the
-    source's by more nats than this.
+    margin: a sentence is unlike the source if its log-likelihood under the target's counts exceeds its log-likelihood
+    under the source's counts by more nats than this.
     """
 
     kind: ClassVar[str] = "side_counts"
@@ -71,9 +71,9 @@ class SideCounts(Part):
 
 
 def count_sides(vocabulary: Vocabulary, pairs: Sequence[Pair], encoded: Sequence[EncodedPair]) -> SideCounts:
-    """The counts of pairs, with a margin that 0.1% of their source sentences exceed, and at least LEAST_MARGIN.
+    """The counts of pairs, with a margin that 0.1% of their source sentences exceed, or LEAST_MARGIN if larger.
 
-    encoded: these pairs, perhaps without some of them.
+    encoded: these pairs, possibly without some.
     """
     sources = [pair.source[:-1] for pair in encoded]  # without the end token
     if vocabulary.is_shared:

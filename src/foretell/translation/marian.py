@@ -1,8 +1,8 @@
 """Marian checkpoints (Helsinki-NLP/opus-mt) in Hugging Face's layout: configuration and weights.
 
-Junczys-Dowmunt et al. 2018; the layout is transformers' MarianMTModel. Its sinusoids come as two halves, sines then
-cosines, where ours alternate, so the positions become a table of vectors. Sentencepiece files (source.spm,
-target.spm) are not read: sentences are token ids.
+Junczys-Dowmunt et al. 2018; the layout is transformers' MarianMTModel. It has all sines first, then all cosines,
+whereas ours alternate, so positions become a table of vectors. Sentencepiece files (source.spm, target.spm) are not
+read: sentences are token ids.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from foretell.translation.pairs import Vocabulary
 
 MODEL_TYPE = "marian"
 EQUAL = (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim"))
-UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")  # of other models of this layout
-# Ours within a block, theirs within a layer
+UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")  # used by other models of this layout
+# Our names within a block, and their names within a layer
 BLOCK = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -55,7 +55,7 @@ def is_marian(directory: Path) -> bool:
 def read_marian(
     directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> tuple[EncoderDecoder, Vocabulary]:
-    """Read a Marian model for inference; what it has that is not supported is a `CheckpointError` by name."""
+    """Read a Marian model for inference; a `CheckpointError` names any unsupported feature."""
     check_files(directory)
     values = read_json(directory / CONFIG)
     try:
@@ -71,7 +71,7 @@ def read_marian(
 
 
 def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
-    """The shape that a config.json describes; a `ConfigError` for what this family cannot express."""
+    """The shape described by a config.json; a `ConfigError` if it cannot be expressed."""
     for key in UNSUPPORTED:
         if values.get(key):
             raise ConfigError(f"'{key}' is not supported")
@@ -106,9 +106,9 @@ def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
 def read_weights(
     stored: Mapping[str, StoredTensor], config: EncoderDecoderConfig, dtype: torch.dtype, directory: Path
 ) -> dict[str, Tensor]:
-    """Our weights by path. A missing one, one of another shape and one that is left over are a `CheckpointError`."""
+    """Our weights by path. Missing weights, wrong shapes and unused weights are a `CheckpointError`."""
     where, weights, theirs = directory / WEIGHTS, {}, {}
-    expected: dict[str, tuple[int, ...]] = {}  # by their name
+    expected: dict[str, tuple[int, ...]] = {}  # keyed by their names
     for path, shape in weight_shapes(config).items():
         if path.endswith("embed.position.weight"):
             weights[path] = sinusoids(*shape).to(dtype)
@@ -118,7 +118,7 @@ def read_weights(
     check_shapes(stored, expected, where)
     weights |= {path: read_tensor(stored[name], dtype) for path, name in theirs.items()}
     weights["head.bias"] = weights["head.bias"][0]
-    repeated = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")  # of the shared and fixed tables
+    repeated = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")  # copies of shared and fixed tables
     left = [name for name in stored if name not in expected and not name.endswith(repeated)]
     if left:
         raise CheckpointError(f"{where} has a weight '{left[0]}' that the model does not")
@@ -139,14 +139,14 @@ def their_name(path: str, config: EncoderDecoderConfig) -> str:
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
-    """Vectors (positions, width) with all sines first, then all cosines, as Marian has them."""
+    """Vectors (positions, width) with all sines first, then all cosines, as in Marian."""
     pairs = torch.arange(0, width, 2, dtype=torch.float64)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * 10_000.0 ** (-pairs / width)
     return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
 
 
 def read_vocabulary(values: Mapping[str, Any], config: EncoderDecoderConfig, directory: Path) -> Vocabulary:
-    """Token ids as texts, with the ids that begin and end a sentence."""
+    """A vocabulary whose texts are ids, with the ids that begin and end a sentence."""
     ends, start = values.get("eos_token_id"), values.get("decoder_start_token_id")
     for name, token in (("eos_token_id", ends), ("decoder_start_token_id", start)):
         if not isinstance(token, int) or not 0 <= token < config.vocab_size:

@@ -1,8 +1,8 @@
-"""Initial vectors of a translation model: information of the tokens about each other, from the pairs that they are in.
+"""Initial token vectors of a translation model, from the mutual information of tokens in the same pairs.
 
-Tokens of the same pairs begin with similar vectors, so a word begins near its translation: latent semantic analysis of
-both languages together (Dumais et al. 1997). It takes seconds and saves the first third of a short training:
-docs/translation.md has the measurement.
+Tokens of the same pairs start with similar vectors, so a word starts near its translation: latent semantic analysis of
+both languages together (Dumais et al. 1997). It takes seconds and saves the first third of a short training (measured
+in docs/translation.md).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from foretell.training.similar_vectors import positive_log, set_similar_vectors
 from foretell.translation.batches import EncodedPair
 from foretell.translation.encoder_decoder import EncoderDecoder
 
-MOST_TOKENS = 2**14  # of both vocabularies: a gigabyte of counts
+MOST_TOKENS = 2**14  # tokens of both vocabularies: a gigabyte of counts
 MOST_PRODUCTS = 2**26  # counted co-occurrences; five seconds
 AT_ONCE = 2**21
 
 
 def give_similar_vectors(model: EncoderDecoder, pairs: Sequence[EncodedPair], seed: int) -> None:
-    """Give each token of the pairs a vector that depends on the pairs that it is in. Others keep theirs.
+    """Set the vector of each token in the pairs according to its pairs. Other vectors do not change.
 
-    A function of pairs and seed. With very large vocabularies nothing is changed.
+    The result depends only on pairs and seed. Does nothing for very large vocabularies.
     """
     target, source = model.embed.token.weight, model.encoder.embed.token.weight
     weights = [target] if source is target else [target, source]
@@ -37,9 +37,9 @@ def give_similar_vectors(model: EncoderDecoder, pairs: Sequence[EncodedPair], se
 
 
 def count_together(pairs: Sequence[EncodedPair], size: int, shift: int) -> Tensor:
-    """In how many pairs two tokens occur together, (V, V), for V = size; on the diagonal, in how many a token occurs.
+    """The number of pairs in which two tokens occur together, (V, V) with V = size; each token's count on the diagonal.
 
-    shift: added to the ids of the source. Of too many pairs every n-th is counted.
+    shift: added to the ids of the source. If there are too many pairs, every n-th is counted.
     """
     every = math.ceil(sum((len(pair.source) + len(pair.target)) ** 2 for pair in pairs) / MOST_PRODUCTS)
     by_count: dict[int, list[np.ndarray]] = {}
@@ -56,5 +56,5 @@ def count_together(pairs: Sequence[EncodedPair], size: int, shift: int) -> Tenso
 
 def mutual_information(counts: Tensor) -> Tensor:
     """max(0, log(P(a, b) / (P(a) P(b)))) in nats for tokens a and b of a pair, from their counts, in place."""
-    alone = counts.diagonal().clone()  # the largest is the number of pairs: all have an end token
+    alone = counts.diagonal().clone()  # the largest is the number of pairs, because all have an end token
     return positive_log(counts.mul_(alone.max()).div_(alone).div_(alone[:, None]))

@@ -1,7 +1,7 @@
-"""Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip that holds either.
+"""Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip of either.
 
-A TSV file or one without a known suffix has no header, and its quotes are text, as in Tatoeba's files. Lines that are
-left out or changed are logged, one line for each kind.
+TSV files and files without a known suffix have no header, and quotes are text, as in Tatoeba's files. Omitted and
+changed lines are logged, with one message for each kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
-LARGEST_VOCABULARY = 8192  # where the amount of text decides
+LARGEST_VOCABULARY = 8192  # limit if the amount of text determines the size
 Part = Literal["train", "validation"]
 logger = logging.getLogger(__name__)
 
@@ -45,25 +45,25 @@ class Pair:
 
 @dataclass(frozen=True)
 class EncodedPair:
-    """The ids of a pair: the source with the end token after it, the target between the start and the end token."""
+    """The ids of a pair: the source followed by the end token, and the target between start and end tokens."""
 
     source: np.ndarray
     target: np.ndarray
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Tokens that the encoder and the decoder read."""
+        """The numbers of tokens that encoder and decoder read."""
         return len(self.source), len(self.target) - 1
 
 
 def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: Sequence[str] = ()) -> list[Pair]:
-    """The pairs of one file with two columns, of two aligned files, or of a zip with one of these.
+    """The pairs of a file with two columns, of two aligned files, or of a zip of either.
 
-    A table with named columns has the columns `source` and `target`, or only two, or a column `translation` with an
-    object of two texts, as in `{"translation": {"en": "Go.", "fr": "Va !"}}`. reverse: the second text is the source.
-    columns: the names of the two to read.
-    Further columns and pairs with an empty side are left out, which is logged. Raises UsageError for another number of
-    files, DataError for files that are missing, not UTF-8, of unequal length or without two columns.
+    A table with named columns has the columns `source` and `target`, or only two columns, or a column `translation`
+    with an object of two texts, as in `{"translation": {"en": "Go.", "fr": "Va !"}}`. reverse: the second text is the
+    source. columns: the names of the two columns to read.
+    Further columns and pairs with an empty side are left out and logged. Raises UsageError for a wrong number of files,
+    and DataError for files that are missing, not UTF-8, of unequal length or without two columns.
     """
     if len(paths) not in (1, 2):
         raise UsageError("give one file with two columns (source, tab, target), two aligned files, or a zip of either")
@@ -94,7 +94,7 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
 
 
 def counting(counts: Counter[str]) -> Note:
-    """A note that is counted, wherever it was."""
+    """A note function that counts notes by kind."""
     return lambda what, where: counts.update([what])
 
 
@@ -118,7 +118,7 @@ def split_columns(file: TextFile, counts: Counter[str]) -> list[Pair]:
 
 
 def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
-    """The named columns, or `source` and `target`, or the only two; in each row or in its column `translation`."""
+    """The given columns, or `source` and `target`, or the only two; in each row or in its column `translation`."""
     pairs = []
     for row in table:
         nested = row.cells.get(NESTED)
@@ -143,19 +143,19 @@ def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]
 
 
 def normalized(sentence: str) -> str:
-    """A sentence in lower case without punctuation, so that near-duplicates are the same."""
+    """A sentence in lower case without punctuation, so that near-duplicates are equal."""
     kept = "".join(" " if unicodedata.category(letter)[0] in "PZ" else letter for letter in sentence.lower())
     return " ".join(kept.split())
 
 
 def is_held_out(sentence: str, fraction: float, salt: str = "validation") -> bool:
-    """True for about `fraction` of all sentences, decided by a hash of the normalised sentence and the salt."""
+    """True for about `fraction` of all sentences, by a hash of the normalised sentence and the salt."""
     digest = hashlib.sha256(f"{salt} {normalized(sentence)}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
 def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation") -> dict[Part, list[Pair]]:
-    """The pairs to learn from and those held out; all translations of a sentence are on the same side."""
+    """The training pairs and the held-out ones; all translations of a sentence are on the same side."""
     parts: dict[Part, list[Pair]] = {"train": [], "validation": []}
     for pair in pairs:
         parts["validation" if is_held_out(pair.source, fraction, salt) else "train"].append(pair)
@@ -163,7 +163,7 @@ def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation"
 
 
 def without_known(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> list[Pair]:
-    """The pairs to learn from whose source is not held out, in upper or lower case, with any punctuation."""
+    """The training pairs whose source is not held out, ignoring case and punctuation."""
     known = {normalized(pair.source) for pair in held_out}
     kept = [pair for pair in pairs if normalized(pair.source) not in known]
     if not kept:
@@ -175,10 +175,10 @@ def without_known(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> list[Pair]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizers of both languages, which may be one, and the ids that frame a sentence.
+    """The tokenizers of both languages, which may be the same, and the ids around a sentence.
 
-    The source ends with the end token. The target begins with the start token and ends with the end token; where the
-    tokenizer has no start token, the end token begins it too, as in fairseq.
+    The source ends with the end token. The target begins with the start token and ends with the end token; if the
+    tokenizer has no start token, it also begins with the end token, as in fairseq.
     """
 
     source: Tokenizer
@@ -218,7 +218,7 @@ def make_vocabulary(source: Tokenizer, target: Tokenizer) -> Vocabulary:
 
 
 def train_vocabulary(pairs: Sequence[Pair], config: TokenizerConfig, *, is_shared: bool) -> Vocabulary:
-    """Tokenizers made from pairs: one for both languages, or one for each."""
+    """Train tokenizers on pairs: one for both languages, or one for each."""
     sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
     if is_shared:
         both = train_side([*sides[0], *sides[1]], config)
@@ -227,7 +227,7 @@ def train_vocabulary(pairs: Sequence[Pair], config: TokenizerConfig, *, is_share
 
 
 def train_side(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
-    """A tokenizer of texts; the default size of a BPE vocabulary depends on the amount of text."""
+    """Train a tokenizer on texts; the default size of a BPE vocabulary depends on the amount of text."""
     size = config.vocab_size
     if size is None and config.kind == "bpe":
         size = vocabulary_for(sum(len(text.encode("utf-8")) for text in texts), LARGEST_VOCABULARY)

@@ -1,4 +1,4 @@
-"""The translation task: an encoder-decoder that learns to translate, and translates held-out sentences as it learns."""
+"""The translation task: training of an encoder-decoder, with translations of held-out sentences."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from foretell.translation.translator import Translator, save_translator
 SAMPLES = 4
 QUALITY_PAIRS = 200  # held-out pairs translated at each evaluation
 GREEDY = Decoding(beam_size=1)
-# The beam search that chooses the length penalty takes the CPU time of translating QUALITY_PAIRS greedily this number
-# of times. Measured with one thread on English-French pairs, tiny: 3.4 after 154 steps, 3.9 after 266.
+# CPU time of the beam search that chooses the length penalty, in units of translating QUALITY_PAIRS greedily. Measured
+# with one thread on English-French pairs, tiny: 3.4 after 154 steps, 3.9 after 266.
 BEAM_COST = 4.0
 
 
 @dataclass(frozen=True)
 class PairData:
-    """The pairs of a run: those to learn from and those held out."""
+    """The training pairs and held-out pairs of a run."""
 
     train: Sequence[Pair]
     validation: Sequence[Pair]
@@ -52,7 +52,7 @@ class PairData:
 
 
 class TranslationTask(Task):
-    """Translation by teacher forcing. `about` has the entries of run.json beyond the configuration."""
+    """Translation by teacher forcing. about: the entries of run.json besides the configuration."""
 
     held_out_setting = "pairs.validation_fraction"
 
@@ -76,7 +76,7 @@ class TranslationTask(Task):
 
     @cached_property
     def side_counts(self) -> SideCounts | None:
-        """None where the source vocabulary cannot encode the target: it refuses such input itself."""
+        """None if the source vocabulary cannot encode the target, because it then refuses such input itself."""
         try:
             return count_sides(self.vocabulary, self.data.train, self.loader.pairs)
         except TokenizerError:
@@ -88,16 +88,16 @@ class TranslationTask(Task):
 
     @property
     def quality_pairs(self) -> Sequence[Pair]:
-        """The held-out pairs that are translated at each evaluation, and on which the length penalty is chosen."""
+        """The held-out pairs to translate at each evaluation and to choose the length penalty with."""
         return self.data.validation[:QUALITY_PAIRS]
 
     def batch(self, step: int) -> PairBatch:
         return self.loader.batch(step)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """The loss per target token, and BLEU of greedy translations where sacrebleu is installed.
+        """The loss per target token and, if sacrebleu is installed, BLEU of greedy translations.
 
-        Their times give the time of the closing report, a beam search, in evaluations.
+        Their durations give the estimated duration of the closing report (a beam search), in evaluations.
         """
         if not self.held_out:
             return {}
@@ -141,9 +141,9 @@ def fitting(pairs: Sequence[EncodedPair], config: PairConfig) -> list[EncodedPai
 def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype = torch.float32) -> None:
     """Refuse to train a model that leaks or does not read its source; a `TrainingError` names the module.
 
-    A later target must change nothing earlier, and no module of the encoder. Padding of the source, and other pairs of
-    the row, must change nothing.
-    Another source must change the target's losses.
+    Later targets must not affect earlier values or the encoder. Padding of the source and other pairs of the row must
+    not affect anything.
+    A different source must change the target's losses.
     """
     every = max(1, len(batch) // ROWS)  # rows of all lengths
     batch = with_padding(batch.rows(0, ROWS * every, every), model.config.context_length)
@@ -153,7 +153,7 @@ def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype 
 
 
 def with_padding(batch: PairBatch, context_length: int) -> PairBatch:
-    """The batch with two more columns of padding after the source, as far as the context has room."""
+    """The batch with up to two more columns of padding after the source, if the context has room."""
     source = batch.source
     assert source.positions is not None
     assert source.document_ids is not None
@@ -168,7 +168,7 @@ def with_padding(batch: PairBatch, context_length: int) -> PairBatch:
 
 
 def probes_of(batch: PairBatch) -> list[Probe]:
-    """Nothing exchanged; then later targets, the source's padding, and all pairs but the first of each row."""
+    """The probes: nothing replaced; later targets; the source's padding; all pairs except the first of each row."""
     source, future = batch.source, after_borders(batch.ids)
     assert source.document_ids is not None
     is_real = source.document_ids != PADDING  # (B, S)
@@ -180,7 +180,7 @@ def probes_of(batch: PairBatch) -> list[Probe]:
         batch, ids=other_tokens(batch.ids, ~first), source=replace(source, ids=other_tokens(source.ids, ~first_source))
     )
     return [
-        Probe("returns another output for the same batch", batch, by_side(is_real, everywhere)),
+        Probe("returns different outputs for the same batch", batch, by_side(is_real, everywhere)),
         Probe("sees the future", later, by_side(is_real, ~future)),
         Probe("sees the source's padding", padding, by_side(is_real, everywhere)),
         Probe("sees another pair", others, by_side(first_source, first)),
@@ -188,7 +188,7 @@ def probes_of(batch: PairBatch) -> list[Probe]:
 
 
 def by_side(encoder: Tensor, decoder: Tensor) -> Callable[[str], Tensor]:
-    """The protected positions in the modules of the encoder, (B, S), and in all others, (B, T)."""
+    """The protected positions for modules of the encoder (B, S) and for all others (B, T)."""
     return lambda path: encoder if path.partition(".")[0] == "encoder" else decoder
 
 
@@ -202,5 +202,5 @@ def check_source_is_read(objective: PairObjective, batch: PairBatch, dtype: torc
     if torch.equal(before, after) and not torch.equal(batch.source.ids, other.source.ids):
         raise TrainingError(
             "the losses are the same for another source, so no step was taken: the decoder does not read the encoder; "
-            "look at trunk.blocks.0.cross_attention and at the memory that it gets"
+            "check trunk.blocks.0.cross_attention and the memory that it gets"
         )

@@ -53,7 +53,7 @@ from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
-WIDE, LARGER_BATCH = 256, 4096  # the width from which larger batches learn more in the same time: docs/translation.md
+WIDE, LARGER_BATCH = 256, 4096  # from this width on, larger batches learn more in the same time: docs/translation.md
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ class PairRequest(TrainingRequest):
     paths: Sequence[str | Path] = ()
     is_shared: bool | None = None  # one vocabulary for both languages, which is the default
     pairs: PairData | None = None  # instead of files
-    dev: Path | None = None  # held-out pairs; None: a share of the pairs
-    reverse: bool = False  # the second column, or file, is translated into the first
-    columns: tuple[str, ...] = ()  # the two to read of a table with named ones
+    dev: Path | None = None  # a file of held-out pairs; None: a share of the pairs
+    reverse: bool = False  # translate the second column or file into the first
+    columns: tuple[str, ...] = ()  # the two columns to read from a table with named columns
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +98,7 @@ class PairText:
 
 
 class TranslationTraining(Training[PairRequest, TranslationTask]):
-    """Training on sentence pairs. The run keeps the pairs and both tokenizers."""
+    """Training on sentence pairs. The run stores the pairs and both tokenizers."""
 
     verb = "train --task translate"
     curve = PAIRS
@@ -149,7 +149,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         return SizeCost.of(weights, config.training, int(loader.lengths.sum()) / loader.batches_per_epoch, flops)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
-        """The whole configuration: the recipe and the dropout, changed by what the user set."""
+        """The configuration: recipe and dropout, with the user's settings."""
         request = self.request
         chosen = {"steps": steps, **request.section("training")}
         steps = make_section(TrainingConfig, chosen, "training").steps
@@ -163,7 +163,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         )
 
     def loader(self, data: PairText, config: TranslationConfig) -> PairLoader:
-        """The batches of a run, made once: encoding many pairs takes long."""
+        """The batches of a run, made once, because encoding many pairs takes long."""
         seed, context_length = config.training.seed, config.model.context_length
         fewest = current_world().size * config.training.gradient_accumulation_steps
         key = config.pairs, seed, context_length, fewest
@@ -173,7 +173,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         return self.loaders[key]
 
     def footprint(self, config: TranslationConfig, data: PairText) -> Footprint:
-        """A lower bound: the rows of one side that fit the tokens of a step when both sides are at their longest."""
+        """A lower bound: the rows of a step if both sides have their maximum length."""
         rows = max(1, config.pairs.batch_tokens // (2 * config.pairs.longest))
         row = config.model.encoder.replaced(context_length=config.pairs.longest, vocab_size=config.model.vocab_size)
         return Footprint(weight_shapes(config.model), row, rows)
@@ -247,7 +247,7 @@ def read_data(request: PairRequest) -> PairData:
 
 
 def store(text: PairText, folder: Path) -> None:
-    """Keep pairs and tokenizers in the run, so that it can resume without the files that it was made from."""
+    """Store pairs and tokenizers in the run, so that it can resume without the original files."""
     for name, pairs in (("train.tsv", text.pairs.train), ("validation.tsv", text.pairs.validation)):
         write_text(folder / name, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
     vocabulary = text.vocabulary
@@ -257,12 +257,12 @@ def store(text: PairText, folder: Path) -> None:
 
 
 def stored(folder: Path) -> PairText:
-    """The pairs and vocabularies that `store` kept."""
+    """The pairs and vocabularies written by `store`."""
     sides = []
     for name in ("train.tsv", "validation.tsv"):
         try:
             with open_regular(folder / name) as file:
-                lines = file.read().decode("utf-8").split("\n")  # read_text would also cut at CR
+                lines = file.read().decode("utf-8").split("\n")  # read_text would also split at CR
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {error}; start again with another --out") from None
         sides.append([Pair(*line.split("\t")) for line in lines if line])

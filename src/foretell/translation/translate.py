@@ -1,4 +1,4 @@
-"""Translate sentences in batches, by beam search, greedily or sampled; and measure translations."""
+"""Translation of sentences in batches, by beam search, greedily or by sampling; and evaluation of translations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4, 2.0, 3.0)
 ROWS_AT_ONCE = 320  # sentences times beams
 LONGER, MORE = 2, 16  # a translation has at most LONGER times the tokens of its source plus MORE
 BATCH_TOKENS = 4096
-Decoded = tuple[list[int], float, FinishReason]  # ids, score, and why it ended
+Decoded = tuple[list[int], float, FinishReason]  # (ids, score, finish reason)
 
 
 @dataclass(frozen=True)
 class Translation:
     """A sentence and its translation. score: the log-probability in nats divided by Wu's length penalty.
 
-    finish_reason: end, or length where the model did not end the sentence.
+    finish_reason: end, or length if the model did not end the sentence.
     """
 
     source: str
@@ -51,7 +51,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The choice of a translation: by beam search, with one beam greedily, or sampled if `sampling` is given.
+    """The decoding method: beam search, greedy with one beam, or sampling if `sampling` is given.
 
     alpha: the exponent of the length penalty (Wu et al. 2016); None for the model's.
     """
@@ -68,7 +68,7 @@ class Decoding:
 def translate(
     translator: Translator, sentences: str | Sequence[str], decoding: Decoding = Decoding()
 ) -> list[Translation]:
-    """The translation of one sentence or of each; blank ones stay blank. Each is as if it were translated alone.
+    """Translate one or several sentences; blank ones stay blank. Sentences do not affect each other.
 
     Raises ContextLengthError for a sentence that is longer than the model's context.
     """
@@ -97,13 +97,13 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
     for index, ids in encoded.items():
         if len(ids) > limit:
             raise ContextLengthError(
-                f"line {index + 1} has {len(ids)} tokens and the model's context is {limit}; cut it into sentences: "
+                f"line {index + 1} has {len(ids)} tokens, but the model's context is {limit}; cut it into sentences: "
                 f"'{sentences[index][:40]}'"
             )
 
 
 def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
-    """The best translation of each source. `samples`: the index of each, which its random numbers depend on."""
+    """The best translation of each source. samples: the indices of their random streams."""
     if decoding.sampling is not None:
         return sample(translator, sources, samples, decoding.sampling, decoding.alpha_for(translator))
     beams = search(translator, sources, decoding.beam_size, decoding.alpha_for(translator))
@@ -127,7 +127,7 @@ def token_limit(translator: Translator, source: list[int]) -> int:
 def sample(
     translator: Translator, sources: list[list[int]], samples: list[int], sampling: SamplingConfig, alpha: float
 ) -> list[Decoded]:
-    """Translations that are sampled token by token."""
+    """Sample translations token by token."""
     vocabulary = translator.vocabulary
     limits = [token_limit(translator, source) for source in sources]
     sampler, end_id = Sampler(sampling, vocabulary.target.vocab_size), vocabulary.target_end_id
@@ -156,9 +156,8 @@ def sample(
 class Quality:
     """BLEU (Papineni et al. 2002) and chrF (Popović 2015), from 0 to 100, with sacrebleu's default settings.
 
-    bleu, chrf: one reference per pair. brevity_penalty: the factor of `bleu` for translations that are shorter than
-    their references, 1 where they are not. bleu_all_references: one translation per sentence, against all its
-    references.
+    bleu, chrf: with one reference per pair. brevity_penalty: the factor in `bleu` for translations that are shorter
+    than their references, else 1. bleu_all_references: one translation per sentence, compared with all its references.
     """
 
     bleu: float
@@ -189,14 +188,14 @@ def has_sacrebleu() -> bool:
 
 
 def measure_quality(translator: Translator, pairs: Sequence[Pair], decoding: Decoding = Decoding()) -> Quality:
-    """Translate the source of every pair, each sentence once, and compare with the targets."""
+    """Translate each different source of the pairs once, and compare with the targets."""
     sources = list(dict.fromkeys(pair.source for pair in pairs))
     translations = translate(translator, sources, decoding)
     return compare(pairs, {translation.source: translation.translation for translation in translations})
 
 
 def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
-    """The quality of translations by source sentence."""
+    """The quality of translations, which are given by source sentence."""
     sacrebleu = load_sacrebleu()
     references: dict[str, list[str]] = {}
     for pair in pairs:
@@ -213,9 +212,9 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
 
 
 def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict[float, Quality]:
-    """The quality with each of LENGTH_PENALTIES, the best BLEU first, then the best chrF.
+    """The quality for each of LENGTH_PENALTIES, sorted by BLEU, then chrF, best first.
 
-    One beam search serves all: they rank its results.
+    They rank the results of one beam search.
     """
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
     encoded = [translator.vocabulary.encode_source(source) for source in sources]

@@ -33,15 +33,15 @@ from foretell.translation.pairs import Vocabulary, make_vocabulary
 MODEL, TARGET, SOURCE, COUNTS, DECODING = (
     *("encoder_decoder", "tokenizer", "source_tokenizer", "side_counts", "decoding"),
 )
-LENGTH_PENALTY = 1.0  # of models that have none
+LENGTH_PENALTY = 1.0  # default for models without one
 SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Translator:
-    """A model that translates, with the vocabularies of both languages.
+    """A translation model with the vocabularies of both languages.
 
-    side_counts: None where they were not saved. length_penalty: the exponent of Wu's penalty in beam search; None for
+    side_counts: None if they were not saved. length_penalty: the exponent of Wu's penalty in beam search; None for
     LENGTH_PENALTY.
     """
 
@@ -74,9 +74,9 @@ class Translator:
         return [index for index, ids in enumerate(encoded) if self.side_counts.is_unlike_source(ids)]
 
     def quantize(self, to: Scheme, dtype: torch.dtype) -> Self:
-        """Round the linear layers of both stacks to int8 or int4, in place, and return the model; the rest in `dtype`.
+        """Round the linear layers of both stacks to int8 or int4 in place, with the rest in `dtype`; returns the model.
 
-        Token vectors and a head stay as they are: they are shared between the languages, and scaled.
+        Token vectors and head are not quantised, because they are shared between the languages and scaled.
         """
         if quantized_layers(self.model):
             raise UsageError(f"{self.name} is quantised already; quantise the model that it was made from")
@@ -85,7 +85,7 @@ class Translator:
         return self
 
     def given(self, text: str) -> LanguageModel:
-        """The model of the target language, given a source text: everything that takes a language model takes it."""
+        """The language model of the target, given a source text; usable wherever a language model is."""
         ids, start = self.vocabulary.encode_source(text), self.vocabulary.target.piece(self.vocabulary.start_id)
         return LanguageModel(
             self.model.given(make_source([ids])),
@@ -103,7 +103,7 @@ def load_translator(
     verify: bool | None = False,
     quantize: Scheme | None = None,
 ) -> Translator:
-    """Load a translation model for inference, named as for `foretell.load`; verify, quantize: as there."""
+    """Load a translation model for inference; arguments as for `foretell.load`."""
     if quantize is not None:
         plain = load_translator(argument, device, "float32", verify=verify)
         return plain.quantize(quantize, choose_inference_dtype(dtype, plain.device))
@@ -152,7 +152,7 @@ class EncoderDecoderPart(Part):
 @register_part
 @dataclass(frozen=True)
 class SourceTokenizerPart(TokenizerPart):
-    """The tokenizer of the source, where it differs from the target's."""
+    """The tokenizer of the source, if it differs from the target's."""
 
     kind: ClassVar[str] = SOURCE
     file_names: ClassVar[tuple[str, ...]] = (SOURCE_TOKENIZER_FILE,)
@@ -201,7 +201,7 @@ def load_saved(
     name: str = "model",
     for_training: bool = False,
 ) -> Translator:
-    """Read a saved translation model; without `for_training` it has no dropout and is in evaluation mode."""
+    """Read a saved translation model; without `for_training`, in evaluation mode and without dropout."""
     parts = load_parts(directory, device, dtype, for_training=for_training)
     model, target, source = parts.get(MODEL), parts.get(TARGET), parts.get(SOURCE, parts.get(TARGET))
     if not isinstance(model, EncoderDecoderPart):
@@ -225,7 +225,7 @@ def load_saved(
 
 
 def check_sizes(vocabulary: Vocabulary, config: EncoderDecoderConfig, directory: Path) -> None:
-    """Refuse tokenizers with tokens that the model has no row for."""
+    """Refuse tokenizers with more tokens than the model has rows."""
     sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
     for tokenizer, size in zip((vocabulary.source, vocabulary.target), sizes, strict=True):
         if tokenizer.vocab_size > size:

@@ -78,7 +78,7 @@ def numeric_columns(table: Table) -> list[bool]:
     return [all(is_numeric(cell) or not cell for cell in column) and any(column) for column in columns]
 
 
-LONGEST = 24  # columns of a token in quotes
+LONGEST = 24  # largest width in columns of a token in quotes
 BAR_WIDTH = 24  # columns
 
 
@@ -97,7 +97,7 @@ def ending(text: str, width: int = 40) -> str:
 
 
 def percent(probability: float) -> str:
-    """`41.2%`; a share under 0.1% has two significant digits, `0.0031%`."""
+    """`41.2%`; below 0.1% with two significant digits, `0.0031%`."""
     return f"{probability:.1%}" if probability >= 0.001 or probability == 0 else f"{100 * probability:.2g}%"
 
 
@@ -107,13 +107,13 @@ def bar(share: float) -> str:
 
 
 def signed(value: float, digits: int = 4) -> str:
-    """A number with its sign, `+0.5000` or `−0.5000`; one that rounds to zero has none."""
+    """A number with its sign, `+0.5000` or `−0.5000`; without a sign if it rounds to zero."""
     written = f"{value:+.{digits}f}"
     return written[1:] if float(written) == 0 else written.replace("-", "−")
 
 
 def fitting(parts: Iterable[str], width: int) -> str:
-    """As many parts, joined on one line, as fit into `width` columns, but at least the first."""
+    """The first parts that fit into `width` columns, joined on one line; at least one part."""
     line = ""
     for part in parts:
         longer = f"{line}  {part}" if line else part

@@ -32,7 +32,7 @@ NAMES = {
     "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "ε": r"\varepsilon", "η": r"\eta", "θ": r"\theta", "Θ": r"\Theta",
     "μ": r"\mu", "σ": r"\sigma", "τ": r"\tau", "⊤": r"\top", "Σ": r"\sum", "∇": r"\nabla", "Δ": r"\Delta",
 }  # fmt: skip
-INDEX = re.compile(r"(?!.*[A-Za-z]{2})[A-Za-z0-9=+,./-]+")  # figures, and what is below or above: t=1, 2i+1
+INDEX = re.compile(r"(?!.*[A-Za-z]{2})[A-Za-z0-9=+,./-]+")  # figures and indices: t=1, 2i+1
 
 
 class Expression(ABC):
@@ -106,7 +106,7 @@ class Matrix(Expression):
 
 @dataclass(frozen=True, eq=False)
 class SymbolMatrix(Expression):
-    """A matrix of expressions (rows, columns), for numbers that are not known; a str is a name, a figure or dots."""
+    """A matrix of expressions (rows, columns), for unknown numbers. A str is a name, a figure or dots."""
 
     cells: Sequence[Sequence[Expression | str]]
     row_labels: Sequence[str] = ()
@@ -226,7 +226,7 @@ def script(base: Expression | str, below: str = "", above: str = "") -> Script:
 def shortened(items: Sequence, most: int) -> list:
     """The items, or the first ones, "…" and the last one if there are more than `most`.
 
-    For the lines of a matrix, "…" is a line of them.
+    For the rows of a matrix, a row of "…" replaces the middle.
     """
     if len(items) <= most:
         return list(items)
@@ -235,7 +235,7 @@ def shortened(items: Sequence, most: int) -> list:
 
 
 def format_number(value: float, digits: int = DIGITS) -> str:
-    """Fixed decimals; scientific notation for values that would round to 0, and from a million on."""
+    """A number with fixed decimals; scientific notation if it would round to 0, and from a million on."""
     if isinstance(value, Integral):
         return str(value)
     if math.isinf(value):
@@ -245,7 +245,7 @@ def format_number(value: float, digits: int = DIGITS) -> str:
 
 
 def format_matrix(matrix: Matrix) -> list[list[str]]:
-    """All numbers of a matrix with fixed decimals, unless even the largest is too small or too large for these."""
+    """All numbers of a matrix with fixed decimals, unless the largest is too small or too large for that."""
     import numpy as np
 
     table = matrix.table
@@ -273,7 +273,7 @@ def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str
 
 
 def _number_latex(text: str) -> str:
-    """A number as `format_number` writes it; an exponent becomes a power of ten."""
+    """LaTeX of a number from `format_number`; an exponent becomes a power of ten."""
     mantissa, _, exponent = text.partition("e")
     mantissa = mantissa.replace("∞", r"\infty").replace("…", r"\dots")
     return rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa
@@ -318,7 +318,7 @@ class _FormulaReader:
         self.text, self.values, self.tokens = text, values, TOKEN.finditer(text)
 
     def read(self, end: str = "") -> Expression:
-        """The expressions up to the sign `end`, or to the end of the text: as a row, or alone if there is one."""
+        """The expressions up to the sign `end`, or to the end of the text; more than one become a row."""
         items: list[Expression] = []
         for token in self.tokens:
             if token["sign"] and token["sign"] in BRACES_AND_PARENTHESES:
@@ -367,6 +367,6 @@ class _FormulaReader:
 
 
 def _with_script(base: Expression, mark: str, script: str) -> Script:
-    """The base with a subscript or superscript; one that has the other keeps it."""
+    """The base with a subscript or superscript, in addition to one that it has."""
     scripted = base if isinstance(base, Script) else Script(base)
     return replace(scripted, **{"below" if mark == "_" else "above": Symbol(script.strip("{}"))})

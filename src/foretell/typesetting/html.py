@@ -1,4 +1,4 @@
-"""Formulas as MathML and documents as HTML, without scripts; results that display themselves as text and as HTML."""
+"""Formulas as MathML and documents as HTML, without scripts; `Shown`, a result displayed as text and HTML."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from foretell.typesetting.expression import (
 )
 from foretell.typesetting.text import break_lines, document_text, items_of, segments
 
-FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
+FORMULA_WIDTH = 72  # width that fits the page, in characters of the text form
 MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
 
 # Brackets are drawn as borders: without a mathematics font, browsers do not stretch <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
 HARD_SPACE = "\N{NO-BREAK SPACE}"  # browsers collapse several plain spaces into one
-STRONGEST = 0.7  # opacity of a heat map's 1: text on it has a contrast of at least 4.5 in light and in dark
-RIGHT = "text-align:right;text-align:-webkit-right"  # Chromium aligns MathML by the second only
+STRONGEST = 0.7  # opacity for 1 in a heat map: text has a contrast of at least 4.5 in light and dark mode
+RIGHT = "text-align:right;text-align:-webkit-right"  # Chromium aligns MathML only with the second value
 STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # gives labels and numbers the same line height
 
 
@@ -61,8 +61,8 @@ def fragment(section: DocumentSection, level: int = 1) -> str:
 def mathml(expression: Expression) -> str:
     """A displayed formula.
 
-    With two relations or more, one line per relation, aligned. A formula too wide for a page breaks where it
-    does in a terminal.
+    With two relations or more, one line per relation, aligned. A formula too wide for a page breaks at the same places
+    as in a terminal.
     """
     first, *others = segments(items_of(expression), RELATIONS)
     if len(others) > 1:
@@ -128,13 +128,13 @@ def _operator(operator: Operator) -> str:
 
 
 def _call(call: Call) -> str:
-    """A function with its argument in parentheses, which are tall only around what is."""
+    """A function with its argument in parentheses, which are tall only around tall expressions."""
     size = "" if _is_tall(call.inside) else ' stretchy="false"'
     return f"<mrow><mi>{escape(call.name)}</mi><mo{size}>(</mo>{_math(call.inside)}<mo{size}>)</mo></mrow>"
 
 
 def _is_tall(expression: Expression) -> bool:
-    """True for what needs more than a line. Without a mathematics font, parentheses grow in large steps."""
+    """True if taller than a line. Without a mathematics font, parentheses grow in large steps."""
     if isinstance(expression, Call | Root):
         return _is_tall(expression.inside)
     if isinstance(expression, MathRow):
@@ -179,7 +179,7 @@ def _formula(formula: Formula, level: int) -> str:
 
 
 def _scrolling(label: str, content: str) -> str:
-    """A part that scrolls if it is wider than the page; the keyboard reaches it, and a screen reader names it."""
+    """A part that scrolls if it is wider than the page, with keyboard focus and a label for screen readers."""
     return f'<div class="scroll" style="overflow-x:auto" tabindex="0" role="group" aria-label="{label}">{content}</div>'
 
 
@@ -218,7 +218,7 @@ def _heat_map(heat_map: HeatMap, level: int) -> str:
 def _framed(style: str, content: str) -> str:
     """A table that scrolls.
 
-    `cellpadding` gives its cells room where there is no style sheet, as in a notebook's export.
+    `cellpadding` pads the cells where there is no style sheet, such as in an exported notebook.
     """
     return _scrolling("Table", f'<table cellpadding="4"{style}>{content}</table>')
 
@@ -263,14 +263,14 @@ class Shown(ABC):
 
     @property
     def subject(self) -> str:
-        """The text or number that it is about, on one line."""
+        """The text or number that the result is about, on one line."""
         return self.document().title
 
     def __str__(self) -> str:
         return document_text(self.document())
 
     def __repr__(self) -> str:
-        """One line; a dataclass with repr=False has it in place of all its numbers."""
+        """One line; dataclasses need repr=False to use it instead of a list of all fields."""
         return f"{type(self).__name__} of {self.subject} (print shows it)"
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Formulas and documents as text for a terminal: blocks of characters, side by side or one over the other."""
+"""Formulas and documents as text for a terminal: blocks of characters, side by side or stacked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from foretell.typesetting.expression import (
 WIDTH = 80
 INDENT = "  "
 MAX_ROWS = 16
-COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # columns of a matrix, tried in this order until the formula fits
+COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # columns of a matrix, reduced in this order until the formula fits
 SHADES = " ░▒▓█"
 BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ,", strict=True))
 ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
@@ -59,7 +59,7 @@ class TextBlock:
 
 
 def document_text(section: DocumentSection, width: int = WIDTH) -> str:
-    """A document as text. No line exceeds `width` terminal columns, except for words that do."""
+    """A document as text. No line exceeds `width` terminal columns, except if a word does."""
     return "\n".join(_section(section, width, "═"))
 
 
@@ -78,7 +78,7 @@ def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
 
 
 def break_lines(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
-    """The parts of a formula by line; of a matrix, `limit` columns are shown.
+    """The lines of a formula, each a list of its parts. Matrices show `limit` columns.
 
     Lines break before relations if that suffices, else before any operator.
     """
@@ -212,7 +212,7 @@ def side_by_side(blocks: Sequence[TextBlock]) -> TextBlock:
 
 
 def over(top: TextBlock, bottom: TextBlock) -> TextBlock:
-    """A fraction, whose bar is the baseline."""
+    """A fraction; its bar is the baseline."""
     width = max(top.width, bottom.width)
     lines = [center(line, width) for line in top.lines], [center(line, width) for line in bottom.lines]
     return TextBlock((*lines[0], "─" * width, *lines[1]), len(top.lines))
@@ -266,7 +266,7 @@ def _table(table: Table, width: int) -> list[str]:
     lines = [list(table.header), *map(list, table.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     excess, gap = sum(widths) + 2 * (len(widths) - 1) - width, "  "
-    if 0 < excess < len(widths):  # columns are closer, so that no word is cut
+    if 0 < excess < len(widths):  # move columns closer rather than cut words
         gap = " "
     elif excess > 0:  # shorten the widest column of words
         widest = max(range(len(widths)), key=lambda column: (not numeric[column], widths[column]))
@@ -307,7 +307,7 @@ PARTS: dict[type, Callable[..., list[str]]] = {
 
 
 def shorten(text: str, length: int, *, from_end: bool = False) -> str:
-    """Text on one line, cut to a length; tabs, controls and runs of spaces, which make lines ragged, are one space."""
+    """Text on one line, cut to a length; each run of spaces, tabs and control characters becomes one space."""
     line = "".join(character if character.isprintable() else " " for character in text.replace("\n", "⏎"))
     line = re.sub(" +", " ", line)
     if len(line) <= length:

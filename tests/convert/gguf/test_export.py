@@ -168,7 +168,7 @@ def test_a_tokenizer_that_normalizes_to_nfc_is_exported_with_a_note(
     composing = Tokenizer({**tokenizers_by_split["qwen2"].to_json(), "normalizer": {"type": "NFC"}})
     report = export_gguf(make_model("qwen3", composing), tmp_path / "out.gguf")
     assert report["notes"] == [
-        "the tokenizer normalizes text to NFC and llama.cpp does not: normalize texts before it reads them"
+        "the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it"
     ]
 
 
@@ -223,12 +223,12 @@ def refused_tokenizers(bpe: Tokenizer) -> dict[str, tuple[Tokenizer, str]]:
     return {
         "characters": (
             train_tokenizer("characters", ["abc"]),
-            "of kind characters, and llama.cpp is given byte-level ones only: bpe and bytes",
+            "of kind characters, but only byte-level tokenizers can be exported: bpe and bytes",
         ),
         "words": (train_tokenizer("words", ["a b"]), "of kind words"),
         "another split": (
             changed(bpe, pre_tokenizer=prefixed),
-            "splits text as none of the known pre-tokenizers of llama.cpp",
+            "splits text differently from all known pre-tokenizers of llama.cpp",
         ),
         "a normalizer": (changed(bpe, normalizer={"type": "Lowercase"}), "normalizes text .Lowercase."),
         "no end": (Tokenizer(without_end), "no end token, and llama.cpp would use token 11"),

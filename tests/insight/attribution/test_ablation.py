@@ -97,13 +97,13 @@ def test_addresses_are_names_or_globs_followed_by_heads(make_model: MakeModel, a
         (f"{CORE}[2]", r"has no head 2; its heads are 0 to 1"),
         (
             "trunk.blocks.*.feedforward[0]",
-            "trunk.blocks.0.feedforward has no heads; attention.core and its query, key and value have",
+            "trunk.blocks.0.feedforward has no heads; only attention.core and its query, key and value have heads",
         ),
         ("trunk.blocks.0.attention.query[0]", "trunk.blocks.0.attention.query has no heads"),
         (f"{CORE}[0", "is not an address"),
         (f"{CORE}[x]", "is not an address"),
         ("", "is not an address"),
-        ("trunk.norm.variance", "trunk.norm.variance is derived from the pass, .* ablate trunk.norm instead"),
+        ("trunk.norm.variance", "trunk.norm.variance is only derived, .* ablate trunk.norm instead"),
         ("**.core.weights", "ablate trunk.blocks.0.attention.core instead"),
     ],
 )

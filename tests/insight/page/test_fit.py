@@ -38,8 +38,8 @@ def test_the_last_in_the_order_is_left_out_first(traced):
     last = [name for name in names(whole) if name.startswith("values.1.") and not name.endswith(("mean", "variance"))]
     assert set(names(whole)) - set(names(less)) == set(last)
     assert less.cut == [
-        "Left out, since the page would pass 10 MB: the other values of the layers, layer by layer; kept for the first "
-        "1 of 2."
+        "Left out, since the page would exceed 10 MB: the other values of the layers, layer by layer; kept for the "
+        "first 1 of 2."
     ]
 
 

@@ -1,8 +1,8 @@
-"""Ablation: how a prediction changes when an output of the model is replaced by zero or by its mean over positions.
+"""Ablation: the change of a prediction when a value of the model is replaced by zero or by its mean over positions.
 
-Unlike a direct contribution this is a causal effect: all later layers see the change. It does not measure everything a
-part is good for, since other parts may compensate (McGrath et al. 2023, "The Hydra Effect"). Later layers were never
-trained on an output of zero; the mean over positions is closer to what they were trained on.
+Unlike a direct contribution this is a causal effect: all later layers see the change. It does not measure the whole
+importance of a part, because other parts may compensate (McGrath et al. 2023, "The Hydra Effect"). Later layers were
+never trained on an output of zero; the mean over positions is closer to their training inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AblationTarget:
         return self.name if self.head is None else f"{self.name}[{self.head}]"
 
     def change(self, fill: Change) -> Change:
-        """The replacement of the value by `fill(value)`, in this head alone if there is one."""
+        """The replacement of the value by `fill(value)`, only in this head if there is one."""
         if self.head is None:
             return fill
 
@@ -59,7 +59,7 @@ FILLS: dict[str, Change] = {
 
 
 def find_targets(decoder: Decoder, address: str) -> list[AblationTarget]:
-    """The targets of `trunk.blocks.*.feedforward`; of one head, `**.attention.core[0]`; of each head, `**.core[*]`."""
+    """The targets of an address: `trunk.blocks.*.feedforward`, `**.attention.core[0]` (a head), `**.core[*]` (each)."""
     check_type("the address", address, str, "a string")
     match = TARGETS.fullmatch(address)
     if match is None:
@@ -80,7 +80,7 @@ def replaceable(structure: Structure, glob: str) -> list[str]:
     matched = [name for name in structure.values if matches(glob, name)]
     if matched and not any(name in names for name in matched):
         owner = matched[0].rpartition(".")[0]
-        raise UsageError(f"{matched[0]} is derived from the pass, which does not use it; ablate {owner} instead")
+        raise UsageError(f"{matched[0]} is only derived, the pass does not use it; ablate {owner} instead")
     return names
 
 
@@ -88,7 +88,7 @@ def _heads(structure: Structure, name: str, index: str) -> range:
     value = structure[name]
     owner = structure.values.get(value.module)
     if owner is None or owner.formula != "attention" or not {"H", "G"} & set(value.dims):
-        raise UsageError(f"{name} has no heads; attention.core and its query, key and value have")
+        raise UsageError(f"{name} has no heads; only attention.core and its query, key and value have heads")
     count = structure.sizes["H" if "H" in value.dims else "G"]
     if index == "*":
         return range(count)
@@ -102,7 +102,7 @@ SHOWN = 24
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """The effect of one ablation: the token's probability after it, and the divergence of the distribution.
+    """The effect of an ablation: the token's probability after it, and the divergence of the distribution.
 
     divergence: the Kullback-Leibler divergence in nats, the sum of before * ln(before / after). winner: the most
     probable token after the ablation.
@@ -116,7 +116,7 @@ class AblationEffect:
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Shown):
-    """The effects of ablating each of several parts by itself, the largest divergence first."""
+    """The effects of ablating several parts, one at a time, largest divergence first."""
 
     where: str
     token: TokenProbability
@@ -145,10 +145,10 @@ class Ablation(Shown):
 def ablate(
     model: LanguageModel, text: str, address: str, token: str | int | None = None, at: int = -1, fill: str = "zero"
 ) -> Ablation:
-    """Run the model once unchanged and once per target of the address, with that target's value replaced.
+    """Run the model unchanged, then once per target of the address with the target's value replaced.
 
-    address: as in `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
-    the most probable one. at: the position whose prediction is examined.
+    address: see `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
+    the most probable token. at: the position whose prediction is examined.
     """
     check_known(fill, tuple(FILLS), "replacement")
     prediction = make_prediction(model, text, at)

@@ -1,13 +1,13 @@
 """Direct logit attribution: the direct contribution of each part of a model to the logit of one token.
 
-A logit is a dot product of the stream with one vector of the head, and the stream is the sum of what the embedding,
-each head and each feed-forward layer added. So the logit is a sum of one number per part (Elhage et al. 2021, "A
-Mathematical Framework for Transformer Circuits"); `stream_terms` finds the parts, and freezes the norms on the way.
+A logit is a dot product of the stream with a vector of the head, and the stream is the sum of the vectors from the
+embedding, each head and each feed-forward layer. So the logit is a sum of one number per part (Elhage et al. 2021, "A
+Mathematical Framework for Transformer Circuits"). `stream_terms` finds the parts, and freezes the norms.
 
-A direct contribution is what a part added to the logit with no other part in between. It is not the effect of
-removing the part, since later layers read what it wrote and the norms would divide by something else; `ablation`
-measures that. It is not evidence for a token by itself either: a number that is added to all logits changes no
-probability. A comparison with another token (`against`) removes what is common to both.
+A direct contribution is the amount that a part adds to the logit without any other part in between. It is not the
+effect of removing the part, because later layers read its output and the norms would change; `ablation` measures
+that. Nor is it evidence for a token by itself: adding a number to all logits changes no probability. A comparison with
+another token (`against`) removes the common amount.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from foretell.typesetting.html import Shown
 
 SHOWN = 16  # parts listed individually
 
-# The sum is computed in float64 from values that the model has rounded. So it may differ from the logit by up to
+# The sum is computed in float64 from values that the model has rounded, so it can differ from the logit by up to
 # SUM_BOUND * epsilon of the model's dtype * the largest absolute logit; measured: at most 5.1, primer 0.7
 SUM_BOUND = 16
 
 
 @dataclass(frozen=True)
 class DirectContribution:
-    """The direct contribution of one part, by its address, to the logit."""
+    """The direct contribution of a part, given by its address, to the logit."""
 
     name: str
     value: float
@@ -89,12 +89,12 @@ def direct_logit_attribution(
     at: int = -1,
     against: str | int | None = None,
 ) -> DirectLogitAttribution:
-    """The direct contribution of every part to a token's logit at position `at` of the text, or of its ids.
+    """The direct contribution of every part to a token's logit at position `at` of a text, or of ids.
 
     token: text or id; None for the most probable one. Parts are the token and position embeddings, each head
     (`trunk.blocks.3.attention.core[0]`), the biases of attention outputs, each feed-forward layer, the biases of norms
     (`trunk.norm.bias`) and of the head. Their sum equals the logit within SUM_BOUND. Inside a `Trace` that replaces a
-    value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit since a
+    value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit because a
     trace replaces a value between them and the logit.
     """
     prediction = make_prediction(model, text, at)
@@ -108,7 +108,7 @@ def direct_logit_attribution(
     other = None if against is None else choose_token(model, against, logits)
 
     def of_outcome(rows: Tensor) -> Tensor:
-        """The row of the token, minus the row of the other one."""
+        """The row of the token, minus any row of the other token."""
         return rows[chosen].double() - (0 if other is None else rows[other].double())
 
     names, vectors = stream.stacked(trace, prediction.at)

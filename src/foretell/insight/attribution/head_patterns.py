@@ -1,4 +1,4 @@
-"""Attention patterns: the weights of each head over a text, and five numbers that describe them.
+"""Attention patterns: the weights of each head over a text, and five numbers to describe them.
 
 A weight shows where a head reads from, not how much it matters: see `direct_logit_attribution` and `ablation`. A model
 with a memory has three kinds of attention: of its encoder, of its decoder, and from the decoder to the memory.
@@ -24,7 +24,7 @@ from foretell.typesetting.html import Shown
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """A number that describes a head's attention weights, and how it is formatted."""
+    """A number that describes a head's attention weights, and its format."""
 
     title: str
     of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number per head, (...)
@@ -38,7 +38,7 @@ def mean_distance(weights: Tensor) -> Tensor:
 
 
 def attention_sink(weights: Tensor) -> Tensor:
-    """The mean weight on the first token, where idle heads often attend (Xiao et al. 2023, "attention sinks")."""
+    """The mean weight on the first token, to which idle heads often attend (Xiao et al. 2023, "attention sinks")."""
     return _over_queries(weights[..., 0])
 
 
@@ -56,7 +56,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def _over_queries(values: Tensor) -> Tensor:
-    """The mean over all queries but the first, which can attend to itself only; over one query, its value."""
+    """The mean over all queries except the first, which attends only to itself; for one query, its value."""
     return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
 
 
@@ -69,7 +69,7 @@ MEASURES: dict[str, HeadMeasure] = {
 }
 
 
-HEADS_PER_TABLE = 12  # columns that fit 80 characters
+HEADS_PER_TABLE = 12  # columns that fit in 80 characters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +99,7 @@ class HeadPattern(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadPatterns(Shown):
-    """The attention weights of all heads over one text, (L, H, T, T). shown: a layer, or None for a summary of all."""
+    """The attention weights (L, H, T, T) of all heads over one text. shown: a layer, or None for a summary of all."""
 
     pieces: list[str]
     weights: Tensor
@@ -110,7 +110,7 @@ class HeadPatterns(Shown):
         return ending("".join(self.pieces))
 
     def measured(self, name: str) -> Tensor:
-        """One of MEASURES for every head, (L, H)."""
+        """A measure of MEASURES for every head, (L, H)."""
         return MEASURES[name].of(self.weights)
 
     def head(self, layer: int, head: int) -> HeadPattern:
@@ -129,7 +129,7 @@ class HeadPatterns(Shown):
         return replace(self, shown=layer)
 
     def heads(self) -> list[HeadPattern]:
-        """The heads of the layer that is shown, or of all layers."""
+        """The heads of the shown layer, or of all layers."""
         layers = range(len(self.weights)) if self.shown is None else (self.shown,)
         return [self.head(layer, head) for layer in layers for head in range(self.weights.shape[1])]
 
@@ -150,7 +150,7 @@ class HeadPatterns(Shown):
 
 
 def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:
-    """Numbers (L, H), layers down and heads across; several tables if there are many heads."""
+    """Numbers (L, H) with a row per layer and a column per head; several tables if there are many heads."""
     heads = values.shape[1]
     tables = []
     for start in range(0, heads, HEADS_PER_TABLE):
@@ -207,13 +207,13 @@ class LayerWeights:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryPatterns(Shown):
-    """All attention weights of a pass of a model with a memory; `shown` is the layer to show, None for a summary."""
+    """All attention weights of a pass of a model with a memory. shown: a layer, or None for a summary."""
 
     layers: list[LayerWeights]
     shown: int | None = None
 
     def layer(self, index: int) -> MemoryPatterns:
-        """One layer of each kind. Raises `UsageError` if none has it."""
+        """One layer of each kind. Raises `UsageError` if it does not exist."""
         chosen = [each for each in self.layers if each.layer == index]
         if not chosen:
             last = max(each.layer for each in self.layers)
@@ -237,7 +237,7 @@ class MemoryPatterns(Shown):
 
 
 def weights_by_kind(model: LanguageModel) -> list[tuple[str, int, Value]]:
-    """Kind, layer and value of every attention of a model with a memory."""
+    """(kind, layer, value) for every attention of a model with a memory."""
     structure = model_structure(model.decoder)
     encoder = [(ENCODER, layer, value) for layer, value in enumerate(encoder_weights(structure))]
     layers = range(len(structure.stream) - 1)
@@ -265,6 +265,6 @@ def memory_patterns(model: LanguageModel, text: str) -> MemoryPatterns:
 
 
 def attention_patterns(model: LanguageModel, text: str, layer: int | None = None) -> Shown:
-    """The patterns of all layers or of one; of a model with a memory, all three kinds."""
+    """The patterns of one or all layers; for a model with a memory, of all three kinds."""
     patterns = head_patterns(model, text) if model.memory is None else memory_patterns(model, text)
     return patterns if layer is None else patterns.layer(layer)

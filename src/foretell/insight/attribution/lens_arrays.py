@@ -1,4 +1,4 @@
-"""The logit lens of many points of the stream as arrays: the head's product, and what is kept of its logits."""
+"""The logit lens for many points of the stream as arrays: the head's product, and its reduction."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SoftmaxSums = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
 class LensArrays:
     """The lens at N points of the stream.
 
-    ids, logits and logprobs (N, K) belong to the top tokens. target_logprobs and ranks (N,) belong to one token per
-    point, rank 0 for the most probable; where there is none they are -infinity and -1. Log-probabilities and entropies
+    ids, logits and logprobs (N, K) are for the top tokens. target_logprobs and ranks (N,) are for one token per point,
+    with rank 0 for the most probable token; without a token they are -infinity and -1. Log-probabilities and entropies
     (N,) are in nats.
     """
 
@@ -53,7 +53,7 @@ class LensArrays:
 
     @property
     def following(self) -> np.ndarray:
-        """The probabilities (N,) of the target tokens, 0 where there is none."""
+        """The probabilities (N,) of the target tokens, 0 if there is none."""
         return np.exp(self.target_logprobs)
 
 
@@ -63,11 +63,11 @@ def read_lens(
 ) -> LensArrays:
     """The lens of a stream (N, D) over the first `vocab_size` tokens. targets: one id per point, -1 for none.
 
-    Nearly all of the time is the head's product; its logits are reduced while they are in the cache.
+    Most of the time is the head's product; its logits are reduced while they are in the cache.
     """
     ids = torch.tensor([-1] * len(stream) if targets is None else targets, device=stream.device)
     V = decoder.config.vocab_size
-    rows = -(-len(stream) // -(-len(stream) * V // LOGITS_AT_ONCE))  # of equal parts
+    rows = -(-len(stream) // -(-len(stream) * V // LOGITS_AT_ONCE))  # rows of equal parts
     parts, product, reduced = [], head_product(decoder, rows), max(1, REDUCED_AT_ONCE // V)
     sums_of = fastest_softmax_sums(len(stream) * vocab_size, decoder)
     for some, own in zip(stream.split(rows), ids.split(rows), strict=True):
@@ -79,10 +79,10 @@ def read_lens(
 
 
 def head_product(decoder: Decoder, rows: int) -> Callable[[Tensor], Tensor]:
-    """The head, for at most this number of rows (n, D). The next call may overwrite the logits (n, V) of the last one.
+    """The head, for at most `rows` rows (n, D). A call may overwrite the logits (n, V) of the previous one.
 
-    With GPT-2's 50,257 tokens each row of logits begins at another alignment. In rows of a multiple of ALIGNMENT the
-    product takes two thirds of the time on a CPU.
+    With GPT-2's 50,257 tokens each row of logits has a different alignment. If the row length is a multiple of
+    ALIGNMENT, the product takes two thirds of the time on a CPU.
     """
     head, V = decoder.head, decoder.config.vocab_size
     if plain_form(type(head)) is not TiedHead or head.bias is not None or V % ALIGNMENT == 0 or is_mkl_slow():
@@ -102,7 +102,7 @@ def head_product(decoder: Decoder, rows: int) -> Callable[[Tensor], Tensor]:
 
 
 def reduce_logits(logits: Tensor, targets: Tensor, top: int, sums_of: SoftmaxSums) -> tuple[Tensor, ...]:
-    """The fields of `LensArrays` of logits (n, V), which may be overwritten."""
+    """The fields of `LensArrays` for logits (n, V), which may be overwritten."""
     values, ids = top_logits(logits, top)
     largest, has_target = values[:, :1], targets >= 0
     target = logits.gather(1, targets.clamp(min=0)[:, None])  # (n, 1)
@@ -114,9 +114,9 @@ def reduce_logits(logits: Tensor, targets: Tensor, top: int, sums_of: SoftmaxSum
 
 
 def plain_softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`softmax_sums` by torch's operations. The logits are overwritten."""
+    """`softmax_sums` with torch's operations. Overwrites the logits."""
     buffer = torch.empty_like(logits)
-    # Comparing to bool and adding in integers takes three times as long; float32 counts exactly up to 2^24
+    # A bool result and integer sums take three times as long; float32 counts exactly up to 2^24
     above = torch.gt(logits, target, out=buffer).sum(-1)
     below = logits.sub_(largest).clamp_(min=LEAST_LOGPROB)  # -infinity times 0 would be NaN
     odds = torch.exp(below, out=buffer)
@@ -124,7 +124,7 @@ def plain_softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> tuple
 
 
 def fastest_softmax_sums(num_logits: int, decoder: Decoder) -> SoftmaxSums:
-    """The kernel in float32 once it is compiled, where there are many logits on a CPU; else torch's operations."""
+    """The compiled float32 kernel, if it is available and there are many logits on a CPU; else torch's operations."""
     is_suited = num_logits >= COMPILED_FROM and decoder.device.type == "cpu" and decoder.dtype != torch.float64
     if not is_suited or not has_numba():
         return plain_softmax_sums
@@ -134,9 +134,9 @@ def fastest_softmax_sums(num_logits: int, decoder: Decoder) -> SoftmaxSums:
 
 
 def top_logits(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
-    """The `top` largest logits (n, V) and their ids, as `topk` returns them, in a quarter of its time.
+    """The `top` largest logits and their ids, equal to `topk` of logits (n, V), in a quarter of the time.
 
-    The largest are in the columns of COLUMN logits, V / COLUMN apart, that have the largest maxima.
+    They are in the columns (COLUMN logits each, V / COLUMN apart) with the largest maxima.
     """
     n, V = logits.shape
     width = V // COLUMN

@@ -1,7 +1,8 @@
-"""The logit lens: what the model would predict if it stopped after the embedding or after a block.
+"""The logit lens: the prediction if the model stopped after the embedding or after a block.
 
-Source: nostalgebraist, "interpreting GPT: the logit lens", 2020. The last norm and the head read the stream after every
-block. They were trained on its end only: an early reading may be poor although the information is in the stream.
+Source: nostalgebraist, "interpreting GPT: the logit lens", 2020. The last norm and the head are applied to the stream
+after every block. They were trained only on its end, so an early reading may be poor although the stream has the
+information.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, percent, quoted
 from foretell.typesetting.html import Shown
 
-TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits 80
+TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits in 80
 BAR_STEPS = " ▁▂▃▄▅▆▇█"
 
 
 @torch.no_grad()
 def lens_logits(decoder: Decoder, stream: Tensor) -> Tensor:
-    """The logits of a stream (..., D) after any layer: the last norm and the head applied to it.
+    """The logits of a stream (..., D) after any layer, by the last norm and the head.
 
-    After the last layer these are the model's own logits. A model with norms after each sublayer has no last norm.
+    After the last layer these are the model's logits. A post-norm model has no last norm.
     """
     return decoder.head(decoder.trunk.norm(stream))
 
 
 @dataclass(frozen=True)
 class LensReading:
-    """The prediction from one point of the stream: its top tokens, and probability and rank of the final winner.
+    """The prediction from a point of the stream: the top tokens, and probability and rank of the final winner.
 
     rank 1 is the most probable token.
     """
@@ -51,7 +52,7 @@ class LensReading:
 
 @dataclass(frozen=True)
 class LensPosition:
-    """All readings at one position, from the embedding to the last block, which gives the model's own prediction."""
+    """All readings at a position, from the embedding to the last block (the model's prediction)."""
 
     position: int
     context: str
@@ -60,7 +61,7 @@ class LensPosition:
 
     @property
     def settled(self) -> str:
-        """The name of the point from which on the winner ranks first."""
+        """The name of the first point from which the winner always ranks first."""
         settled = self.readings[-1].name
         for reading in reversed(self.readings):
             if reading.rank > 1:
@@ -71,7 +72,7 @@ class LensPosition:
 
 @dataclass(frozen=True, repr=False)
 class LogitLens(Shown):
-    """The logit lens at one position of a text or at each."""
+    """The logit lens at one or all positions of a text."""
 
     positions: list[LensPosition]
 
@@ -80,7 +81,7 @@ class LogitLens(Shown):
         return ending(self.positions[-1].context)
 
     def document(self) -> DocumentSection:
-        """One line per position if there are several, then all readings of the last one."""
+        """One line per position if there are several, then all readings of the last position."""
         parts: list[Part] = [self._overview()] if len(self.positions) > 1 else []
         last = self.positions[-1]
         rows = []
@@ -106,7 +107,7 @@ class LogitLens(Shown):
 
 @torch.inference_mode()
 def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
-    """Read the stream after the embedding and after each block of one pass, at position `at` or at all (None)."""
+    """The readings after the embedding and after each block of one pass, at position `at` or at all (None)."""
     check_count("top", top)
     prediction = make_prediction(model, text, -1 if at is None else at)
     positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
@@ -116,7 +117,7 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
     *_, last = trace.names()
 
     def read(name: str, targets: Sequence[int] | None = None, count: int = top) -> LensArrays:
-        """The lens of one point of the stream at all positions."""
+        """The lens at one point of the stream for all positions."""
         arrays = read_lens(model.decoder, trace[name][0, positions], model.tokenizer.vocab_size, count, targets)
         check_logits(torch.from_numpy(arrays.logits))
         return arrays
@@ -139,6 +140,6 @@ def likeliest(model: LanguageModel, lens: LensArrays) -> list[list[TokenProbabil
 
 
 def readings(model: LanguageModel, name: str, lens: LensArrays) -> list[LensReading]:
-    """The readings at all positions of one point of the stream."""
+    """The readings at one point of the stream for all positions."""
     rows = zip(likeliest(model, lens), lens.following.tolist(), (lens.ranks + 1).tolist(), strict=True)
     return [LensReading(name, *row) for row in rows]

@@ -1,8 +1,8 @@
-"""Shapley values: effects of the parts of an input that add up.
+"""Shapley values: additive effects of the parts of an input.
 
-A value function gives a number for each subset of the players, such as a logit for the words that are left in a text.
-The Shapley value of a player is the mean of what it adds to the players before it, over all orders of the players
-(Shapley 1953, "A Value for n-Person Games"). The values add up to the number for all players minus the number for none.
+A value function gives a number for each subset of the players, such as a logit for the words left in a text. The
+Shapley value of a player is the mean, over all orders, of the change when it joins the players before it (Shapley
+1953, "A Value for n-Person Games"). The values add up to the number for all players minus the number for none.
 
 With few players all subsets are evaluated. With more, the mean is taken over random orders (Castro, Gomez and Tejada
 2009, "Polynomial calculation of the Shapley value based on sampling"; Strumbelj and Kononenko 2014, "Explaining
@@ -25,7 +25,7 @@ from foretell.errors import UsageError
 from foretell.randomness import permutation, stream_key
 
 Numbers = NDArray[np.float64]
-Masks = NDArray[np.bool_]  # (N, P): for each of N subsets, which of the P players are in it
+Masks = NDArray[np.bool_]  # (N, P): True for the players in each of N subsets
 ValueFunction = Callable[[Masks], NDArray[np.floating[Any]]]  # (N,)
 
 FEWEST_PAIRS = 2  # a standard error needs two
@@ -33,10 +33,10 @@ FEWEST_PAIRS = 2  # a standard error needs two
 
 @dataclass(frozen=True)
 class WordEffects:
-    """The effects of words, or of other players, and their standard errors, (P,).
+    """The effects (P,) of words or other players, and their standard errors.
 
-    left out: full - the number without the word; passes has one for each word, and permutations is None. Shapley: they
-    add up to full - empty; permutations is 0 if all subsets of the words were evaluated, and errors are then zero.
+    Method "left out": an effect is full minus the number without the word, and permutations is None. Method "Shapley":
+    effects add up to full - empty; if all subsets were evaluated, permutations is 0 and errors are zero.
     """
 
     values: list[float]
@@ -51,17 +51,17 @@ class WordEffects:
         return "left out" if self.permutations is None else "Shapley"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the effects of single words."""
+        """Everything except the effects of single words."""
         summary = {name: value for name, value in asdict(self).items() if name not in ("values", "errors")}
         return {"method": self.method, **summary}
 
 
 def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0, unit: str = "part") -> WordEffects:
-    """The Shapley values of `players` players from at most `budget` evaluations of subsets.
+    """The Shapley values of the players from at most `budget` evaluations of subsets.
 
-    Exact if the budget allows all 2**players subsets. `value` is called once with all subsets, and splits them as its
-    memory demands. Sampled orders are a function of `seed`. unit: what a player is. Raises UsageError, in which players
-    have this name, for a budget below `least_budget`.
+    Exact if the budget allows all 2**players subsets. `value` is called once with all subsets, and can split them to
+    save memory. Sampled orders depend only on `seed`. unit: the name of a player in errors. Raises UsageError for a
+    budget below `least_budget`.
     """
     if players < 1:
         raise UsageError(f"Shapley values need at least one {unit}")
@@ -80,16 +80,16 @@ def least_budget(players: int) -> int:
 
 
 def most_players(budget: int, pairs: int = FEWEST_PAIRS) -> int:
-    """The most players whose Shapley values a budget allows: exactly, or from `pairs` orders and their reverses."""
+    """The largest number of players for a budget, exactly or with `pairs` orders and their reverses."""
     return max(budget.bit_length() - 1, 1 + (budget - 2) // (2 * pairs))
 
 
 def enumerated(value: ValueFunction, players: int) -> WordEffects:
-    """Exact values: the mean over all sizes, and over all subsets of each size, of what a player adds."""
+    """Exact values: the mean change by a player over all sizes, and over all subsets of each size."""
     masks = (np.arange(2**players)[:, None] >> np.arange(players) & 1).astype(bool)  # (2**P, P)
     numbers = np.asarray(value(masks), np.float64)  # (2**P,)
     sizes = masks.sum(1)
-    # The number of subsets of s of the other players is comb(P - 1, s); 1 / (P comb(P - 1, s)) is s! (P - s - 1)! / P!
+    # There are comb(P - 1, s) subsets of s other players; 1 / (P comb(P - 1, s)) is s! (P - s - 1)! / P!
     share = np.array([1 / (players * comb(players - 1, size)) for size in range(players)])
     weights = np.where(masks, share[sizes[:, None] - 1], -share[np.minimum(sizes, players - 1)][:, None])  # (2**P, P)
     values = np.tensordot(weights.T, numbers, 1)  # (P,)
@@ -97,7 +97,7 @@ def enumerated(value: ValueFunction, players: int) -> WordEffects:
 
 
 def sampled(value: ValueFunction, players: int, pairs: int, seed: int) -> WordEffects:
-    """Values from `pairs` random orders and their reverses, with the standard errors of the means over the pairs."""
+    """Values from `pairs` random orders and their reverses; errors are standard errors over the pairs."""
     keys = (stream_key("shapley", seed, pair) for pair in range(pairs))
     forward = np.stack([permutation(key, players).numpy() for key in keys])  # (M, P)
     orders = np.stack([forward, forward[:, ::-1]], axis=1).reshape(-1, players)  # (2M, P)

@@ -1,7 +1,7 @@
-"""The residual stream as a sum of terms: embeddings, head outputs, updates, and norms with the statistics of the pass.
+"""The residual stream as a sum of terms: embeddings, head outputs, updates, and norms with the pass's statistics.
 
-The parts are found by following what each value reads, back from the value that the head reads. Norms are frozen: with
-the statistics of the pass they are linear, so they can be applied to each part separately.
+The parts are found by tracing inputs back from the value that the head reads. Norms are frozen: with the statistics of
+the pass they are linear, so they can be applied to each part separately.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from foretell.model.structure import Structure, Value
 NamedVectors = list[tuple[str, Tensor]]  # names and vectors (D,) in float64 that add up to the stream
 
 
-Positions = int | slice  # one position, or P of them: vectors are then (P, D)
+Positions = int | slice  # one position, or P positions with vectors (P, D)
 
 
 class Term(ABC):
-    """A term of the stream, which consists of one or more parts."""
+    """A term of the stream with one or more parts."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -37,14 +37,14 @@ class Term(ABC):
 
     @abstractmethod
     def parts(self, trace: Trace, at: Positions) -> NamedVectors:
-        """The parts at position `at` of the traced pass; biases are (D,) for any number of positions."""
+        """The parts at position `at` of the traced pass; biases are (D,) for any positions."""
 
     @abstractmethod
     def trail(self, name: str) -> list[Term]:
-        """The term that has the part `name` first, then the norms that it passes in this term; empty without it."""
+        """The term that contributes the part `name`, then the norms after it in this term; empty if it is not here."""
 
     def carry(self, name: str, vectors: Tensor, trace: Trace, at: Positions) -> Tensor:
-        """Vectors (N, D) or (N, P, D) inside the part `name` as they are in this term; zeros if it lacks the part."""
+        """Apply this term's norms to vectors (N, D) or (N, P, D) of the part `name`; zeros if it is not here."""
         trail = self.trail(name)
         if not trail:
             return torch.zeros_like(vectors)
@@ -56,9 +56,9 @@ class Term(ABC):
 
     @abstractmethod
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        """The dot products of each part with C directions (C, P, D), by the token that they come from: (N, C, T).
+        """The dot products (N, C, T) of N parts with C directions (C, P, D), by the token that they come from.
 
-        That is the token that a head reads, and for other parts the one at which they are added. The values of
+        For a head this is the token that it reads, for other parts the token at which they are added. The values of
         `names_by_token` must be recorded.
         """
 
@@ -76,7 +76,7 @@ def names_by_token(stream: Term, structure: Structure) -> list[str]:
 
 @dataclass(frozen=True)
 class RecordedPart(Term):
-    """A value that is one part; `like` names a value whose precision it is rounded to first."""
+    """A recorded value as one part. like: the name of a value to whose precision it is rounded first."""
 
     name: str
     like: str = ""
@@ -118,13 +118,13 @@ class HeadOutputs(Term):
         return [self] if name.startswith(f"{self.core}[") or name == f"{self.path}.bias" else []
 
     def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, NamedVectors]:
-        """The matrix (D, H*E) that the heads are multiplied by, or the identity; and the bias, if there is one."""
+        """The output projection's matrix (D, H*E), or the identity, and its bias if there is one."""
         if not isinstance(self.projection, nn.Linear | QuantizedLinear):
             return torch.eye(width, dtype=torch.float64, device=device), []
         return self.projection.weight.detach().double(), optional_part(f"{self.path}.bias", self.projection.bias)
 
     def by_token(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        """A head reads weight times value at each token, scaled to its recorded output, which may be changed."""
+        """A head reads weight times value at each token, scaled to its recorded output, which may have been changed."""
         reads = self.reads(trace, at, directions)
         sources = torch.einsum("cphe,hse,hps->hcs", reads.inside, reads.values, reads.weights * reads.factor)
         rest = torch.einsum("cphe,hpe->hcp", reads.inside, reads.rest)
@@ -133,7 +133,7 @@ class HeadOutputs(Term):
         return torch.cat([heads, *(added_there(directions @ vector, at, heads.shape[-1])[None] for _, vector in bias)])
 
     def reads(self, trace: Trace, at: slice, directions: Tensor) -> HeadReads:
-        """The weights and values of the heads at P positions, and C directions (C, P, D) before their projection."""
+        """The weights and values of the heads at P positions, and C directions (C, P, D) before the projection."""
         output, weights = trace[self.core][0].double(), trace[f"{self.core}.weights"][0].double()
         output, weights = output[:, at], weights[:, at]  # (H, P, E), (H, P, S)
         values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
@@ -149,7 +149,7 @@ class HeadOutputs(Term):
 class HeadReads:
     """The weights (H, P, S) and values (H, S, E) of heads, and directions inside them (C, P, H, E).
 
-    factor (H, P, 1): of weights times values, so that they add up to the recorded output, but for the rest (H, P, E).
+    factor (H, P, 1) scales the weighted values to add up to the recorded output, apart from the rest (H, P, E).
     """
 
     weights: Tensor
@@ -159,19 +159,19 @@ class HeadReads:
     inside: Tensor
 
     def from_token(self, head: int, token: int) -> Tensor:
-        """The products with the first direction that come from a token, at each position (P,)."""
+        """The products (P,) of the first direction with what each position reads from a token."""
         return (self.inside[0, :, head] @ self.values[head, token]) * (self.weights * self.factor)[head, :, token]
 
     def rests(self, head: int) -> Tensor:
-        """The products of the first direction with the rest, at each position (P,)."""
+        """The products (P,) of the first direction with the rest at each position."""
         return torch.linalg.vecdot(self.inside[0, :, head], self.rest[head])
 
 
-TINY = 1e-300  # a head that reads nothing but zeros
+TINY = 1e-300  # avoids 0 / 0 for a head that reads only zeros
 
 
 def added_there(values: Tensor, at: slice, length: int) -> Tensor:
-    """Numbers (..., P) of P positions among all of a text, (..., T)."""
+    """Place numbers (..., P) of P positions into zeros for a whole text, (..., T)."""
     placed = values.new_zeros(*values.shape[:-1], length)
     placed[..., at] = values
     return placed
@@ -201,7 +201,7 @@ class Sum(Term):
 
 @dataclass(frozen=True)
 class Normalized(Term):
-    """A term after a norm with the statistics of the pass; the norm's shift is a part."""
+    """A term after a norm with the pass's statistics; the norm's shift is a part."""
 
     term: Term
     path: str
@@ -227,7 +227,7 @@ class Normalized(Term):
         return torch.cat([inner, added_there(directions @ shift.double(), at, inner.shape[-1])[None]])
 
     def back(self, trace: Trace, at: slice, directions: Tensor) -> Tensor:
-        """Directions (C, P, D) that give the same products with vectors before the norm as these with them after it."""
+        """Directions (C, P, D) whose products with vectors before the norm equal those after it."""
         frozen = self.frozen(trace, at)
         scaled = directions * frozen.scale
         return scaled - scaled.mean(-1, keepdim=True) if frozen.centers else scaled
@@ -237,7 +237,7 @@ class Normalized(Term):
 
 
 class StreamDecomposition:
-    """Finds the terms that a value of the stream consists of. A value named in `replaced` is one term."""
+    """Finds the terms of a value of the stream. A value in `replaced` is one term."""
 
     def __init__(self, decoder: Decoder, structure: Structure, replaced: Collection[str] = ()):
         self.decoder, self.structure, self.replaced = decoder, structure, replaced
@@ -250,7 +250,7 @@ class StreamDecomposition:
         }
 
     def stream(self, name: str) -> Term:
-        """The terms of a value of the stream itself. Raises `UsageError`, naming path and class, if it has none."""
+        """The terms of a value of the stream. Raises `UsageError`, naming path and class, if they are not declared."""
         value = self.structure[name]
         if name in self.replaced:
             return RecordedPart(name)
@@ -261,13 +261,13 @@ class StreamDecomposition:
             return Normalized(self.stream(value.reads[0]), name, module, self._statistics(value))
         if any(read in self.structure.values for read in value.reads):
             raise UsageError(
-                f"{name} is a {type(module).__name__}, which does not declare how it splits the stream into parts: "
+                f"{name} is a {type(module).__name__}, which does not declare the terms of its output: "
                 "a norm needs a method `frozen`, a block the value that it returns"
             )
-        return RecordedPart(name)  # it reads tokens or positions
+        return RecordedPart(name)  # reads tokens or positions
 
     def update(self, name: str) -> Term:
-        """The terms of an update of the stream: the heads of attention; any other update is one part."""
+        """The terms of an update of the stream: one per head for attention; any other update is one part."""
         inner = name
         while inner not in self.replaced and not self.structure[inner].formula and self.structure[inner].reads:
             inner = self.structure[inner].reads[0]
@@ -277,7 +277,7 @@ class StreamDecomposition:
         module = self.decoder.get_submodule(value.module)
         if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
             return HeadOutputs(value.reads[0], inner, module)
-        if is_norm(module) and len(value.reads) == 1:  # a norm of the update, before it is added
+        if is_norm(module) and len(value.reads) == 1:  # a norm between the update and its addition
             return Normalized(self.update(value.reads[0]), inner, module, self._statistics(value))
         return RecordedPart(name)
 
@@ -285,13 +285,13 @@ class StreamDecomposition:
         return tuple(self.structure.descriptions[value.module].derived)
 
     def _embedding(self, value: Value) -> Term:
-        """Token and position vectors; sinusoids are computed in float64 and rounded when they are added."""
+        """Token and position vectors; sinusoids are computed in float64 and rounded before the addition."""
         token, position = value.reads
         return Sum(RecordedPart(token), RecordedPart(position, like=token))
 
 
 def is_norm(module: object) -> TypeGuard[Norm]:
-    """True for a module with a method `frozen`; in a function, since a type checker refuses the test for a Module."""
+    """True for a module with a method `frozen`; a function, because type checkers refuse the test for a Module."""
     return isinstance(module, Norm)
 
 

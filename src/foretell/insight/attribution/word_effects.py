@@ -1,6 +1,6 @@
-"""Effects of the words of an input on a number that a model computes: what it loses without them.
+"""Effects of the words of an input on a number that a model computes: its decrease without them.
 
-A word is absent if its tokens are removed. Left out one at a time, words have effects that do not add up, since a word
+A word is removed by removing its tokens. The effects of leaving out words one at a time do not add up, because a word
 can make another one redundant or necessary. Shapley values (shapley.py) add up.
 """
 
@@ -17,16 +17,16 @@ from foretell.text.words import Word, spans_of
 from foretell.typesetting.document import Paragraph, Part, Table, bar, quoted, signed
 
 PASSES = 1000  # for Shapley values; a text of 36 words, 66 tokens, takes about two seconds with primer's size
-FEWEST_PAIRS = 8  # of random orders, for standard errors with some meaning; longer texts are divided into spans
+FEWEST_PAIRS = 8  # pairs of random orders for meaningful standard errors; longer texts are divided into spans
 SHOWN = 64
 
 
 def word_effects(
     value: ValueFunction, count: int, passes: int | None = None, seed: int = 0, unit: str = "word"
 ) -> WordEffects:
-    """The effects of `count` words: Shapley values from at most `passes` passes, or of leaving out each (None).
+    """The effects of `count` words: Shapley values from at most `passes` passes, or (None) by leaving out each word.
 
-    unit: the name of a word in an error, such as `span`.
+    unit: the name of a word in errors, such as `span`.
     """
     if passes is None:
         masks = np.concatenate([np.ones((1, count), bool), ~np.eye(count, dtype=bool)])
@@ -36,9 +36,9 @@ def word_effects(
 
 
 def joined_to_fit(texts: Sequence[list[Word]], used: Collection[int], passes: int | None) -> list[list[Word]]:
-    """The words of texts; joined to the shortest spans for which Shapley values can be had with a number of passes.
+    """The words of texts, joined to the shortest spans for which the passes are enough for Shapley values.
 
-    used: the indices of the texts that have an effect. Raises UsageError for too few passes for a span of each.
+    used: the indices of texts with an effect. Raises UsageError if the passes are too few even with one span per text.
     """
     if passes is None:
         return list(texts)
@@ -52,7 +52,7 @@ def joined_to_fit(texts: Sequence[list[Word]], used: Collection[int], passes: in
 
 @dataclass(frozen=True)
 class WordRow:
-    """A row of a table of words: the text, its effect with its standard error, and further cells by column."""
+    """A row in a table of words: the text, its effect and standard error, and further cells by column."""
 
     text: str
     effect: float
@@ -61,7 +61,7 @@ class WordRow:
 
 
 def word_table(rows: Sequence[WordRow], longest: float, unit: str) -> Table:
-    """The rows with bars relative to the effect `longest`; a column of errors if any is not zero."""
+    """The rows with bars relative to the effect `longest`; with a column of errors if any is not zero."""
     has_errors = any(row.error for row in rows)
     return Table(
         ("effect", *(["error"] if has_errors else []), "", *(rows[0].more if rows else {}), unit),
@@ -79,7 +79,7 @@ def word_table(rows: Sequence[WordRow], longest: float, unit: str) -> Table:
 
 
 def largest_in_order(rows: Sequence[WordRow]) -> list[WordRow]:
-    """At most SHOWN rows: the largest effects, in their order in the text."""
+    """The rows with the largest effects, at most SHOWN, in the order of the text."""
     if len(rows) <= SHOWN:
         return list(rows)
     order = sorted(range(len(rows)), key=lambda index: -abs(rows[index].effect))[:SHOWN]
@@ -87,7 +87,7 @@ def largest_in_order(rows: Sequence[WordRow]) -> list[WordRow]:
 
 
 def sum_parts(effects: WordEffects, unit: str) -> list[Part]:
-    """The equation that Shapley values satisfy, and how they were computed; none for words left out."""
+    """The equation that Shapley values satisfy, and their method; empty for words left out one at a time."""
     if effects.empty is None:
         return []
     how = (

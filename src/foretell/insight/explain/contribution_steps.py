@@ -1,4 +1,4 @@
-"""The steps to direct contributions: of parts and tokens, and of the vectors of parts, number by number."""
+"""The steps of the computation of direct contributions, for parts, tokens and the vectors of parts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_BIAS = "The task's head has no bias."
 
 
 def explain_part(numbers: Contributions, readout: Readout, output: Output, part: int) -> Explained:
-    """w · x of one part, or the sum of several."""
+    """w · x for a part, or the sum of several parts."""
     name, values = numbers.names[part], numbers.of_parts(readout, output)
     stored = float(values[part])
     if name in numbers.sums:
@@ -65,7 +65,7 @@ def explain_logit(numbers: Contributions, _: Readout, output: Output) -> Explain
 
 
 def explain_whole(numbers: Contributions, readout: OutcomeReadout, output: Output) -> Explained:
-    """w · x of the vector that the head of a task reads: its output without the constant and other token sequences."""
+    """w · x for the vector that a task's head reads: the output without the constant and other token sequences."""
     recording, outcomes, at = numbers.recording, readout.outcomes, readout.positions(output)
     own = outcomes.outputs(recording.hidden).double() - outcomes.constant
     source = address_of(TASK_MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
@@ -76,14 +76,14 @@ def explain_whole(numbers: Contributions, readout: OutcomeReadout, output: Outpu
 
 
 def sum_of_parts(numbers: Contributions, name: str, values: Array, opens: str) -> Working:
-    """The sum of several parts, whose numbers open."""
+    """The sum of several parts, with links to their numbers."""
     chosen = numbers.sums[name]
     names = [numbers.names[part] for part in chosen]
     return added_up({"part": chosen, "name": names, "contribution": values[chosen]}, opens)
 
 
 def dot_product(readout: Readout, output: Output, source: str, x: Array, share: float = 1.0) -> Working:
-    """The product of the row of an output with a vector, times the scale of the head and a share."""
+    """The product of an output's row with a vector, times the head's scale and a share."""
     (w, address), scale = readout.row(output), readout.scale * share
     products = multiply_out({"w": address, "x": source}, {"w": w, "x": x})
     total = products.sums["w · x"]
@@ -98,7 +98,7 @@ def dot_product(readout: Readout, output: Output, source: str, x: Array, share: 
 
 
 def explain_word(owners: list[int], numbers: Contributions, readout: Readout, output: Output, word: int) -> Explained:
-    """The sum over the tokens of a word; owners: the word of each token."""
+    """The sum over a word's tokens. owners: the word of each token."""
     tokens = [position for position, owner in enumerate(owners) if owner == word]
     values, names = numbers.by_token(readout, output)[-1, tokens], [numbers.recording.token(each) for each in tokens]
     opens = address_of(f"{readout.name}.token", *output, numbers.names.index(ALL), ":")
@@ -107,7 +107,7 @@ def explain_word(owners: list[int], numbers: Contributions, readout: Readout, ou
 
 
 def explain_token(numbers: Contributions, readout: Readout, output: Output, part: int, token: int) -> Explained:
-    """The sum over parts, or of one part over the positions that the head of the task reads."""
+    """The sum over parts or, for one part, over the positions that the task's head reads."""
     name = numbers.names[part]
     if name in numbers.sums:
         values = numbers.by_token(readout, output)[:, token]
@@ -124,7 +124,7 @@ def explain_token(numbers: Contributions, readout: Readout, output: Output, part
 def explain_read(
     numbers: Contributions, readout: Readout, output: Output, part: int, position: int, token: int
 ) -> Explained:
-    """The share of one position; a part that is not a head is added at one token, and comes from there."""
+    """The share of one position; a part that is not a head comes from the token at which it is added."""
     at = readout.positions(output)
     if not at.start <= position < at.stop:
         return 0.0, unchanged(f"The head of the task does not read position {position}.", 0.0)
@@ -138,7 +138,7 @@ def explain_read(
 
 
 def head_read(numbers: Contributions, reads: HeadReads, row: str, index: tuple[int, int, int], at: int) -> Working:
-    """a · (v · u), where u is the direction of the output inside the head; at: of the position among those read."""
+    """a · (v · u), where u is the output's direction inside the head. at: the position's index among those read."""
     part, position, token = index
     leaf, head = numbers.stream.trail(numbers.names[part])[0], numbers.head_of(part)
     assert isinstance(leaf, HeadOutputs), "a head's output"
@@ -163,7 +163,7 @@ def head_read(numbers: Contributions, reads: HeadReads, row: str, index: tuple[i
 
 
 def explain_mean_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
-    """The mean over all positions, which a task's head reads."""
+    """The mean over all positions, for a task's head that reads it."""
     part, element = index
     rows = numbers.vectors(slice(0, len(numbers.recording.ids)))[part, :, element]
     opens = address_of(VECTOR, ":", part, element)
@@ -171,7 +171,7 @@ def explain_mean_vector(numbers: Contributions, index: tuple[int, ...]) -> Expla
 
 
 def explain_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
-    """An element of a part's vector after the norms, which are linear with the statistics of the pass."""
+    """An element of a part's vector after the norms, which are linear with the pass's statistics."""
     position, part, element = index
     _, *norms = numbers.stream.trail(numbers.names[part])
     x, source = numbers.written(position, part), address_of(WRITTEN, position, part, ":")
@@ -183,7 +183,7 @@ def explain_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
 def after_norms(
     trace: Trace, norms: Sequence[Term], position: int, x: Array, source: str, element: int
 ) -> tuple[list[Step], Array]:
-    """The steps of the norms to an element of x (D,), whose address is source, and the whole vector after them."""
+    """The steps of the norms for an element of x (D,), and the whole vector after them. source: the address of x."""
     steps: list[Step] = [] if norms else [Remark(f"No norm follows {source.replace(':', str(element))}.")]
     for norm in norms:
         assert isinstance(norm, Normalized), "a part passes norms"
@@ -195,7 +195,7 @@ def after_norms(
 def through(
     trace: Trace, norm: Normalized, position: int, x: Array, source: str, element: int
 ) -> tuple[list[Step], Array]:
-    """The steps of one norm to an element, and the whole vector after it; source: of x, if it has an address."""
+    """The steps of one norm for an element of x, and the whole vector after it. source: the address of x, if any."""
     frozen = norm.frozen(trace, position)
     multiplier = float(torch.as_tensor(frozen.scale).expand(len(x))[element])
     steps: list[Step] = []
@@ -216,7 +216,7 @@ def through(
 
 
 def explain_written(numbers: Contributions, index: tuple[int, ...]) -> Explained:
-    """An element of what a head wrote, w · z; of any other part, a recorded number or a weight."""
+    """An element of a head's output, w · z; for any other part, a recorded number or a weight."""
     position, part, element = index
     name, leaf = numbers.names[part], numbers.stream.trail(numbers.names[part])[0]
     stored = float(numbers.written(position, part)[element])
@@ -240,9 +240,9 @@ def explain_written(numbers: Contributions, index: tuple[int, ...]) -> Explained
 
 
 def added_up(columns: Mapping[str, Column], opens: str, is_mean: bool = False) -> Working:
-    """The sum of a column of contributions, whose numbers open; or their mean."""
+    """The sum or mean of a column of contributions, with links to its numbers."""
     listing = Listing("", columns, ("contribution",), opens={"contribution": opens})
-    value, scale = listing.sums["contribution"], 8 * scale_of(listing)  # the addends are sums, too
+    value, scale = listing.sums["contribution"], 8 * scale_of(listing)  # the addends are also sums
     equation = mean_equation(listing) if is_mean else equals(value, "sum")
     return Working([listing, equation], equation.value, scale)
 
@@ -250,7 +250,7 @@ def added_up(columns: Mapping[str, Column], opens: str, is_mean: bool = False) -
 def explain_difference(
     name: str, length: int, explain: Callable[[tuple[int, ...]], Explained], index: tuple[int, ...]
 ) -> Explained:
-    """The number of one output minus the same number of another; length: of the index of an output."""
+    """A number of one output minus the same number of another. length: the length of an output's index."""
     first, second, rest = index[:length], (*index[: length - 1], index[length]), index[length + 1 :]
     (a, _), (b, _) = (explain((*output, *rest)) for output in (first, second))
     return a - b, difference(a, b, address_of(name, *first, *rest), address_of(name, *second, *rest))

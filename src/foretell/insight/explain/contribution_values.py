@@ -1,4 +1,4 @@
-"""The numbers of direct contributions: what parts of a pass, and tokens through them, add to an output of a head."""
+"""Direct contributions as numbers: what parts of a pass, and tokens through them, add to an output of a head."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from foretell.insight.recording import Array, Recording, address_of, to_array
 
 VECTOR = "contributions.vector"
 TASK_VECTOR = f"{TASK_HEAD}.{VECTOR}"
-Output = tuple[int, ...]  # the index of an output: (position, token), (label,) or, of tags, (position, label)
+Output = tuple[int, ...]  # the index of an output: (position, token), (label,), or for tags (position, label)
 
 
 class Readout(ABC):
-    """A linear head, whose output is `scale` times the product of a row of weights and the mean vector that it reads.
+    """A linear head: an output is `scale` times the product of a row of weights and the mean of the vectors it reads.
 
-    dimensions and sizes: of the index of an output, whose last entry is the row. labels: the names of the rows.
+    dimensions, sizes: the dimensions of an output's index, whose last entry is the row. labels: the names of the rows.
     """
 
-    name: str  # of the contributions
+    name: str  # the name of the contributions
     dimensions: Dimensions
     sizes: tuple[int, ...]
     scale = 1.0
@@ -45,11 +45,11 @@ class Readout(ABC):
 
     @abstractmethod
     def positions(self, output: Output) -> slice:
-        """The positions whose vectors it reads."""
+        """The positions whose vectors an output reads."""
 
     @abstractmethod
     def vector(self, output: Output) -> str:
-        """The address of a part's vector, but for the part and the element."""
+        """The beginning of the address of a part's vector, without part and element."""
 
     def bias(self, output: Output) -> float:
         return 0.0
@@ -79,7 +79,7 @@ class LogitReadout(Readout):
 
 
 class OutcomeReadout(Readout):
-    """The head of a task. The number after the labels is the mean of all."""
+    """A task's head. The output after the labels is the mean of all."""
 
     name = f"{TASK_HEAD}.contributions"
 
@@ -106,9 +106,9 @@ class OutcomeReadout(Readout):
 
 
 class Contributions:
-    """The parts of the stream in a recorded pass, by number, and what each adds to an output.
+    """The numbered parts of the stream in a recorded pass, and their contributions to outputs.
 
-    Numbers after the parts are sums: of a module with several parts and, last, of all parts.
+    The numbers after the parts are sums: of each module with several parts and, last, of all parts.
     """
 
     def __init__(self, recording: Recording, stream: Term):
@@ -123,19 +123,19 @@ class Contributions:
         return to_array(self.stream.stacked(self.recording.trace, at)[1])
 
     def of_parts(self, readout: Readout, output: Output) -> Array:
-        """The contributions to an output: of each part, then each sum."""
+        """The contributions to an output: each part, then each sum."""
         vectors = self.vectors(readout.positions(output)).mean(1)
         bias = readout.bias(output) if self.bias is not None else 0.0
         return self._with_sums(readout.scale * (vectors @ readout.row(output)[0]), bias)
 
     def by_token(self, readout: Readout, output: Output) -> Array:
-        """The same by the token that they come from, (N, T)."""
+        """The same, split by the token that they come from, (N, T)."""
         at = readout.positions(output)
         values = self.stream.by_token(self.recording.trace, at, self._directions(readout, output))  # (N, 1, T)
         return self._with_sums(to_array(values)[:, 0], 0.0)
 
     def head_reads(self, readout: Readout, output: Output, part: int) -> HeadReads | None:
-        """The reads of a head at the positions of an output; None for a part that is not a head's output."""
+        """The reads of a head at the positions of an output; None for any other part."""
         leaf, *norms = self.stream.trail(self.names[part])
         if not isinstance(leaf, HeadOutputs) or self.names[part].endswith(".bias"):
             return None
@@ -146,7 +146,7 @@ class Contributions:
         return leaf.reads(self.recording.trace, at, directions)
 
     def reads(self, readout: Readout, output: Output, part: int, token: int) -> Array:
-        """The contributions of a part from a token, at each of the P positions that an output reads."""
+        """A part's contributions from a token at each of the P positions that an output reads."""
         at, reads = readout.positions(output), self.head_reads(readout, output, part)
         values = np.zeros(at.stop - at.start)
         if reads is not None:
@@ -158,19 +158,19 @@ class Contributions:
         return values
 
     def _directions(self, readout: Readout, output: Output) -> torch.Tensor:
-        """The direction (1, P, D) of an output at each of the positions that it reads."""
+        """The direction (1, P, D) of an output at each position that it reads."""
         at = readout.positions(output)
         count = at.stop - at.start
         return torch.from_numpy(readout.scale * readout.row(output)[0] / count).expand(1, count, -1)
 
     def _with_sums(self, parts: Array, bias: float) -> Array:
-        """Numbers of the vectors, with the head's bias, which a task's head lacks, and the sums."""
+        """Append the head's bias (a task's head has none) and the sums to the parts' numbers."""
         if self.bias is not None:
             parts = np.concatenate([parts, np.full_like(parts[:1], bias)])
         return np.concatenate([parts, [parts[chosen].sum(0) for chosen in self.sums.values()]])
 
     def written(self, position: int, part: int) -> Array:
-        """The vector (D,) that a part wrote."""
+        """The vector (D,) that a part adds to the stream."""
         leaf, name = self.stream.trail(self.names[part])[0], self.names[part]
         if isinstance(leaf, HeadOutputs | RecordedPart):
             return to_array(dict(leaf.parts(self.recording.trace, position))[name])

@@ -24,17 +24,17 @@ from foretell.insight.recording import Array, Recording, TracedScalar, address_o
 from foretell.textbook.family import frequency
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
-ROTATION = "rotation angle"  # the formula of the cosines and sines, in that order
+ROTATION = "rotation angle"  # the formula of the cosines and sines
 STAGES_OF_ROW = {"score": "scores", "scaled": "scaled", "masked": "masked", "weight": "weights"}
 
 
 class QueryRow:
-    """One query of one head with all S keys of that head, computed from the core's recorded inputs."""
+    """One query of a head with all S keys, from the core's recorded inputs."""
 
     def __init__(self, recording: Recording, scalar: TracedScalar):
         structure, config = recording.structure, recording.config
         core = scalar.value.module
-        while structure[core].formula != "attention":  # a stage may be a module inside the core
+        while structure[core].formula != "attention":  # a stage can be a module inside the core
             core = core.rpartition(".")[0]
         self.core, (self.head, self.query, *_) = core, scalar.index
         self.key_head = self.head // (config.num_heads // config.num_kv_heads)
@@ -43,7 +43,7 @@ class QueryRow:
         self.keys: Array = recording.array(self.key_name)[self.key_head]  # (S, E)
         _, meaning, _ = recording.dimensions(self.key_name)
         self.key_tokens = [recording.token_on(meaning, key) for key in range(len(self.keys))]
-        # A memory is visible as a whole
+        # The whole memory is visible
         self.is_causal = not structure.memory_axes(core)
         self.window = config.windows[structure.layer_of(core)] if self.is_causal else None
         root = math.sqrt(len(self.vector))
@@ -53,11 +53,11 @@ class QueryRow:
         self.masked: Array = np.where(hidden, -np.inf, self.scaled)
         self.exponentials = exponentials_of(self.masked)
         self.weights: Array = self.exponentials / self.exponentials.sum()
-        # The rounding error of a weight, in epsilons of it: its own score and the largest one may both be rounded
+        # The rounding error of a weight in its epsilons: both its score and the largest score may be rounded
         self.spread = 2 + 2 * float((np.abs(self.keys) @ np.abs(self.vector) / root).max())
 
     def reason_hidden(self, key: int) -> str | None:
-        """Why the query may not see the key; None if it may."""
+        """The reason why the query may not see the key; None if it may."""
         query, window = self.query, self.window
         if self.is_causal and key > query:
             return f"key {key} comes after query {query}"
@@ -66,7 +66,7 @@ class QueryRow:
         return None
 
     def softmax(self, weights: str, focus: int | None = None) -> Listing:
-        """The scores of all keys, and the softmax of them; weights: its name."""
+        """The scores of all keys and their softmax. weights: the name of the softmax."""
         columns = {
             "key": range(len(self.keys)),
             "token": self.key_tokens,
@@ -120,7 +120,7 @@ def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
-    """The softmax of the query's row of masked scores, at one key."""
+    """The softmax of the query's masked scores, at one key."""
     masked, query, key = explain_masked(recording, scalar), QueryRow(recording, scalar), scalar.index[2]
     equation = softmax_equation("weight", query.exponentials, key, "s")
     steps = [*masked.steps, query.softmax(scalar.name, key), equation]
@@ -128,7 +128,7 @@ def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_score_exponential(recording: Recording, scalar: TracedScalar) -> Working:
-    """exp of a masked score minus the largest of its row."""
+    """exp of a masked score minus the largest score of its row."""
     query, key = QueryRow(recording, scalar), scalar.index[2]
     masked, value = float(query.masked[key]), float(query.exponentials[key])
     stage, row = f"{query.core}.masked", scalar.index[:2]
@@ -141,7 +141,7 @@ def explain_score_exponential(recording: Recording, scalar: TracedScalar) -> Wor
 
 
 def explain_score_divisor(recording: Recording, scalar: TracedScalar) -> Working:
-    """The sum of the exponentials of a row, which a weight is divided by."""
+    """The sum of a row's exponentials, the divisor of the weights."""
     query = QueryRow(recording, scalar)
     listing = query.softmax(scalar.source)
     total = listing.sums["exp"]
@@ -149,7 +149,7 @@ def explain_score_divisor(recording: Recording, scalar: TracedScalar) -> Working
 
 
 def explain_term(recording: Recording, scalar: TracedScalar) -> Working:
-    """One of the products that a score adds up."""
+    """One of the products in the sum of a score."""
     query, (*_, key, element) = QueryRow(recording, scalar), scalar.index
     q, k = float(query.vector[element]), float(query.keys[key, element])
     operands = {
@@ -175,7 +175,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
         "weight": f"{query.core}.weights[{query.head},{query.query},:]",
         "value": f"{query.value_name}[{query.key_head},:,{element}]",
     }
-    note = "the weights are recomputed here from the recorded queries and keys; explain one of them to see how"
+    note = "the weights are recomputed from the recorded queries and keys; explain one of them for the steps"
     listing = Listing(note, columns, ("weight", "weight · value"), operands=operands)
     total = listing.sums["weight · value"]
     equation = equals(total, "mixture =", script("Σ", "s"), script("weight", "s"), "·", script("value", "s"))
@@ -201,12 +201,12 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
         equals(angle, "angle =", position, "·", step),
         equals(value, applied(name, angle)),
     ]
-    # The frequency theta^x has a relative error of ln(theta) times the rounding error of x
+    # The relative error of the frequency theta^x is ln(theta) times the rounding error of x
     return Working(steps, value, 1 + angle * (2 + math.log(config.rope_theta)))
 
 
 def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
-    """The core's value input: the head's slice of the value projection."""
+    """An element of the core's value input, which is the head's slice of the value projection."""
     head, position, element = scalar.index
     width = recording.config.head_width
     index = (position, head * width + element)
@@ -216,7 +216,7 @@ def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
-    """An element of a query or key that the core reads, after the norm.
+    """An element of the core's query or key input, after the norm.
 
     With rotary positions it is rotated with its partner by the angle of its position; otherwise it is unchanged.
     """

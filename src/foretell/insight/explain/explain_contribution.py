@@ -1,14 +1,14 @@
-"""Direct contributions to logits as numbers with operands, down to the vector that a part wrote and to weights.
+"""Explanations of direct contributions to logits, down to the vectors that parts add, and to weights.
 
-`contributions[t,v,n]`: of part n to the logit of token v after position t. `contributions.vector[t,n,d]`: the part's
-vector after the last norm, with the statistics of the pass; `.written[t,n,d]`: as the part wrote it.
-`logits.difference[t,v,w]`: of two logits.
+`contributions[t,v,n]`: the contribution of part n to the logit of token v after position t.
+`contributions.vector[t,n,d]`: the part's vector after the last norm, with the pass's statistics. `.written[t,n,d]`: the
+vector that the part adds to the stream. `logits.difference[t,v,w]`: the difference of two logits.
 
-A tuned model has `task_head.contributions[c,n]`, where the number after the labels is the mean of all; for tags, the
-position comes first. `.whole[c]` is the product that they add up to, `.word[c,w]` the sum over the tokens of a word,
-`.token[c,n,s]` the contribution of part n from token s: the sum over the positions that the head reads of
-`.read[c,n,t,s]`. `.vector[n,d]` is the mean over positions, if the head reads that. A `.difference` of them has a
-second output after the first.
+A tuned model has `task_head.contributions[c,n]`, where the c after the last label is the mean of all labels; for tags,
+the position comes first. `.whole[c]` is the sum of the parts, `.word[c,w]` the sum over the tokens of a word, and
+`.token[c,n,s]` the contribution of part n from token s, which is the sum of `.read[c,n,t,s]` over the positions t that
+the head reads. `.vector[n,d]` is the mean over positions, for a head that reads it. A `.difference` has a second output
+after the first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_contribution(name: str) -> bool:
 def explain_contribution(
     model: LanguageModel, text: str | list[int], outcomes: Outcomes | None, wanted: Address
 ) -> Explanation:
-    """Explain a contribution. Raises `UsageError` for an unknown name or index, and for a stream without terms."""
+    """Explain a contribution. Raises `UsageError` for an unknown name or index, and for undeclared terms."""
     structure = model_structure(model.decoder)
     stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
     is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
@@ -70,7 +70,7 @@ def explain_contribution(
 
 
 class ContributionExplainer:
-    """The steps to contributions of a pass, in `kinds` by name."""
+    """Explains the contributions in a pass; `kinds` has them by name."""
 
     def __init__(self, numbers: Contributions, outcomes: Outcomes | None):
         self.numbers, self.recording = numbers, numbers.recording
@@ -100,7 +100,7 @@ class ContributionExplainer:
     def of_outputs(
         self, name: str, readout: Readout, explain: Callable[..., Explained], **others: int
     ) -> dict[str, NumberKind]:
-        """The numbers of each output of a readout, and their differences. others: the sizes of further indices."""
+        """Numbers for each output of a readout, and their differences. others: the sizes of further indices."""
         dimensions, sizes = (*readout.dimensions, *others), (*readout.sizes, *others.values())
         length = len(readout.sizes)
         own = partial(self.explain_output, name, readout, explain)
@@ -116,7 +116,7 @@ class ContributionExplainer:
     def explain_output(
         self, name: str, readout: Readout, explain: Callable[..., Explained], index: tuple[int, ...]
     ) -> Explained:
-        """The steps to a number of an output, or to the mean of all labels."""
+        """Explain a number of an output, or of the mean of all labels."""
         length = len(readout.sizes)
         output, rest = index[:length], index[length:]
         if not readout.labels or readout.labels[output[-1]] != MEAN_OF_LABELS:

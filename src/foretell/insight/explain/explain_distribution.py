@@ -1,6 +1,6 @@
 """Explanations of the distribution after a position: probabilities, their logarithms, entropy and losses.
 
-There are also numbers of the distribution that is sampled from, and of the next value of a series.
+Also of the distribution after sampling filters, and of the next value of a series.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
 class Distribution:
     """The softmax of the logits after a position, over the tokens of the tokenizer.
 
-    settings: of filters before it, as in `explain_sampling`; an excluded token has minus infinity in `logits`.
+    settings: of filters before the softmax, as in `explain_sampling`; excluded tokens have minus infinity in `logits`.
     """
 
     def __init__(self, recording: Recording, position: int, settings: str | None = None):
         self.recording, self.position, self.settings = recording, position, settings
-        read = recording.logits if settings is None else recording.pass_logits  # the page filters logits of the pass
+        read = recording.logits if settings is None else recording.pass_logits  # the page filters the pass's logits
         self.plain: Array = to_array(read(position))[: recording.vocabulary]
         self.logits, scaled = (self.plain, "") if settings is None else filtered(self.plain, settings)
         self.order = np.argsort(-self.logits, kind="stable")[: np.count_nonzero(self.logits != -np.inf)].tolist()
@@ -57,7 +57,7 @@ class Distribution:
         self.scaled = f"{scaled}exp is of {'logit' if settings is None else 'x'} - {self.largest:.6f}, the largest"
 
     def listing(self, focus: int | None = None) -> Listing:
-        """All tokens that are not excluded, the most probable one first."""
+        """All tokens that are not excluded, most probable first."""
         exponentials, position = self.exponentials[self.order], self.position
         columns = {
             **self.tokens(),
@@ -77,7 +77,7 @@ class Distribution:
 
 
 def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
-    """exp(logit) over the sum of all exp(logit), with the tokens sorted by probability."""
+    """exp(logit) divided by the sum of all exp(logit), with the tokens sorted by probability."""
     return probability_of(Distribution(recording, scalar.index[0]), scalar.index[1])
 
 
@@ -88,7 +88,7 @@ def probability_of(after: Distribution, token: int) -> Working:
 
 
 def explain_logit_exponential(recording: Recording, scalar: TracedScalar) -> Working:
-    """exp of a logit minus the largest, so that no exponential overflows."""
+    """exp of a logit minus the largest logit, so that no exponential overflows."""
     (position, token), after = scalar.index, Distribution(recording, scalar.index[0])
     logit, best = float(after.logits[token]), int(after.logits.argmax())
     value = math.exp(logit - after.largest)
@@ -98,7 +98,7 @@ def explain_logit_exponential(recording: Recording, scalar: TracedScalar) -> Wor
 
 
 def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working:
-    """The sum of all exp(logit), which a probability is divided by."""
+    """The sum of all exp(logit), the divisor of the probabilities."""
     after = Distribution(recording, scalar.index[0])
     listing = after.listing()
     total = listing.sums["exp"]
@@ -114,7 +114,7 @@ def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
-    """-log of the probability of the next token."""
+    """-log of the next token's probability."""
     position = scalar.index[0]
     target = recording.ids[position + 1]
     logprob = explain_logprob(recording, TracedScalar(scalar.value, (position, target)))
@@ -125,7 +125,7 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_mean_loss(recording: Recording, scalar: TracedScalar) -> Working:
-    """The mean of the losses of all tokens but the first."""
+    """The mean of the losses of all tokens except the first."""
     losses = losses_of(recording)
     positions = range(len(losses))
     columns = {
@@ -139,9 +139,9 @@ def explain_mean_loss(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def losses_of(recording: Recording) -> list[float]:
-    """The loss of each token but the first. Raises `UsageError` for a text of one token."""
+    """The loss of each token except the first. Raises `UsageError` for a text of one token."""
     if len(recording.ids) < 2:
-        raise UsageError("loss.mean does not exist: the text has one token, and no token follows it")
+        raise UsageError("loss.mean does not exist: the text has only one token")
     return recording.losses
 
 
@@ -164,7 +164,7 @@ def logprobs_of(recording: Recording, position: int) -> torch.Tensor:
 
 
 def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float | None:
-    """The number as `next` and `score` compute it; None for one that they do not have."""
+    """The number as `next` and `score` compute it; None if they do not."""
     if scalar.name == "loss.mean":
         return float(np.mean(losses_of(recording)))
     position, *rest = scalar.index
@@ -178,7 +178,7 @@ def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float 
     return float(stored[scalar.name]()) if scalar.name in stored else None
 
 
-# --- what is sampled, and the next value of a series ------------------------------------------------------------------
+# --- the filtered distribution, and the next value of a series --------------------------------------------------------
 
 
 def is_of_sampling(name: str) -> bool:
@@ -186,11 +186,11 @@ def is_of_sampling(name: str) -> bool:
 
 
 def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> Explanation:
-    """Explain a number whose settings are in its name.
+    """Explain a number whose name includes settings.
 
-    `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters;
-    `probabilities.kept(...)[t]` the sum of the probabilities without filters of all tokens that these filters keep.
-    With levels, the values of the first tokens: `next_value.mean` and `next_value.quantile(0.25)`.
+    `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters.
+    `probabilities.kept(...)[t]` is the sum of the unfiltered probabilities of all tokens that the filters keep.
+    `next_value.mean` and `next_value.quantile(0.25)` need levels, the values that the first tokens stand for.
     """
     name, _, settings = wanted.name.removesuffix(")").partition("(")
     T, V = len(recording.ids), recording.vocabulary
@@ -212,7 +212,7 @@ def setting(text: str) -> float:
 
 
 def filtered(logits: Array, settings: str) -> tuple[Array, str]:
-    """The logits (V,) after filters, minus infinity for an excluded token, and what the temperature does to them."""
+    """The logits (V,) after filters (minus infinity for excluded tokens), and a note about the temperature."""
     parts = [part.partition("=") for part in settings.split(",") if part]
     if unknown := [name for name, *_ in parts if name not in SHAPING]:
         raise UsageError(f"{FILTERED} has no setting '{unknown[0]}'{suggest(unknown[0], sorted(SHAPING))}")
@@ -231,7 +231,7 @@ def filtered_probability(recording: Recording, settings: str, index: tuple[int, 
 
 
 def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
-    """The sum of the unfiltered probabilities of the tokens that are kept."""
+    """The sum of the unfiltered probabilities of the kept tokens."""
     after = Distribution(recording, index[0], settings)
     probabilities = logprobs_of(recording, index[0]).exp()[after.order]
     columns = {**after.tokens(), "probability": probabilities.tolist()}
@@ -242,9 +242,9 @@ def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]
 
 
 def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int, ...]) -> Explained:
-    """The mean of the next value, or the first one up to which the probabilities add up to a share.
+    """The mean of the next value, or a quantile: the first value at which the cumulated probability reaches a share.
 
-    A missing value has no level, and no share of the distribution.
+    The token for a missing value is not part of this distribution.
     """
     last = len(recording.ids) - 1
     logits = recording.pass_logits(last)[: len(levels)].double()

@@ -34,7 +34,7 @@ from foretell.typesetting.expression import Call, Expression, Fraction, Number, 
 
 
 def stored_terms(recording: Recording, path: str, row: int, column: int) -> list[str | float]:
-    """How a quantised weight follows from what is stored; empty for another weight."""
+    """The formula of a quantised weight with its stored numbers; empty for any other weight."""
     stored = {name: values[column] for name, values in recording.stored_weight(path, row).items()}
     if not stored:
         return []
@@ -49,7 +49,7 @@ def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of the token's embedding, times a constant."""
+    """An element of the token's embedding, times a constant."""
     path, (token_id, element), note = embedding_row(recording, scalar)
     scale = float(recording.setting(scalar.value, "scale"))
     stored = float(recording.weight(path, token_id, element))
@@ -59,7 +59,7 @@ def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> W
 
 
 def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, int], str]:
-    """The path and index of the weight that a token's vector is read from, and a note that names the token."""
+    """Path and index of the weight that a token's vector is read from, and a note with the token."""
     position, element = scalar.index
     meaning, path = recording.dimensions(scalar.name)[0], recording.weight_path(scalar.value)
     token_id = recording.ids_on(meaning)[position]
@@ -75,7 +75,7 @@ def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Worki
 
 
 def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
+    """An element of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
     position, element = scalar.index
     width = recording.config.width
     pair = element - element % 2
@@ -98,7 +98,7 @@ def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
-    """The update alone, without a residual connection."""
+    """The update, without a residual connection."""
     _, update = scalar.value.reads
     source = address_of(update, *scalar.index)
     value = float(recording.array(update)[scalar.index])
@@ -106,14 +106,14 @@ def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
-    """The unchanged input of a module that does nothing: an absent norm, projection or dropout."""
+    """The unchanged input of a module without effect: an absent norm or projection, or dropout."""
     name, index = input_and_index(recording, scalar)
     remark = f"{scalar.name} does nothing in this model; the value is {address_of(name, *index)}."
     return unchanged(remark, float(recording.array(name)[index]))
 
 
 def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
-    """Name and index of the same number in the module's input, where heads may be concatenated or split."""
+    """Name and index of the same number in the module's input, whose heads may be concatenated or split."""
     name, width = scalar.source, recording.config.head_width
     has_heads, reads_heads = (len(recording.dimensions(other)) == 3 for other in (scalar.name, name))
     if reads_heads and not has_heads:
@@ -126,7 +126,7 @@ def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tu
 
 
 def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
-    """w · x + b, where w is one row of a weight (outputs, inputs) and x the layer's input at this position.
+    """w · x + b, where w is a row of a weight (outputs, inputs) and x the layer's input at this position.
 
     The weight is the layer's own or, in a tied head, the token embedding's.
     """
@@ -137,7 +137,7 @@ def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
     stored = recording.stored_weight(weight, output)
     products = multiply_out(operands, {"w": recording.weight(weight, output), "x": x}, how_stored(stored), stored)
     total = products.sums["w · x"]
-    # Kernels accumulate in float32 or better: only the sum is rounded further
+    # Kernels accumulate in float32 or better, so only the sum is rounded further
     kernel_epsilon = torch.finfo(torch.float32).eps / torch.finfo(recording.model.dtype).eps
     return affine(recording, scalar, products, abs(total) + scale_of(products) * min(1.0, kernel_epsilon))
 
@@ -160,14 +160,14 @@ def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def how_stored(stored: Mapping[str, Column]) -> str:
-    """How a quantised weight follows from what is stored; empty for a weight in floating point."""
+    """The formula of a quantised weight; empty for a floating-point weight."""
     if not stored:
         return ""
     return "w = integer · scale + minimum" if "minimum" in stored else "w = integer · scale"
 
 
 def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale: float) -> Working:
-    """The sum of the products w · x, plus the bias if there is one. scale: the sum's, as in `Working`."""
+    """The sum of the products w · x, plus any bias. scale: the scale of the sum, as in `Working`."""
     bias, output, total = f"{scalar.name}.bias", scalar.index[1], products.sums["w · x"]
     if recording.parameter(bias) is None:
         return Working([products, equals(total, "y = w · x")], total, scale)
@@ -187,7 +187,7 @@ def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tup
 
 
 def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
-    """f(x) of one number: with the textbook's formula, or by a module of another class, run again in float64."""
+    """f(x) of one number: by the textbook's formula, or by running the module in float64 if its class is not known."""
     module, array = recording.module(scalar.value), recording.array(scalar.source)
     x = float(array[scalar.index])
     if name := activation_name(module):
@@ -201,7 +201,7 @@ def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbers: tuple[float, float]) -> Working:
-    """The equations of an activation: its definition, if there is one, and its input and output as numbers."""
+    """The equations of an activation: its definition, if known, and its input and output as numbers."""
     x, value = numbers
     definition = [] if terms is None else [Equation(written(Call(kind, Symbol("x")), "=", terms), value)]
     equation = equals(value, applied(kind, x), note=f"x = {address_of(scalar.source, *scalar.index)}")
@@ -209,7 +209,7 @@ def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbe
 
 
 def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
-    """A statistic of a vector (D,), which is given with its address."""
+    """A statistic of a vector x (D,) with the address `source`."""
     statistic, title = norm.statistics[name], Symbol(name.replace("_", " "))
     columns = {"element": range(len(x)), **statistic.columns(x)}
     terms = list(columns)[-1]
@@ -224,13 +224,13 @@ def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
     if not statistic.is_centered:
         return Working([listing, equation], equation.value, scale)
     mean = statistic_of(norm, "mean", x, source)
-    # An error of epsilon max|x| in the mean changes each square by twice that error times its own root
+    # An error of epsilon max|x| in the mean changes each square by twice this error times the root of the square
     scale += 2 * float(np.abs(x).max() * np.abs(x - mean.value).mean())
     return Working([listing, mean.steps[-1], equation], equation.value, scale)
 
 
 def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
-    """The input vector of a norm at one position, or one head's slice of it, and its address."""
+    """The input vector of a norm at one position, or a head's slice of it, and its address."""
     *heads, position = index
     if not heads:
         return read_input(recording, scalar, position)
@@ -245,7 +245,7 @@ def explain_statistic(recording: Recording, scalar: TracedScalar, norm: Norm) ->
 
 
 def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
-    """(x - mean) / sqrt(spread + epsilon) · γ + β, without the mean, the root or β where the norm has none."""
+    """(x - mean) / sqrt(spread + epsilon) · γ + β; some norms have no mean, root or β."""
     *index, element = scalar.index
     x, source = read_vector(recording, scalar, tuple(index))
     spread = statistic_of(norm, norm.spread, x, source)
@@ -306,7 +306,7 @@ def explain_vector_norm(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def norm_explainer(formula: str) -> Explainer | None:
-    """The explanation of a norm or of one of its statistics; None for another formula."""
+    """The explanation of a norm or its statistics; None for any other formula."""
     for norm in NORMS.values():
         if formula == norm.formula:
             return partial(explain_norm, norm=norm)

@@ -1,6 +1,6 @@
-"""The numbers of the logit lens with their operands: `trunk.blocks.2.lens.probabilities[t,v]`.
+"""Explanations of the logit lens's numbers: `trunk.blocks.2.lens.probabilities[t,v]`.
 
-The lens of a point of the stream is a pass whose last layer returns the stream at that point.
+The lens at a point of the stream is explained by a pass whose last layer returns the stream at that point.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NAME_OF_NUMBER = re.compile(r"[\w.]+(?=\[)")
 
 
 def point_of(structure: Structure, name: str) -> str | None:
-    """The point of the stream whose lens has a number; None for any other name."""
+    """The point of the stream whose lens has a number of this name; None for any other name."""
     point, lens, _ = name.partition(LENS)
     return point if lens and point in structure.stream else None
 
 
 @contextmanager
 def ending_at(model: LanguageModel, text: str | list[int], point: str) -> Iterator[None]:
-    """Passes of the model whose last layer returns the stream at a point."""
+    """Inside the block, the last layer of the model returns the stream at a point."""
     recording = record(model, text, [point])
     stream, last = recording.trace[point], recording.structure.stream[-1]
     with Trace(model, replace={last: lambda _: stream}):
@@ -40,25 +40,25 @@ def ending_at(model: LanguageModel, text: str | list[int], point: str) -> Iterat
 
 
 def names_in_lens(structure: Structure, point: str) -> dict[str, str]:
-    """The names of the lens, by the names in a pass that ends at the point."""
+    """The names in the lens, by the names in a pass that ends at the point."""
     last, values = structure.stream[-1], {**structure.values, **implied_values(structure)}
 
     @cache
     def follows(name: str) -> bool:
-        """True for a value that is computed from the stream after the last layer."""
+        """True for a value computed from the stream after the last layer."""
         return name == last or (name in values and any(map(follows, values[name].reads)))
 
     return {name: f"{point}{LENS}{name}" for name in values if follows(name)} | {last: point}
 
 
 def check_in_lens(names: Mapping[str, str], name: str) -> None:
-    """Raise `UsageError` for a number that does not follow the last layer."""
+    """Raise `UsageError` for a number that is not computed after the last layer."""
     if name not in names.values():
         raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
 
 
 def renamed(step: Step, names: Mapping[str, str]) -> Step:
-    """A step whose operands are in the lens."""
+    """A step with its operands renamed to the lens's."""
 
     def in_lens(text: str) -> str:
         return NAME_OF_NUMBER.sub(lambda match: names.get(match[0], match[0]), text)

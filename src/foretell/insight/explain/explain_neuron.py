@@ -1,8 +1,8 @@
-"""The numbers of one neuron of a feed-forward layer: the vector that it adds to the stream, and what that writes.
+"""Explanations of a neuron of a feed-forward layer: the vector that it adds to the stream, and its contributions.
 
-`<block>.neurons.written[t,f,d]`: the vector of neuron f at position t; `.vector_norm[t,f]`: its norm;
-`.vector[t,f,d]`: the same after the last norm, with the statistics of the pass; `.contributions[t,f,v]`: the
-contribution to the logit of token v.
+`<block>.neurons.written[t,f,d]`: the vector of neuron f at position t. `.vector_norm[t,f]`: its norm.
+`.vector[t,f,d]`: the vector after the last norm, with the pass's statistics. `.contributions[t,f,v]`: the contribution
+to the logit of token v.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_of_neuron(structure: Structure, name: str) -> bool:
 
 
 def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> Explanation:
-    """Explain a number of a neuron. Raises `UsageError` for an unknown name or index, and without neurons."""
+    """Explain a number of a neuron. Raises `UsageError` for an unknown name or index, and a block without neurons."""
     block, _, kind = wanted.name.partition(NEURONS)
     if kind not in KINDS:
         names = [f"{block}{NEURONS}{known}" for known in KINDS]
@@ -49,7 +49,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
     structure = model_structure(model.decoder)
     neurons = neurons_of(model.decoder, structure, structure.stream.index(block) - 1)
     if neurons is None:
-        raise UsageError(f"{block} has no neurons that its classes declare")
+        raise UsageError(f"the classes of {block} declare no neurons")
     stream = None
     if kind in ("vector", "contributions"):
         stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
@@ -82,7 +82,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
 
 
 class NeuronExplainer:
-    """A neuron at a position: its factors, whose product is multiplied by a column of the down projection (D,)."""
+    """A neuron at a position: the product of its factors times a column (D,) of the down projection."""
 
     def __init__(self, recording: Recording, neurons: Neurons, index: tuple[int, ...]):
         self.position, self.neuron, *_ = index
@@ -105,7 +105,7 @@ class NeuronExplainer:
         return [factor(first), *(part for other in others for part in ("·", factor(other)))]
 
     def written(self, element: int) -> tuple[float, Working]:
-        """An element of the vector: w times the factors."""
+        """An element of the neuron's vector: w times the factors."""
         w = float(self.column[element])
         operands = {"w": address_of(self.weight, element, self.neuron), **self.operands}
         value = w * self.product
@@ -113,7 +113,7 @@ class NeuronExplainer:
         return float(self.vector[element]), Working([equation], value, 2 * abs(value))
 
     def vector_norm(self) -> tuple[float, Working]:
-        """The factors times the norm of the column."""
+        """The product of the factors times the norm of the column."""
         columns = {"element": range(len(self.column)), "w": self.column, "w²": self.column**2}
         listing = Listing("", columns, ("w²",), operands={"w": f"{self.weight}[:,{self.neuron}]"})
         norm = math.sqrt(listing.sums["w²"])
@@ -121,7 +121,7 @@ class NeuronExplainer:
         value = abs(self.product) * norm
         note = "the norm of w, times the size of " + " · ".join(self.operands)
         equation = equals(value, "norm =", root, "· |", written(*self.terms()), "|", note=note, operands=self.operands)
-        # Computed in float32, as in the page's list of the strongest neurons
+        # Stored in float32, as in the page's list of the strongest neurons
         size = torch.tensor(list(self.factors.values())).float().prod().abs()
         stored = float(size * torch.from_numpy(self.column).float().norm())
         return stored, Working([listing, equation], value, value * 4)

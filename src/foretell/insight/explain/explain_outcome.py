@@ -1,4 +1,4 @@
-"""The numbers of a task's head: a label's probability and logit, or a number, down to the weights of the head."""
+"""Explanations of a task's head: a label's probability and logit, or a predicted number, down to the weights."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
 def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> Explanation:
-    """Explain `task_head[c]`, an output, or after the last the mean of all; `task_head.difference[c,b]`, of two;
-    `task_head.probabilities[c]`; `task_head.weight[c,d]`; `task_head.constant`, of a number; and `task_head.mean[d]`,
-    the vector that the head reads if it is the mean over all positions. For tags, the first three have the position of
-    a token first.
+    """Explain a number of a task's head.
 
-    An output may be given by its name. Raises `UsageError` for an unknown name or index.
+    `task_head[c]` is an output; the c after the last output is the mean of all. `task_head.difference[c,b]` is the
+    difference of two. `task_head.constant` exists for number tasks. `task_head.mean[d]` is the input of a head that
+    reads the mean over all positions. Also `task_head.probabilities[c]` and `task_head.weight[c,d]`. For tags, outputs,
+    differences and probabilities have the position first.
+
+    An output can be given by name. Raises `UsageError` for an unknown name or index.
     """
     names = [*outcomes.names, MEAN_OF_LABELS]
     texts = names[outcomes.first :] if wanted.name == TASK_WEIGHT else names
@@ -44,7 +46,7 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
 
 
 class OutcomeExplainer:
-    """The steps to the numbers of a head after a pass."""
+    """Explains the numbers of a head after a pass."""
 
     def __init__(self, recording: Recording, outcomes: Outcomes):
         self.recording, self.outcomes = recording, outcomes
@@ -68,7 +70,7 @@ class OutcomeExplainer:
         return kinds
 
     def output(self, index: tuple[int, ...]) -> Explained:
-        """An output, or after the last the mean of all."""
+        """An output, or the mean of all for the index after the last."""
         outcomes, names = self.outcomes, self.outcomes.names
         *position, output = index
         if output == len(names):
@@ -88,7 +90,7 @@ class OutcomeExplainer:
         return self.combination(index[-2:], index[:-2])
 
     def probability(self, index: tuple[int, ...]) -> Explained:
-        """exp(logit) over the sum of all exp(logit)."""
+        """exp(logit) divided by the sum of all exp(logit)."""
         *position, output = index
         logits = to_array(self.outputs[index[:-1]])
         exponentials = exponentials_of(logits)
@@ -129,7 +131,7 @@ class OutcomeExplainer:
         return float(recording.hidden.mean(0)[index]), working
 
     def combination(self, outputs: tuple[int, ...], position: tuple[int, ...]) -> Explained:
-        """The mean of all outputs, or the difference of two of these numbers."""
+        """The mean of all outputs, or the difference of two outputs."""
         logits = to_array(self.outputs[position])
         if len(outputs) == 1:
             columns = {"output": range(len(logits)), "label": list(self.outcomes.names), "logit": logits}
@@ -141,9 +143,9 @@ class OutcomeExplainer:
 
 
 def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
-    """w · x, for a number times its deviation plus its mean, where x is the stream after the last norm.
+    """w · x, where x is the stream after the last norm; for a number, times its deviation plus its mean.
 
-    at: the positions that are read. rest: of the other sequences, if their outputs add up.
+    at: the positions to read. rest: the outputs of the other sequences, if they are added.
     """
     hidden = to_array(recording.hidden[at])  # (P, D)
     w, x = to_array(outcomes.weight[output]), hidden.mean(0)

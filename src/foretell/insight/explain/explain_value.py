@@ -1,4 +1,4 @@
-"""`explain_value`: one number of a pass with its operands, stored and recomputed. `explain` is the public entry."""
+"""`explain_value`: a number of a pass with its operands, stored and recomputed. `explain` is the public function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from foretell.model.quantized_linear import quantized_layers
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 
-HEAD_WEIGHT = f"{HEAD}.weight"  # the weight of a tied head is another module's
+HEAD_WEIGHT = f"{HEAD}.weight"  # for a tied head, this is another module's weight
 ALIASES = {"logits": HEAD}
 
 
@@ -46,7 +46,7 @@ def explain(model: LanguageModel, text: str, address: str | None = None) -> Expl
 
         foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
 
-    Both results display in a notebook, print as text and have `to_json()`.
+    Both results are displayed in notebooks, print as text and have `to_json()`.
     """
     check_model(model)
     return walk(model, text) if address is None else explain_value(model, text, address)
@@ -59,13 +59,12 @@ def explain_value(
     outcomes: Outcomes | None = None,
     levels: Array | None = None,
 ) -> Explanation:
-    """Explain one number of the pass over a text, or over ids, `name[index]` without the batch row.
+    """Explain one number of the pass over a text or ids, `name[index]` without the batch row.
 
-    Besides all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths, and the
-    contributions that `explain_contribution.py` lists; a token v may be given as text, `probabilities[4,'!']`. Negative
-    indices count from the end. outcomes: of a tuned model, for the numbers of its head, which `explain_outcome` lists.
-    levels: of a forecaster, for the next value, which `explain_sampling` lists with the probabilities after filters.
-    Raises `UsageError` for an unknown name or index.
+    In addition to all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths,
+    and the contributions of `explain_contribution.py`. A token v can be given as text: `probabilities[4,'!']`. Negative
+    indices count from the end. outcomes: for the numbers of a tuned model's head (see `explain_outcome`). levels: for
+    the next value of a forecaster (see `explain_sampling`). Raises `UsageError` for an unknown name or index.
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
@@ -85,13 +84,13 @@ def explain_value(
     wanted = find(parsed, values)
     value = values[wanted.name]
     check_explained(model.decoder, structure, value)
-    # The logits of all positions are not recorded: one position's are computed from the hidden state
+    # The logits of all positions are not recorded; for one position they are computed from the hidden state
     names = [name for name in operands_of(structure, value) if name != HEAD]
     return explain_at(record(model, text, names), wanted)
 
 
 def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address, point: str) -> Explanation:
-    """The explanation of a number of the logit lens of a point of the stream."""
+    """The explanation of a number of the logit lens at a point of the stream."""
     names = names_in_lens(model_structure(model.decoder), point)
     inner = wanted.name.removeprefix(f"{point}{LENS}")
     inner = ALIASES.get(inner, inner)
@@ -104,10 +103,10 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
 
 
 def find(address: Address, values: Mapping[str, Value]) -> Address:
-    """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
+    """The address with its full trace name. Raises `UsageError`, with similar names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
     if "*" in name:
-        raise UsageError(f"'{name}' may mean several values; one number needs the whole name, without a *")
+        raise UsageError(f"'{name}' can match several values; one number needs the full name, without a *")
     if name not in values:
         near = suggest(name, [*values, *ALIASES]) or LISTED
         raise UsageError(f"no value is named '{name}'{near}")
@@ -115,7 +114,7 @@ def find(address: Address, values: Mapping[str, Value]) -> Address:
 
 
 def explain_parameter(recording: Recording, wanted: Address) -> Explanation:
-    """A weight of the model, from which no further number follows; of a quantised one, how it is stored."""
+    """A weight of the model, which has no operands; for a quantised weight, its stored numbers."""
     name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
     shape = weight_shapes(recording.model.decoder)[name]
     dimensions = ("row", "column")[: len(shape)]
@@ -154,7 +153,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
 
 
 def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
-    """The stored number and its type; None for an implied one that nothing else computes."""
+    """The stored number and its dtype; None for an implied number that nothing else computes."""
     name, index = scalar.name, scalar.index
     if name == HEAD:
         logit = recording.pass_logits(index[0])[index[1]]
@@ -175,7 +174,7 @@ def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, to
 
 
 def implied_shape(recording: Recording, value: Value) -> tuple[int, ...]:
-    """The shape of an implied value, or of the logits (T, V): from what it reads, and without the batch row."""
+    """The shape of an implied value, or of the logits (T, V), without the batch row; from the values that it reads."""
     if value.reads[0] == HEAD or value.name == HEAD:
         columns = recording.config.vocab_size if value.name == HEAD else recording.vocabulary
         whole: tuple[int, ...] = (len(recording.ids), columns)
@@ -185,14 +184,14 @@ def implied_shape(recording: Recording, value: Value) -> tuple[int, ...]:
 
 
 def check_loss_position(position: int, length: int) -> None:
-    """Raise `UsageError` for the loss of the last token: no token follows it."""
+    """Raise `UsageError` for the loss of the last token, which no token follows."""
     if position == length - 1:
         others = "" if length < 2 else "; give 0" if length == 2 else f"; give 0 to {length - 2}"
         raise UsageError(f"loss[{position}] does not exist: token {position} is the last of the text{others}")
 
 
-# By the formula that the module's class declares; norms are explained by their record. Extend it for a formula of your
-# own; what a formula needs of its module is in docs/explain.md
+# By the formula that the module's class declares; norms are explained by their record. Add your own formulas here;
+# docs/explain.md has the requirements of a formula for its module
 EXPLAINERS: dict[str, Explainer] = LAYER_EXPLAINERS | ATTENTION_EXPLAINERS | DISTRIBUTION_EXPLAINERS
 IN_CORE = {stage.formula for stage in STAGES.values()}
 
@@ -214,14 +213,14 @@ def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def returned_part(value: Value) -> str | None:
-    """The name of the value that a value without a formula repeats; None if it has a formula."""
+    """The name of the value that a value without a formula is equal to; None if it has a formula."""
     if value.formula == RETURNED:
         return value.name.rpartition(".")[0]
     return None if value.formula else value.reads[0]
 
 
 def check_explained(decoder: Decoder, structure: Structure, value: Value) -> None:
-    """Raise `UsageError`, naming path and class, for a value whose formula is not declared or has no explanation."""
+    """Raise `UsageError`, naming path and class, for a value whose formula is undeclared or has no explanation."""
     while (part := returned_part(value)) is not None:
         value = structure[part]
     if find_explainer(value.formula) is not None:
@@ -235,7 +234,7 @@ def check_explained(decoder: Decoder, structure: Structure, value: Value) -> Non
 
 
 def operands_of(structure: Structure, value: Value) -> Iterator[str]:
-    """The names of the values to record so that a value can be recomputed: itself and what its formula reads."""
+    """The names of the values to record to recompute a value: itself and what its formula reads."""
     if value.name in structure.values:
         yield value.name
     part = returned_part(value)
@@ -249,5 +248,5 @@ def operands_of(structure: Structure, value: Value) -> Iterator[str]:
     if value.formula == "rotated heads":
         yield from (angle.name for angle in structure.with_formula(ROTATION))
     for read in reads:
-        if value.name not in structure.values or structure[read].formula in IN_CORE:  # also what its operand reads
+        if value.name not in structure.values or structure[read].formula in IN_CORE:  # include what its operand reads
             yield from operands_of(structure, structure[read])

@@ -1,4 +1,4 @@
-"""`Explanation`, of one number; and the numbers that have an address and no trace name, with the steps to them."""
+"""`Explanation` of one number; and explanations of numbers that have an address but no trace name."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 
-Explained = tuple[float, Working]  # the stored number, and the steps to it
-Texts = Mapping[str, Sequence[str]]  # of the indices of a dimension, such as the labels of outputs
-# In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
-# configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
+Explained = tuple[float, Working]  # the stored number, and the steps that compute it
+Texts = Mapping[str, Sequence[str]]  # texts for the indices of a dimension, such as the labels of outputs
+# In epsilons of the stored value's dtype, times the scale of the working. Over every name of the tested configurations
+# at random indices, the largest measured difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """A stored number, and the same number recomputed in float64 from the recorded operands of its step.
+    """A stored number, and the number recomputed in float64 from the recorded operands of its step.
 
-    rounding: the largest difference that rounding in `dtype` explains.
+    rounding: the largest difference that rounding in `dtype` can cause.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Explanation(Shown):
 
     @property
     def agrees(self) -> bool:
-        """True if the stored number follows from its operands, up to rounding."""
+        """True if the stored number equals the recomputed one up to rounding."""
         return abs(self.difference) <= self.rounding
 
     @property
@@ -100,10 +100,10 @@ class Explanation(Shown):
 def make_explanation(
     name: str, index: tuple[int, ...], meaning: Sequence[str], explained: Explained, dtype: torch.dtype, derived: bool
 ) -> Explanation:
-    """The explanation of a number that is stored in a dtype, with the bound of its rounding."""
+    """The explanation of a number stored in a dtype, with the bound of its rounding error."""
     stored, working = explained
     limits = torch.finfo(dtype)
-    # subnormal numbers have fewer digits, and many processors flush them to zero
+    # Subnormal numbers have fewer digits, and many processors flush them to zero
     rounding = ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0)
     numbers = stored, dtype_name(dtype), derived, working.value, rounding
     return Explanation(name, index, tuple(meaning), tuple(working.steps), *numbers)
@@ -111,7 +111,7 @@ def make_explanation(
 
 @dataclass(frozen=True)
 class NumberKind:
-    """Numbers of one name: the meanings and sizes of their indices, and the steps to one of them."""
+    """Numbers of one name: the meanings and sizes of their indices, and a function that explains one."""
 
     dimensions: Dimensions
     sizes: tuple[int, ...]
@@ -121,7 +121,7 @@ class NumberKind:
 
 
 def explain_number(recording: Recording, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts) -> Explanation:
-    """The explanation of a number of one of the kinds, by name. An index may be given as the text that it stands for.
+    """The explanation of a number of one of the kinds, by name. An index can be given as its text.
 
     Raises `UsageError` for an unknown name, text or index.
     """
@@ -142,7 +142,7 @@ def explain_number(recording: Recording, kinds: Mapping[str, NumberKind], wanted
 
 
 def index_of(dimension: str, entry: int | str, texts: Texts) -> int | str:
-    """The index that a text of this dimension stands for; anything else as it is."""
+    """The index for a text of this dimension; any other entry is returned unchanged."""
     if isinstance(entry, int) or dimension not in texts:
         return entry
     if entry not in texts[dimension]:

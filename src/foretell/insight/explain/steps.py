@@ -1,4 +1,4 @@
-"""The steps of an explanation as data: sentences, equations, and listings of operands; and how numbers are written."""
+"""The steps of an explanation as data: sentences, equations and listings of operands; and the formats of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretell.insight.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Call, Expression, Fraction, MathRow, Number, Operator, Symbol, row, script
 
-FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
+FIRST_SHOWN = 6  # first rows shown of a long listing, before the row in focus, the last row and the sum of the rest
 DIGITS = 6
 
 Column = Sequence[Any] | Array
@@ -34,7 +34,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Equation:
-    """A formula with its numbers, and its result."""
+    """A formula with its numbers and its result."""
 
     expression: Expression
     value: float
@@ -50,11 +50,11 @@ class Equation:
 
 @dataclass(frozen=True)
 class Listing:
-    """A table of operands, one row each, with a note or the addresses they were read from.
+    """A table of operands, one per row, with a note or their addresses.
 
     summed: the columns to add up. focus: the row of the explained value, which is always shown. operands: the addresses
-    of columns, with ":" for the entry of the first column; "[:,3,:]" is a row of all heads, one after the other. opens:
-    addresses of further columns, which a text leaves out.
+    of columns, with ":" for the entry of the first column; "[:,3,:]" is the concatenation of a row of all heads. opens:
+    addresses of further columns, which are links on the page only.
     """
 
     note: str
@@ -89,7 +89,7 @@ class Listing:
         return len(next(iter(self.columns.values())))
 
     def _shown_rows(self) -> list[int]:
-        """The first rows, the one in focus and the last; all rows if only one would be left out."""
+        """The first rows, the row in focus and the last row; all rows if only one would be left out."""
         if self.length <= FIRST_SHOWN + 2:
             return list(range(self.length))
         shown = {*range(FIRST_SHOWN), self.length - 1} | ({self.focus} if self.focus is not None else set())
@@ -109,9 +109,9 @@ Step = Remark | Equation | Listing
 
 @dataclass(frozen=True)
 class Working:
-    """The steps to a value, the value, and `scale`: its possible rounding error, in epsilons of the dtype.
+    """The steps that compute a value, the value, and `scale`: its possible rounding error in epsilons of the dtype.
 
-    For a sum, for instance, the scale is the sum of the absolute addends, each of which may have been rounded once.
+    For a sum, for example, the scale is the sum of the absolute addends, each of which may have been rounded once.
     """
 
     steps: Sequence[Step]
@@ -139,7 +139,7 @@ def number_text(value: float) -> str:
 
 
 def plain(entry: Any) -> Any:
-    """A value as JSON can hold it, nested values included; a number that is not finite becomes a string."""
+    """A value for JSON, including nested values; non-finite numbers become strings."""
     if isinstance(entry, Mapping):
         return {name: plain(value) for name, value in entry.items()}
     if isinstance(entry, list | tuple):
@@ -154,7 +154,7 @@ def plain(entry: Any) -> Any:
 def multiply_out(
     operands: dict[str, str], factors: dict[str, Array], note: str = "", stored: Mapping[str, Column] | None = None
 ) -> Listing:
-    """The elementwise products of two vectors, w and x, and their sum, "w · x"; `stored`: columns that w is from."""
+    """The elementwise products of two vectors w and x, and their sum "w · x". stored: the columns behind w."""
     (left_name, left), (right_name, right) = factors.items()
     product = f"{left_name} · {right_name}"
     columns = {"element": range(len(left)), **(stored or {}), **factors, product: left * right}
@@ -162,7 +162,7 @@ def multiply_out(
 
 
 def written(*items: str | float | Expression) -> MathRow:
-    """Expressions side by side: names and signs, as in "x + y =", and numbers, of which floats have six digits."""
+    """A row of expressions: names and signs, as in "x + y =", and numbers; floats have six digits."""
     parts: list[Expression] = []
     for item in items:
         if isinstance(item, str):
@@ -177,7 +177,7 @@ def written(*items: str | float | Expression) -> MathRow:
 def equals(
     value: float, *left: str | float | Expression, note: str = "", operands: Mapping[str, str] | None = None
 ) -> Equation:
-    """The equation `left = value`; `left` is as in `written`."""
+    """The equation `left = value`; for `left` see `written`."""
     return Equation(written(*left, "=", value), value, note, operands or {})
 
 
@@ -186,12 +186,12 @@ def quotient(top: float, bottom: float) -> Expression:
 
 
 def exponentials_of(scores: Array) -> Array:
-    """exp of each score minus the largest, so that none overflows; their quotients are a softmax."""
+    """exp of each score minus the largest, which avoids overflow; divided by their sum, they are the softmax."""
     return np.exp(scores - scores.max())
 
 
 def softmax_equation(name: str, exponentials: Array, index: int, letter: str) -> Equation:
-    """exp at one index over the sum of all exp."""
+    """exp at one index divided by the sum of all exp."""
     total = exponentials.sum()
     formula = Fraction(script("exp", str(index)), row(script("Σ", letter), script("exp", letter)))
     numbers = quotient(float(exponentials[index]), float(total))
@@ -199,24 +199,24 @@ def softmax_equation(name: str, exponentials: Array, index: int, letter: str) ->
 
 
 def mean_equation(listing: Listing, *title: str | Expression) -> Equation:
-    """The mean of the column that a listing adds up last."""
+    """The mean of the last summed column of a listing."""
     total, count = listing.sums[listing.summed[-1]], listing.length
     return equals(total / count, *(title or ("mean =",)), quotient(total, count))
 
 
 def difference(a: float, b: float, first: str, second: str) -> Working:
-    """a - b, of two numbers with their addresses."""
+    """a - b for two numbers with their addresses."""
     equation = equals(a - b, "a - b =", a, *plus(-b), operands={"a": first, "b": second})
     return Working([equation], equation.value, abs(a) + abs(b))
 
 
 def unchanged(remark: str, value: float, name: str = "x") -> Working:
-    """A number that is the same as another one, which the remark names."""
+    """A number that equals another one, named in the remark."""
     return Working([Remark(remark), equals(value, name)], value, 0.0)
 
 
 def scale_of(products: Listing) -> float:
-    """The sum of the absolute values that a listing adds up."""
+    """The sum of the absolute values in the last summed column of a listing."""
     return math.fsum(float(np.abs(products.columns[name]).sum()) for name in products.summed)
 
 

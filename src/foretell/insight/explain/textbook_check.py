@@ -1,4 +1,4 @@
-"""`check`: the model's logits compared with the textbook's, on any text."""
+"""`check`: compares the model's logits with the textbook's on any text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foretell.textbook.family import ModuleWeights, decoder_stream, unembed
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted
 from foretell.typesetting.html import Shown
 
-# As shares of the largest logit; bfloat16 has no bound. tests/textbook measures the actual differences
+# Relative to the largest logit; bfloat16 has no bound. tests/textbook measures the actual differences
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
 SHOWN = 5
 LOGITS_AT_ONCE = 2**22  # elements: 32 MiB in float64
@@ -43,14 +43,14 @@ class LogitDifference:
         return self.bound is None or self.share <= self.bound
 
     def row(self) -> tuple[str, ...]:
-        """The line of the table, with the bound and whether it is kept."""
+        """The row of the table, with the bound and whether it holds."""
         bound = ("none", "") if self.bound is None else (f"{self.bound:.0e}", "kept" if self.holds else "BROKEN")
         return f"model in {self.dtype}", f"{self.largest:.1e}", f"{self.share:.1e}", *bound
 
 
 @dataclass(frozen=True)
 class CheckedToken:
-    """A token with its probability by the textbook and by the model in each precision."""
+    """A token with its probability according to the textbook and the model in each precision."""
 
     id: int
     text: str
@@ -60,7 +60,7 @@ class CheckedToken:
 
 @dataclass(frozen=True)
 class TextbookCheck(Shown):
-    """The textbook, in float64, compared with the model in its own precision and in float64."""
+    """The comparison of the textbook, in float64, with the model in its own precision and in float64."""
 
     text: str
     count: int
@@ -103,10 +103,10 @@ class TextbookCheck(Shown):
 
 @torch.no_grad()
 def check(model: LanguageModel, text: str) -> TextbookCheck:
-    """Run a text through the textbook's decoder and through the model, and compare all logits.
+    """Run a text through the textbook's decoder and the model, and compare all logits.
 
-    The model runs as it is and once more with its weights in float64. Logits are made and compared a few positions at a
-    time. Raises `UsageError` for an empty text.
+    The model runs in its own precision and in float64. Logits are computed and compared a few positions at a time.
+    Raises `UsageError` for an empty text.
     """
     ids = steady_ids(model, text)
     weights = {path: to_array(weight) for path, weight in plain_weights(model.decoder).items()}
@@ -118,7 +118,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
     for start in range(0, len(ids), count):
         part = stream[start : start + count]
         textbook = np.stack([unembed(model.config, ModuleWeights(weights), x) for x in part])  # (n, V)
-        scale = float(np.maximum(scale, np.abs(textbook).max()))  # NaN stays
+        scale = float(np.maximum(scale, np.abs(textbook).max()))  # keeps NaN
         for model_pass in passes:
             model_pass.compare(slice(start, start + count), textbook)
     last = {dtype_name(model_pass.dtype): model_pass.last_logits for model_pass in passes}
@@ -127,9 +127,9 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
 
 
 class ModelPass:
-    """A pass of the model's own modules over ids (T,) with weights in one dtype, compared part by part.
+    """A pass of the model's modules over ids (T,) with weights in one dtype, compared in parts.
 
-    largest: the largest difference from the textbook's logits so far. last_logits: (V,) of the last position compared.
+    largest: the largest difference from the textbook's logits so far. last_logits: logits (V,) of the last position.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype, ids: list[int]):

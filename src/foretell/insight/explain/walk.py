@@ -1,4 +1,4 @@
-"""The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far.
+"""The walk through a pass: the attention, the changes and the prediction of each layer.
 
 For a small model every vector is shown too, as matrices with one row per token, with the formulas between them.
 """
@@ -54,7 +54,7 @@ class StrongestKey:
 
 @dataclass(frozen=True)
 class LayerWalk:
-    """One layer at the last position. Sizes are vector norms: of the layer's input stream and of the updates to it."""
+    """A layer at the last position. Sizes are vector norms of the layer's input stream and of its updates."""
 
     layer: int
     stream: float
@@ -79,7 +79,7 @@ class LayerWalk:
 
 @dataclass(frozen=True, repr=False)
 class Walk(Shown):
-    """A walk through a pass over a text. `losses` are in nats, one for each token but the first."""
+    """A walk through a pass over a text. losses: in nats, for each token except the first."""
 
     recording: Recording
     layers: tuple[LayerWalk, ...]
@@ -224,7 +224,7 @@ def size_of(recording: Recording, name: str) -> float:
 
 
 def sights_table(layers: dict[int, tuple[StrongestKey, ...]], token: Callable[[int], str]) -> Table:
-    """The strongest keys of each layer's heads; an entry is only broken if it is longer than a line."""
+    """The strongest keys of each layer's heads; an entry is broken only if it is longer than a line."""
     rows = []
     for layer, sights in layers.items():
         text = " ".join(entry.replace(" ", HARD_SPACE) for entry in sights_text(sights, token))
@@ -265,7 +265,7 @@ def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
 
 
 def update_matrices(recording: Recording, layer: int, value: Value, stream: str, letter: str) -> list[Part]:
-    """The matrices of one sublayer: the normalized stream that it reads, its heads if it has any, and its output."""
+    """The matrices of a sublayer: the normalized stream that it reads, any heads, and its output."""
     structure, block = recording.structure, recording.structure.stream[layer + 1]
     before, update = value.reads
     path = [other.name for other in stream_path(structure, layer)]

@@ -1,1 +1,1 @@
-"""The HTML page of a forward pass: a traced pass, its sections, and the file that holds those that fit."""
+"""The HTML page of a forward pass: a traced pass, its sections, and a file with the sections that fit."""

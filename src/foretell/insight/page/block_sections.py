@@ -26,7 +26,7 @@ from foretell.insight.page.family import Family, PositionFamily, last_number, va
 from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
-MOST_NUMBERS = 10_000_000  # of the layers, up to which a file may have room for all
+MOST_NUMBERS = 10_000_000  # up to this many numbers of the layers, a file may have room for all
 LAST_POSITIONS = 8
 FILE_OPERATIONS = 4 * 10**10  # floating-point operations that a file spends on the tokens that neurons write
 
@@ -34,7 +34,7 @@ FILE_OPERATIONS = 4 * 10**10  # floating-point operations that a file spends on 
 
 
 def values_family(is_statistic: bool, left_out: str) -> Family:
-    """The values of all layers that no other section has. An index is a layer and a path inside it."""
+    """The values of all layers that are in no other section. An index is a layer and a path inside it."""
 
     def indices(page: PageModel) -> list[str]:
         return [index for index, value in page.values.items() if value.is_statistic == is_statistic]
@@ -74,7 +74,7 @@ def written_tokens(traced: TracedPass, index: str) -> np.ndarray:
 
 
 def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
-    """The indices of the sections of written tokens, the last ones first; `most` sections per layer."""
+    """The indices of the sections of written tokens, last positions first; at most `most` sections per layer."""
     if not has_contributions(page):
         return []
     sections = range(sections_of(tokens, WRITES_AT_ONCE))[::-1][:most]
@@ -96,13 +96,13 @@ def last_written(traced: TracedPass) -> int:
 
 
 def last_positions(page: PageModel, tokens: int) -> Sequence[int]:
-    """The positions whose values a file has one by one, the last one first: only if it has no room for all."""
+    """The positions with separate sections in a file, last first; only if it has no room for all values."""
     numbers = tokens * sum(page.structure.elements_per_row(value.name, 1) for value in page.values.values())
     return range(tokens)[::-1][:LAST_POSITIONS] if numbers > MOST_NUMBERS else ()
 
 
 def values_at(blocks: Callable[[PageModel], list[list[BlockPart]]]) -> dict[str, Any]:
-    """The content and the needs of a family that has the values of a layer at one position, one after the other."""
+    """Content and needs of a family with the concatenated values of a layer at one position."""
 
     def values(page: PageModel, index: str) -> list[BlockValue]:
         parts = blocks(page)[layer_in(index)]
@@ -184,7 +184,7 @@ STREAMS_AT = PositionFamily(
     in_file=lambda page, tokens: [str(position) for position in last_positions(page, tokens)],
     group=last_number,
 )
-# The values of a layer at one position, one after the other, each from its offset
+# The concatenated values of a layer at one position, each from its offset
 VALUES_AT = PositionFamily(
     "values.at.{}",
     **values_at(lambda page: page.blocks),

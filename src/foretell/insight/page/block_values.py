@@ -1,6 +1,6 @@
-"""The values inside a layer that a page shows, in the order of the pass, found by what each value reads.
+"""The values inside a layer that a page shows, in the order of the pass.
 
-Also its neurons, and the parts that add up to the stream that the head reads.
+They are found by the inputs of each value. Also the layer's neurons.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from foretell.model.norm import RecordedNorm
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import PASSED_ON, Structure, Value
 
-# The tokens that a value's axis of positions counts
+# The tokens that the axis of positions of a value counts
 OF_TOKEN, OF_KEY, OF_MEMORY = "token", "key", "memory"
 LABELS = {"core": "head output", "output": "attention output", "down": "feed-forward output"}
-ROTATED, SPLIT = "rotated heads", "heads"  # without rotary positions, both have the numbers of the value that they read
+ROTATED, SPLIT = "rotated heads", "heads"  # without rotary positions, both have the same numbers as their input
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class BlockValue:
     """A value of one layer, and the section of the page that has it.
 
     path: its name inside the block. axes: the size letters of its shape without the row axis. of: the tokens that its
-    axis of positions counts. epsilon: of a statistic s where the norm divides by sqrt(s + epsilon). offset: of its
-    numbers at one position, after earlier values of the layer; None for values in other sections or of the memory.
+    axis of positions counts. epsilon: for a statistic s, if the norm divides by sqrt(s + epsilon). offset: the start of
+    its numbers in the layer's values at one position; None for values in other sections or of the memory.
     """
 
     name: str
@@ -49,7 +49,7 @@ class BlockValue:
 
 @dataclass(frozen=True)
 class BlockPart:
-    """A sublayer with its norm, and its values from the stream that it reads to the stream after it."""
+    """A sublayer with its norm, and its values from the input stream to the output stream."""
 
     name: str
     values: list[BlockValue]
@@ -59,7 +59,7 @@ Sections = Mapping[tuple[str, int], str]
 
 
 def same_numbers(structure: Structure, name: str) -> tuple[str, int]:
-    """A key that is equal for names of the same tensor in the same shape: its origin, and the number of dimensions."""
+    """A key that is equal for names of the same tensor in the same shape: (origin, number of dimensions)."""
     return structure.origin(name), len(structure[name].dims)
 
 
@@ -68,16 +68,16 @@ def block_parts(
 ) -> list[BlockPart]:
     """The sublayers of a layer in the order of the pass. Raises the errors of `updates_of`.
 
-    sections: of values that the page has elsewhere, by `same_numbers`; others are in `<prefix>.<layer>.<path>`.
+    sections: the sections of values found elsewhere, by `same_numbers`; other values are in `<prefix>.<layer>.<path>`.
     """
     finder = BlockFinder(decoder, structure, layer, sections, prefix)
     return [finder.part(update) for update in updates_of(decoder, structure, layer)]
 
 
 class BlockFinder:
-    """Finds the values of one layer; each belongs to the first sublayer that reads it.
+    """Finds the values of a layer; each belongs to the first sublayer that reads it.
 
-    size: the numbers at one position of the values described so far that have an offset.
+    size: the number of elements at one position so far, for the next offset.
     """
 
     def __init__(self, decoder: Decoder, structure: Structure, layer: int, sections: Sections, prefix: str):
@@ -102,12 +102,12 @@ class BlockFinder:
         return BlockPart(self.path(sublayer), values)
 
     def values_before(self, name: str) -> Iterator[str]:
-        """The values that a value is computed from, the stream first, and itself; each after the values it reads."""
+        """A value and the values it is computed from, each after its inputs; the stream comes first."""
         value = self.structure.values.get(name)
         if value is None or name in self.seen:
             return
         if name in self.stream or not self.is_inside(name):
-            is_known = name == self.input or same_numbers(self.structure, name) in self.sections  # the memory is not
+            is_known = name == self.input or same_numbers(self.structure, name) in self.sections  # False for the memory
             if self.is_inside(name) or is_known:
                 yield name
             return
@@ -124,7 +124,7 @@ class BlockFinder:
         return name.removeprefix(f"{self.block}.")
 
     def repeated(self, name: str) -> list[str]:
-        """The value that has the same numbers as this one in another shape, if there is one."""
+        """Any value with the same numbers in another shape."""
         value = self.structure[name]
         repeats = value.formula == SPLIT or (value.formula == ROTATED and not self.has_rotation)
         return [self.structure.origin(read) for read in value.reads] if repeats else []
@@ -141,7 +141,7 @@ class BlockFinder:
                 name = self.structure[name].reads[0]
 
     def norms_after(self, update: str) -> list[str]:
-        """The norm that makes the stream after an update, in models that have it there."""
+        """The norm after an update, in post-norm models."""
         after = self.stream[self.stream.index(update) + 1 :][:1]
         return [name for name in after if self.structure[name].formula not in UPDATES]
 
@@ -181,7 +181,7 @@ class BlockFinder:
 
 
 def normalized(modules: list[str]) -> str:
-    """The input of a norm in words, from the norm's path in the block: of heads, or of the whole stream."""
+    """The input of a norm in words, from the norm's path in the block: a head's vectors, or the stream."""
     *sublayer, norm = modules
     return norm.removesuffix("_norm") if sublayer else "stream"
 
@@ -194,7 +194,7 @@ OF_NEURONS = ("B", "T", "F")
 class Neurons:
     """The feed-forward layer of a block, with F neurons.
 
-    values: the names of the recorded numbers of a neuron, (T, F) each. factors: the ones whose product is multiplied by
+    values: the names of the recorded numbers of the neurons, (T, F) each. factors: those whose product is multiplied by
     the weight (D, F) of `down`. update: the name of the layer's output.
     """
 

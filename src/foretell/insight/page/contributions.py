@@ -1,7 +1,7 @@
 """Direct contributions to logits: of heads and layers, and of the strongest neurons of a feed-forward layer.
 
-They are the contributions of `direct_logit_attribution` at the positions of the lens, computed for several at once,
-since the weights of all output projections are converted to float64 first.
+The numbers are as in `direct_logit_attribution`, at the positions of the lens. Several positions are computed at once,
+because the weights of all output projections must be converted to float64.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, Tr
 from foretell.insight.trace import Trace
 from foretell.model.structure import Structure
 
-PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions of a section
-NEURONS_SHOWN = 10  # listed per position: the ones that add the longest vectors to the stream
-TOKENS_WRITTEN = 5  # tokens whose logits a neuron raises most; the same number whose logits it lowers most
+PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions per section
+NEURONS_SHOWN = 10  # neurons per position: those that add the longest vectors to the stream
+TOKENS_WRITTEN = 5  # tokens whose logits a neuron raises most, and the same number that it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
 HEAD_BIAS, ALL = "head.bias", "all"
-OUTCOMES = 10  # labels whose contributions a page has, the most probable ones
+OUTCOMES = 10  # labels with contributions on a page: the most probable ones
 MEAN_ID = -1  # the id of the mean of all labels
 
 
@@ -55,9 +55,9 @@ def neurons_in(page: PageModel, layer: int) -> Neurons:
 
 
 def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
-    """All parts of the stream, and the bias of the head: name, and the layer, module and head that it belongs to.
+    """All parts of the stream, and the bias of the head: name, layer, module and head of each.
 
-    sum: the number of the module's sum, as in `sums_of`; of the only part of a module its own number.
+    sum: the number of the module's sum, as in `sums_of`; for a module with one part, the part's number.
     """
     structure = traced.page.structure
     names = part_names(traced.page.head_stream, traced.trace, traced.page.head_weights[1])
@@ -72,7 +72,7 @@ def part_names(stream: Term, trace: Trace, bias: Tensor | None) -> list[str]:
 
 
 def sums_of(structure: Structure, names: list[str]) -> dict[str, list[int]]:
-    """The parts of each module that has several, by its path; and last of all parts, as ALL.
+    """The parts of each module with several parts, by its path; and finally all parts, under ALL.
 
     Sums are numbered after the parts.
     """
@@ -96,10 +96,10 @@ def part_of(structure: Structure, address: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
-    """Id, logit and the contributions of all N parts, for K tokens after each of P positions: (P, K, 2 + N).
+    """Id, logit and contributions of all N parts for K tokens after each of P positions: (P, K, 2 + N).
 
-    The tokens are the most probable ones and, last, the next token of the text; after the text's last token, the most
-    probable one again.
+    The tokens are the most probable ones and, last, the next token of the text (at the end of the text, the most
+    probable token again).
     """
     at = positions_of(traced, section, PARTS_AT_ONCE)
     weight, bias = traced.page.head_weights
@@ -135,8 +135,8 @@ def outcome_logits(traced: TracedPass) -> np.ndarray:
 
 
 def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
-    """The ids (K,), outputs and constants (K, 2) and weights (K, D) of the largest outputs; last, as -1, of the mean of
-    all, if there are several. The constant is what the pass does not contribute."""
+    """Ids (K,), outputs and constants (K, 2), and weights (K, D) of the largest outputs and, as id -1, of the mean of
+    all if there are several. The constant is the part of an output that does not come from the pass."""
     outcomes = outcomes_in(traced.page)
     assert traced.outputs is not None, "the model has a task's head"
     own = outcomes.outputs(traced.final).double() - outcomes.constant
@@ -157,14 +157,14 @@ def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tenso
 
 
 def outcome_positions(traced: TracedPass, position: int | str) -> slice:
-    """The positions whose vectors an outcome reads: for tags the given one, else all that the head reads."""
+    """The positions whose vectors an outcome reads: the given one for tags, else all that the head reads."""
     outcomes = outcomes_in(traced.page)
     return slice(int(position), int(position) + 1) if outcomes.kind == "tags" else outcomes.positions(len(traced.ids))
 
 
 @torch.inference_mode()
 def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
-    """Id, output, constant and the contributions of all N parts for K outputs: (1, K, 3 + N)."""
+    """Id, output, constant and contributions of all N parts for K outputs: (1, K, 3 + N)."""
     at, values = outcome_positions(traced, position), torch.zeros(0)
     ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
@@ -191,8 +191,8 @@ def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
 class StrongestNeurons:
     """The K neurons of a layer that add the longest vectors to the stream, at each of T positions.
 
-    ids (T, K). values (T, K, C): the recorded numbers of each, and last the length of its vector. factors (T, K): what
-    its column of the weight is multiplied by.
+    ids (T, K). values (T, K, C): the recorded numbers of each, and last the length of its vector. factors (T, K): the
+    multipliers of the neurons' weight columns.
     """
 
     ids: Tensor

@@ -10,8 +10,8 @@ from foretell.errors import UsageError
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 
-DIGITS = 12  # in a number of a name
-Index = int | str  # a string of several numbers or names joined by points, as in the name of the section
+DIGITS = 12  # maximum digits of a number in a name
+Index = int | str  # a string has several numbers or names, joined by points as in the name of the section
 
 
 def once(_: PageModel) -> Sequence[int]:
@@ -24,12 +24,12 @@ def per_layer(page: PageModel) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Family:
-    """Sections of one kind. name: with {} for the index, where there is one section for each.
+    """Sections of one kind. name: the section's name, with {} for the index if there are several.
 
-    content: what is packed, from the pass and the index. needs: the names of the values that the pass must record.
-    left_out: how a page in a file describes those that do not fit; empty for sections that every page needs.
-    in_file: the indices in the file of a text with some number of tokens, if it has fewer than the model. group: a file
-    keeps or leaves out together the sections of the same group, in families with the same `left_out`.
+    content: computes the content from the pass and the index. needs: the names of the values that the pass must record.
+    left_out: the description of sections that do not fit into a file; empty for sections that every page needs.
+    in_file: the indices in the file of a text with a number of tokens, if they are fewer. group: a file keeps or leaves
+    out the sections of a group together, in families with the same `left_out`.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Family:
         return self.name.format(index)
 
     def pack_live(self, index: Index, content: Any) -> PackedSection:
-        """The section for a live page: in float32 where a file rounds, so that a number equals the one that opens."""
+        """The section for a live page, in float32 without rounding, so that a number equals its explanation."""
         return (pack_exact if self.pack is pack_rounded else self.pack)(self.section_name(index), content)
 
     def section(self, traced: TracedPass, index: Index) -> PackedSection:
@@ -62,7 +62,7 @@ def value_family(
     left_out: str,
     group: Callable[[Any], Any] = lambda index: index,
 ) -> Family:
-    """Sections with one recorded value each. value: its name, from the model and the index."""
+    """Sections with one recorded value each. value: the value's name, from the model and the index."""
     return Family(
         name,
         lambda traced, index: traced.array(value(traced.page, index)),
@@ -75,13 +75,13 @@ def value_family(
 
 @dataclass(frozen=True)
 class PositionFamily(Family):
-    """Sections of one position of the text. An index is the numbers in the name, as a string; the position is the last.
+    """Sections of one position of the text. An index is a string of the numbers in the name, with the position last.
 
-    There is one for every position, so they are not listed: a name is parsed.
+    There is a section for every position, so they are not listed: names are parsed.
     """
 
     indices: Callable[[PageModel], Sequence[Index]] = lambda page: ()
-    sizes: Callable[[PageModel], Sequence[int]] = lambda page: ()  # of the numbers before the position
+    sizes: Callable[[PageModel], Sequence[int]] = lambda page: ()  # limits of the numbers before the position
     is_of_source: bool = False  # the positions count tokens of the source
 
     def check(self, traced: TracedPass, index: Index) -> None:

@@ -14,26 +14,26 @@ from foretell.model.decoder import Decoder
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The C outputs of a linear layer that reads vectors of a text: logits of labels, or with C = 1 a number.
+    """The C outputs of a linear layer that reads vectors of a text: logits of labels, or a number (C = 1).
 
-    outputs: computes them, (C,), from the stream after the last norm, (T, D), of the pass and all `others`; given the
-    pass alone, its share. kind: `text`; `orders`, the outputs of the sequences add up; `choice`, each sequence has one,
-    and the pass has output `first`, which `weight` belongs to; `tags`, each token has outputs, (T, C), and a word has
-    the outputs of its last token.
+    outputs: computes the outputs (C,) from the streams after the last norm (T, D) of the pass and all `others`, or the
+    pass's share if given only the pass. kind: `text`; `orders`: the outputs of the sequences add up; `choice`: each
+    sequence has one output, and the pass has output `first`, whose weight is `weight`; `tags`: each token has outputs
+    (T, C), and a word has the outputs of its last token.
     """
 
-    names: tuple[str, ...]  # of the outputs
+    names: tuple[str, ...]  # names of the outputs
     weight: Tensor  # (C, D): its products with the vector, times `scale`, plus `constant`, are the outputs
-    reads_mean: bool  # the vector is the mean over all positions, else the last one's
+    reads_mean: bool  # True: the vector is the mean over all positions; False: the last position's
     outputs: Callable[..., Tensor]
-    words: Callable[[], list[int]]  # the word that each token of the text belongs to, -1 for a special token
+    words: Callable[[], list[int]]  # the index of each token's word, -1 for a special token
     scale: float = 1.0
     constant: float = 0.0
-    remark: str = ""  # about what the outputs leave out
+    remark: str = ""  # a note about missing parts of the outputs
     kind: str = "text"
     others: tuple[list[int], ...] = ()  # further token sequences that the head reads
     first: int = 0
-    example: str = "text"  # what the tokens are of, in a heading
+    example: str = "text"  # the word for the input in headings
 
     def to_json(self) -> dict[str, Any]:
         names = ("names", "kind", "remark", "first", "example", "constant")
@@ -41,10 +41,10 @@ class Outcomes:
 
     @torch.no_grad()
     def read(self, decoder: Decoder, hidden: Tensor) -> Tensor:
-        """The outputs, given the stream (T, D) of the pass; it runs the passes over `others`."""
+        """The outputs, given the stream (T, D) of the pass; runs the passes over `others`."""
         rows = [decoder.hidden(torch.tensor([ids], device=hidden.device))[0] for ids in self.others]
         return self.outputs(hidden, *rows)
 
     def positions(self, length: int) -> slice:
-        """The positions whose vectors it reads."""
+        """The positions whose vectors are read."""
         return slice(0 if self.reads_mean else length - 1, length)

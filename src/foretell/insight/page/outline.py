@@ -13,7 +13,7 @@ FORMAT = "foretell.page/1"
 
 
 def heading_of(name: str) -> str:
-    """A model's name; of an absolute path the last part only, since a page is passed on."""
+    """A model's name; only the last part of an absolute path, because pages are shared with others."""
     for path in (PurePosixPath(name), PureWindowsPath(name)):
         if path.is_absolute() and path.name:
             return path.name
@@ -25,7 +25,7 @@ def pass_outline(traced: TracedPass) -> dict[str, Any]:
     tokens = token_list(traced.ids, traced.pieces)
     outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
     if traced.page.outcomes is not None:
-        outline["outcomes"] = traced.page.outcomes.to_json()  # of a choice, they are its answers
+        outline["outcomes"] = traced.page.outcomes.to_json()  # the answers of a choice
     if (memory := traced.page.model.memory) is not None:
         source = token_list(list(memory.ids), memory.pieces)
         outline["memory"] = {"tokens": source, "layers": len(traced.page.encoder)}

@@ -1,8 +1,7 @@
 """Packed numbers of a page.
 
-Numbers are whole multiples of 0.0001 in 16 or 32 bits if they fit, else exact float32. Bytes are stored in planes, all
-lowest bytes first and all highest last: high bytes are nearly alike, and gzip compresses them better next to each
-other.
+Numbers are stored as multiples of 0.0001 in 16 or 32 bits if they fit, else as exact float32. Bytes are stored in
+planes, from the lowest to the highest bytes: high bytes are similar, and gzip compresses them better together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # 
 
 @dataclass(frozen=True)
 class PackedSection:
-    """Packed numbers: gzip in base64, the shape, and the kind, which determines the number format."""
+    """Packed numbers: gzip in base64, the shape, and the kind (the number format)."""
 
     name: str
     kind: str

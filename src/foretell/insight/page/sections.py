@@ -1,6 +1,6 @@
 """The sections of a page: a registry of their names, the values that each needs, and how it is packed.
 
-A page in a file packs those that fit; a live page asks for those that it shows.
+A page in a file contains the sections that fit; a live page requests those that it shows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 from foretell.insight.page.traced_pass import STEPS, PageModel, TracedPass, array
 
-THUMB_CELLS = 64  # per side of a small map; longer texts show the largest weight in each cell
-FILE_NUMBERS = 100_000_000  # optional ones that are recorded for a file; more would not fit
-HIDDEN = -1  # in a small map: no key of the cell is visible
+THUMB_CELLS = 64  # cells per side of a small map; for longer texts a cell shows its largest weight
+FILE_NUMBERS = 100_000_000  # optional numbers recorded for a file; more would not fit
+HIDDEN = -1  # marks a cell of a small map without visible keys
 
 
 def stream_names(page: PageModel, _: int = 0) -> list[str]:
@@ -55,7 +55,7 @@ def memory_family(kind: str, names: Callable[[PageModel], list[str]]) -> Family:
 
 
 def embedding_family(name: str, value: str) -> Family:
-    """One term of the embedding; absent in a model whose embedding has only one."""
+    """One term of the embedding; there is no section if the embedding has only one term."""
     return Family(
         f"embed.{name}",
         lambda traced, _: array(traced.trace[value].expand(1, -1, -1)[0]),
@@ -72,7 +72,7 @@ def task_family(
     needs: Callable[[PageModel, Any], Sequence[str]] = lambda page, _: (),
     has_tags: bool = True,
 ) -> Family:
-    """A section about the labels or the number that a tuned model predicts; has_tags: also where they are tags."""
+    """A section about the labels or number that a tuned model predicts. has_tags: also for tags."""
 
     def indices(page: PageModel) -> range:
         return range(page.outcomes is not None and (has_tags or page.outcomes.kind != "tags"))
@@ -98,7 +98,7 @@ TAG_TOKENS = TagFamily("outcomes.tokens.{}", outcome_tokens, pack_exact, needs=t
 
 def norms(traced: TracedPass, _: int) -> np.ndarray:
     """The Euclidean norms (P, T) of the stream at all points."""
-    streams = (traced.trace[point.name][0] for point in traced.page.points)  # a copy of all takes 30 times as long
+    streams = (traced.trace[point.name][0] for point in traced.page.points)  # copying all takes 30 times as long
     return np.stack([array(torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float64)) for stream in streams])
 
 
@@ -109,7 +109,7 @@ def thumbs(traced: TracedPass, layer: int) -> np.ndarray:
     weights = np.full((traced.page.config.num_heads, T, T), HIDDEN, np.int16)
     weights[:, visible] = traced.attention(layer)
     side = min(T, THUMB_CELLS)
-    first = -(-np.arange(side) * T // side)  # of the tokens of each cell
+    first = -(-np.arange(side) * T // side)  # the first token of each cell
     return np.maximum.reduceat(np.maximum.reduceat(weights, first, axis=1), first, axis=2)
 
 
@@ -122,7 +122,7 @@ def lens_row(traced: TracedPass, position: int) -> np.ndarray:
 EMBEDDING = "word and position vectors"
 HEAD_INPUT = "the vectors that the head reads, and its rows"
 OPERANDS = "queries and keys, layer by layer"
-# The order is the order in a file: what is left out first comes last
+# In the order of a file: sections that are left out first come last
 FAMILIES = (
     Family("vocabulary", lambda traced, _: json.dumps(traced.page.vocabulary, ensure_ascii=False), pack_text),
     Family("logits", lambda traced, _: traced.logits, pack_exact),
@@ -143,7 +143,7 @@ FAMILIES = (
     value_family("embed.sum", lambda page, _: page.points[0].name, once, EMBEDDING),
     embedding_family("words", "embed.token"),
     embedding_family("positions", "embed.position"),
-    # Exact: a logit would add up D rounding errors
+    # Exact, because a logit would add up D rounding errors
     Family("final", lambda traced, _: traced.stream(-1), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
     Family("head.ids", lambda traced, _: np.array(traced.row_ids), pack_whole, needs=stream_names, left_out=HEAD_INPUT),
     Family("head.rows", lambda traced, _: traced.head_rows(), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
@@ -166,7 +166,7 @@ FAMILIES = (
 ATTENTION = Family(
     "attention.{}", lambda traced, layer: traced.attention(layer), pack_weights, per_layer, attention_operands
 )
-# In a live page only: a file makes them from the attention, the lens of all positions, and the whole stream
+# Only in a live page: a file derives them from the attention, the lens of all positions and the whole stream
 THUMBS = Family(
     "thumbs.{}", thumbs, lambda name, whole: pack_rounded(name, whole / STEPS), per_layer, attention_operands
 )
@@ -178,12 +178,12 @@ LENS_AT = PositionFamily(
     needs=lambda page, _: [page.points[point].name for point in page.lens_points],
 )
 BY_POSITION = (LENS_AT, TAG_PARTS, TAG_TOKENS, STREAMS_AT, VALUES_AT, ENCODER_AT)
-# The loss of each token but the first, in nats
+# The loss of each token except the first, in nats
 LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
 
 
 def outline(traced: TracedPass, _: int) -> str:
-    """The outline of the model for a live page, with its sections. A page fetches it once per model."""
+    """The outline of the model for a live page, with its sections; fetched once per model."""
     listed = {"available": list(all_sections(traced.page)), "byPosition": [family.prefix for family in BY_POSITION]}
     return json.dumps({**model_outline(traced.page), **listed}, ensure_ascii=False)
 
@@ -192,7 +192,7 @@ OUTLINE = Family("outline", outline, pack_text)
 
 
 def all_sections(page: PageModel) -> dict[str, tuple[Family, Index]]:
-    """The family and the index of every section of a page of this model, except the ones of single positions."""
+    """Family and index of every section of a page of this model, except sections of single positions."""
     return {
         family.section_name(index): (family, index)
         for family in (OUTLINE, *FAMILIES, ATTENTION, THUMBS, LOSSES)
@@ -203,7 +203,7 @@ def all_sections(page: PageModel) -> dict[str, tuple[Family, Index]]:
 def find_sections(
     page: PageModel, listed: Mapping[str, tuple[Family, Index]], names: Sequence[str]
 ) -> dict[str, tuple[Family, Index]]:
-    """The family and the index of each name that is a section of a page of this model. listed: from `all_sections`."""
+    """Family and index of each name that is a section of a page of this model. listed: from `all_sections`."""
     chosen = {name: listed[name] for name in names if name in listed}
     for name in names:
         for family in BY_POSITION:
@@ -218,7 +218,7 @@ def needed_values(page: PageModel, sections: Iterable[tuple[Family, Index]]) -> 
 
 
 def values_of_file(page: PageModel, tokens: int) -> list[str]:
-    """The values that a pass over some tokens must record for a file, which has no room for more optional numbers."""
+    """The values that a pass over `tokens` tokens must record for a file, within its limit of optional numbers."""
     names, room = dict[str, None](), FILE_NUMBERS
     for family in (*(family for family in FAMILIES if not family.left_out), ATTENTION):
         for index in family.indices(page):

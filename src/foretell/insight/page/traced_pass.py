@@ -1,4 +1,4 @@
-"""One traced pass over a text, and the arrays that a page shows of it, each computed when it is asked for."""
+"""A traced pass over a text, and the arrays for a page, each computed when requested."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from foretell.text import Tokenizer
 
 TOP = 5  # tokens per reading of the lens
 LENS_POSITIONS = 256
-TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
-STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
+TOP_ROWS = 10  # top tokens after the last position whose head rows are kept
+STEPS = 10_000  # steps per unit: stored numbers are multiples of 0.0001
 
 
 @dataclass(frozen=True)
 class StreamPoint:
-    """A point of the residual stream: the name of its value, and the layer that ends there, if one does."""
+    """A point of the residual stream: the name of its value, and the layer that ends there, if any."""
 
     name: str
     label: str
@@ -55,8 +55,8 @@ class AttentionNames:
 class PageModel:
     """A model, and the names of its values that a page shows.
 
-    cross: the weights from the text to the memory, per layer; encoder: of the encoder; both are empty without a memory.
-    outcomes: of a tuned model; levels: the numbers that the first tokens of the vocabulary stand for, of a forecaster.
+    cross: the attention weights from the text to the memory, per layer. encoder: the encoder's weights. Both are empty
+    without a memory. outcomes: for a tuned model. levels: for a forecaster, the values that the first tokens stand for.
     """
 
     model: LanguageModel
@@ -92,7 +92,7 @@ class PageModel:
         """The page of the same decoder with another source, example or scale; it shares the names of the values."""
         other = copy.copy(self)
         other.model, other.levels, other.outcomes = model, levels, outcomes
-        if levels is not None:  # its tokens stand for other numbers
+        if levels is not None:  # the tokens stand for other values
             other.vocabulary = token_texts(model.tokenizer)
         return other
 
@@ -128,7 +128,7 @@ class PageModel:
 
     @cached_property
     def encoder_blocks(self) -> list[list[BlockPart]]:
-        """The values of each layer of the encoder, which no other sections have; their keys are in the source, too."""
+        """The values of each encoder layer, which are in no other sections; keys are also source tokens."""
         structure = replace(self.structure, stream=self.structure.memory_stream)
         layers = range(len(self.encoder))
         return [block_parts(self.model.decoder, structure, layer, {}, "encoder") for layer in layers]
@@ -161,7 +161,7 @@ class PageModel:
 
     @property
     def head_stream(self) -> Term:
-        """`head_input` of a page that has contributions."""
+        """`head_input`, for a page with contributions."""
         assert self.head_input is not None, "a module does not declare its terms"
         return self.head_input
 
@@ -185,9 +185,9 @@ class PageModel:
         budget_bytes: int = TRACE_BYTES,
         kv: KVView | None = None,
     ) -> TracedPass:
-        """Run the model once over the ids of a text and record these values, some replaced as in `Trace`.
+        """Run the model once over ids and record these values; replacements are as in `Trace`.
 
-        kv: the view of the pass, from a caller that keeps keys and values.
+        kv: the view of the pass, for a caller that keeps keys and values.
         """
         decoder = self.model.decoder
         batch = torch.tensor([ids], device=self.model.device)
@@ -195,16 +195,16 @@ class PageModel:
         with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
             final = decoder.hidden(batch, kv)[0]  # (T, D)
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
-        with Trace(decoder, replace=replace, structure=self.structure):  # the changes are of all sequences
+        with Trace(decoder, replace=replace, structure=self.structure):  # the changes apply to all sequences
             outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)
         return TracedPass(self, text, ids, self.model.texts_of(ids), trace, final, logits, outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedPass:
-    """The recorded values of one pass over T tokens. final: the stream that the head reads, (T, D).
+    """The recorded values of one pass over T tokens. final: the stream (T, D) that the head reads.
 
-    outputs: of a task's head, as in `Outcomes`.
+    outputs: the outputs of a task's head, as in `Outcomes`.
     """
 
     page: PageModel
@@ -245,7 +245,7 @@ class TracedPass:
         return FreshKVView(ids).mask(self.page.config.windows[layer]).allowed[0, 0]
 
     def memory_weights(self, name: str) -> np.ndarray:
-        """The weights (H, T, S) of a layer to the memory, or of the encoder, in multiples of 0.0001."""
+        """The attention weights (H, T, S) to the memory, or of the encoder, in multiples of 0.0001."""
         return whole_steps(name, self.array(name))
 
     @property
@@ -278,8 +278,8 @@ class TracedPass:
 
     @cached_property
     def row_ids(self) -> list[int]:
-        """The tokens whose rows of the head belong to the page: the most probable one after each token, and after the
-        last one TOP_ROWS."""
+        """The tokens whose head rows are on the page: the most probable token after each position, and TOP_ROWS after
+        the last position."""
         best = self.lens(len(self.page.lens_points) - 1).ids[:, 0].tolist()
         return sorted({*best, *self.last_logits.topk(min(TOP_ROWS, len(self.last_logits))).indices.tolist()})
 
@@ -294,7 +294,7 @@ class TracedPass:
 
 
 def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
-    """The points of the stream on a page: the embedding, the middle and the end of each block, the last norm."""
+    """The points of the stream on a page: the embedding, after each sublayer, and after the last norm."""
     start, *blocks = structure.stream
     points = [StreamPoint(start, "embedding", -1)]
     for layer, block in enumerate(blocks):
@@ -338,7 +338,7 @@ def array(values: Tensor) -> np.ndarray:
 def steps(values: np.ndarray) -> np.ndarray:
     """The nearest whole multiples of 0.0001, ties to even as in Python's formatting.
 
-    A float32 times 10,000 is exact in float64, so the multiple is the one that `f"{value:.4f}"` shows.
+    A float32 times 10,000 is exact in float64, so the multiple equals `f"{value:.4f}"`.
     """
     return np.rint(values.astype(np.float64) * STEPS)
 

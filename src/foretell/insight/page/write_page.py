@@ -1,9 +1,9 @@
 """`write_page(model, text, path)`: one self-contained HTML file that shows a forward pass and needs no network.
 
-Sections that every page needs: tokens, vocabulary, logits of the last position, norms of the stream, the lens,
-attention of every head, to a memory too. If these are too large, attention keeps only the last query rows that fit.
-Others follow in the order of the registry. A part that does not fit is left out and reported; a later, smaller one may
-still fit.
+Every page needs tokens, vocabulary, logits of the last position, norms of the stream, the lens, and the attention of
+every head, also to a memory. If these are too large, attention keeps only the last query rows that fit. Other sections
+follow in the order of the registry. Those that do not fit are left out and reported; a later, smaller one may still
+fit.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from foretell.insight.page.traced_pass import PageModel, TracedPass
 from foretell.language_model import LanguageModel
 
 PAGE_BYTES = 20_000_000
-MARGIN = 0.97  # of the rows that the mean compression suggests, since rows and layers compress differently
+MARGIN = 0.97  # share of the rows that the mean compression suggests, because rows and layers compress differently
 
 
 @dataclass
 class Contents:
-    """The sections of a page, a sentence about each thing left out, and the first query whose attention is kept.
+    """The sections of a page, a sentence about each omission, and the first query whose attention is kept.
 
-    The page becomes interactive once `sections` are read; `rest` comes after its script and is read afterwards.
+    The page becomes interactive when `sections` are loaded; `rest` follows its script and is loaded later.
     """
 
     sections: list[PackedSection] = field(default_factory=list)
@@ -56,9 +56,9 @@ class Contents:
 
 
 def choose(traced: TracedPass, room: int, limit: int) -> Contents:
-    """The sections that fit into `room` bytes of a page that may have `limit` bytes."""
+    """The sections that fit into `room` bytes of a page of at most `limit` bytes."""
     contents = Contents(sections=list(required(traced)), cut=kept_positions(traced))
-    reason = f"since the page would pass {in_megabytes(limit)}"
+    reason = f"since the page would exceed {in_megabytes(limit)}"
     add_attention(contents, traced, room, reason)
     for words, families in groupby((family for family in FAMILIES if family.left_out), lambda family: family.left_out):
         groups, kept = groups_of(list(families), traced), 0
@@ -84,7 +84,7 @@ def required(traced: TracedPass) -> Iterator[PackedSection]:
 
 
 def kept_positions(traced: TracedPass) -> list[str]:
-    """Sentences about what is computed for the last positions only."""
+    """Sentences about values that are computed only for the last positions."""
     total = len(traced.ids)
     kept = {"The logit lens is": total - traced.lens_from, "The tokens that neurons write are": last_written(traced)}
     return [
@@ -116,7 +116,7 @@ def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str
     sections = [attention_section(traced, layer, 0) for layer in layers]
     while contents.size + size_of(sections) > room and contents.first_query < T - 1:
         share = MARGIN * max(0, room - contents.size) / size_of(sections)
-        kept = int((T - contents.first_query) * share)  # later rows are longer, so this takes a few rounds
+        kept = int((T - contents.first_query) * share)  # later rows are longer, so this needs a few rounds
         contents.first_query = T - max(1, kept)
         sections = [attention_section(traced, layer, contents.first_query) for layer in layers]
     if contents.first_query:
@@ -136,7 +136,7 @@ def attention_section(traced: TracedPass, layer: int, first_query: int) -> Packe
 PLAIN = " !\"$'()*+,-./:;=>?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
-LIVE = "live/"  # the folder of modules that only the live page has
+LIVE = "live/"  # the folder of modules for the live page only
 MARK = re.compile(r"{{(\w+)}}")
 
 
@@ -158,9 +158,9 @@ start();
 
 
 def live_files() -> dict[str, str]:
-    """The document of the live page, and its style and scripts by their path under `page/`.
+    """The document of the live page, and its style and scripts by path under `page/`.
 
-    The document names all scripts, since a browser would ask for each only when it has read another one's imports.
+    The document lists all scripts, because a browser would request each only after reading another one's imports.
     """
     folders = {"": FOLDER, LIVE: FOLDER.joinpath(LIVE)}
     names = [f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir()]
@@ -178,14 +178,14 @@ def document(heading: str, head: str, data: str) -> str:
 
 
 def holders(sections: Iterable[PackedSection]) -> str:
-    """One element per section, which a browser neither runs nor displays."""
+    """An element per section, which browsers neither run nor display."""
     return "\n".join(
         f'<script type="text/plain" id="{section.name}">{section.content}</script>' for section in sections
     )
 
 
 def module_addresses() -> dict[str, str]:
-    """The import map: every module's import name and its content as a data URL, since there is no server."""
+    """The import map: each module's import name, with its content as a data URL, because there is no server."""
     names = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".js"))
     modules = {name: f"{absolute_imports(read(name))}//# sourceURL=page/{name}\n" for name in names}
     urls = {name: quote(module, safe=PLAIN) for name, module in modules.items()}
@@ -193,12 +193,12 @@ def module_addresses() -> dict[str, str]:
 
 
 def absolute_imports(module: str) -> str:
-    """A module whose imports are names of the import map, since a data URL has no neighbors."""
+    """A module with its imports replaced by names of the import map, because data URLs have no relative paths."""
     return re.sub(r'from "\./', 'from "page/', module)
 
 
 def as_script(value: Any) -> str:
-    """JSON for the inside of a script element: it cannot end the element or begin a comment."""
+    """JSON for a script element, escaped so that it cannot end the element or begin a comment."""
     content = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return content.replace("<", "\\u003c").replace("\x7f", "\\u007f")
 
@@ -212,13 +212,13 @@ def read(name: str) -> str:
     return FOLDER.joinpath(name).read_text(encoding="utf-8")
 
 
-# Bytes per section besides its content, for its element, its line in the structure and a sentence if it is cut
+# Bytes per section in addition to its content: its element, its line in the structure and a sentence if left out
 SECTION_MARKUP = 200
 
 
 @dataclass(frozen=True, repr=False)
 class PageReport:
-    """The written page: size in bytes, counts of tokens, layers and heads, and a sentence about each thing left out."""
+    """The written page: size in bytes, numbers of tokens, layers and heads, and a sentence about each omission."""
 
     path: str
     bytes: int
@@ -259,13 +259,13 @@ def write_page(
 def record_all(
     model: LanguageModel, text: str, outcomes: Outcomes | None = None, levels: np.ndarray | None = None
 ) -> TracedPass:
-    """One pass over a text with the values of all sections of a file."""
+    """A pass over a text with the values for all sections of a file."""
     page, ids = PageModel.of(model, outcomes, levels), model.encode_fitting(text)
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 
 def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
-    """Write the page of a pass that was collected before."""
+    """Write the page of an existing pass."""
     target = check_target(Path(path), HTML_MARK)
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
@@ -287,7 +287,7 @@ def make_page(
 ) -> tuple[Contents, str]:
     """The contents of a page, and the document.
 
-    remarks: sentences about the pass, at the end of the page. choice: token, layer, ... that the page shows first.
+    remarks: sentences about the pass for the end of the page. choice: the token, layer, ... that the page shows first.
 
     Raises `OutputError` if it does not fit the budget.
     """

@@ -23,16 +23,16 @@ from foretell.model.kernels.vector_matmul import factor_of, tile_start
 
 REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, 18)
 
-ROWS = 16  # of a tile of activations
-AHEAD, AHEAD_INTEGERS = 512, 1024  # words from the weights that are read to the prefetched ones
+ROWS = 16  # rows in a tile of activations
+AHEAD, AHEAD_INTEGERS = 512, 1024  # prefetch distance, in words
 DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
-SECOND, SUMS = 3 * 256, 6 * 256  # words: the sums of the first tile's planes, then the second tile's
+SECOND, SUMS = 3 * 256, 6 * 256  # offset of the sums of the second tile, and size of the sums of two tiles, in words
 TOTALS = 2 * SUMS  # sums of even chunks, sums of odd chunks, and the totals of two tiles
 SCRATCH = TOTALS + 2 * 256  # words per thread
 
 
 def is_permitted() -> bool:
-    """True where the processor has AMX and Linux lets this process use it, for which it must ask once."""
+    """True if the processor has AMX and Linux lets this process use it; the process must request this once."""
     if not {"avx512f", "amx-tile", "amx-bf16", "amx-int8"} <= FEATURES or sys.platform != "linux":
         return False
     return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0
@@ -51,13 +51,13 @@ def tile_number(tile):
 
 @v.operation(v.void, v.integer)
 def configure(builder, settings):
-    """Set the sizes of this thread's tiles: 64 bytes as Intel's manual describes them for `ldtilecfg`."""
+    """Set the sizes of this thread's tiles; the format of the 64 bytes is in Intel's manual under `ldtilecfg`."""
     v.call(builder, "llvm.x86.ldtilecfg", v.VOID, v.pointer(builder, settings, ir.Constant(v.INT64, 0), v.INT8))
 
 
 @v.operation(v.void)
 def release(builder):
-    """Give this thread's tiles back."""
+    """Release this thread's tiles."""
     v.call(builder, "llvm.x86.tilerelease", v.VOID)
 
 
@@ -68,7 +68,7 @@ def zero(builder, tile):
 
 @v.operation(v.void, v.LITERAL, v.integer, v.integer, v.integer)
 def load(builder, tile, address, index, stride):
-    """Read a tile whose rows begin at the index-th word from an address and are `stride` bytes apart."""
+    """Load a tile whose rows begin at the index-th word from an address and are `stride` bytes apart."""
     where = v.pointer(builder, address, index, v.INT32)
     bytes_at = builder.bitcast(where, v.INT8.as_pointer())
     v.call(builder, "llvm.x86.tileloadd64", v.VOID, tile_number(tile), bytes_at, stride)
@@ -76,13 +76,13 @@ def load(builder, tile, address, index, stride):
 
 @v.operation(v.void, v.LITERAL, v.integer, v.integer)
 def store(builder, tile, address, index):
-    """Write a tile's rows, one after the other, from the index-th word from an address."""
+    """Store a tile's rows contiguously, from the index-th word from an address."""
     where = builder.bitcast(v.pointer(builder, address, index, v.INT32), v.INT8.as_pointer())
     v.call(builder, "llvm.x86.tilestored64", v.VOID, tile_number(tile), where, ir.Constant(v.INT64, 64))
 
 
 def tile_dot(instruction):
-    """An operation that adds the products of two tiles to a third: of activations, and of weights."""
+    """An operation that adds the product of a tile of activations and a tile of weights to a third tile."""
     return v.operation(v.void, v.LITERAL, v.LITERAL, v.LITERAL)(
         lambda builder, sums, x, weights: v.call(
             builder, instruction, v.VOID, tile_number(sums), tile_number(x), tile_number(weights)
@@ -169,7 +169,7 @@ def zero_sums():
 
 @merged
 def multiply_tile(planes, at, plane, stride, P, first, second, third):
-    """Multiply the weights in tile 7 by each plane of activations, whose sums are in the tiles first, second, third."""
+    """Multiply the weights in tile 7 by each plane of activations, and add to the tiles first, second and third."""
     load(6, planes, at // 2, stride)
     dot(first, 6, 7)
     if P == 3:
@@ -194,7 +194,7 @@ def store_sums(scratch, at, P):
 
 @inlined
 def plane_sum(scratch, at, P):
-    """The sum over the planes of activations, the smallest numbers first."""
+    """The sum over the planes of activations, which adds the smallest numbers first."""
     first = v.load_float(scratch, at)
     if P == 1:
         return first
@@ -205,7 +205,7 @@ def plane_sum(scratch, at, P):
 
 
 class Chunk(NamedTuple):
-    """A chunk of inputs, the group it is in, and whether it is the last one there."""
+    """A chunk of inputs, its group, and whether it is the last chunk of the group."""
 
     index: int
     group: int
@@ -237,8 +237,8 @@ def multiply_integers(p, first, last):
 def integer_pair(p, tile, other, row, scratch, decoded):
     """The totals of two tiles for up to 16 rows, chunk by chunk.
 
-    A tile can be loaded only some 50 cycles after its bytes were written. So int4 weights are decoded a chunk ahead,
-    and the sums of a chunk are read while the next chunk is computed.
+    A tile can be loaded only about 50 cycles after its bytes were written. So int4 weights are decoded one chunk
+    ahead, and the sums of a chunk are read while the next chunk is computed.
     """
     chunk = chunk_of(p.group)
     step = chunk * p.bits // 2  # words of a chunk
@@ -278,7 +278,7 @@ def decode_pair(words, start, distance, inputs, decoded):
 
 @inlined
 def decode(words, at, decoded, to):
-    """Eight inputs as bytes, four and four."""
+    """Eight inputs as bytes, in two words of four."""
     eight, nibbles = v.load_int(words, at), v.broadcast_int(NIBBLES)
     v.store_int(decoded, to, v.bitwise_and(eight, nibbles))
     v.store_int(decoded, to + 16, v.bitwise_and(v.shift_right(eight, 4), nibbles))
@@ -286,7 +286,7 @@ def decode(words, at, decoded, to):
 
 @inlined
 def multiply_planes(p, row, index, words, at, distance, scratch, sums):
-    """Multiply a chunk of both tiles of weights, which are at `at` and `distance` words later, by each plane.
+    """Multiply a chunk of both tiles of weights, at `at` and `distance` words after it, by each plane.
 
     The sums are written to the scratch memory.
     """
@@ -318,7 +318,7 @@ def multiply_planes(p, row, index, words, at, distance, scratch, sums):
 
 @inlined
 def prefetch_tiles(words, at, distance):
-    """Ask for two tiles of int8 weights."""
+    """Prefetch two tiles of int8 weights."""
     for i in range(at, at + 256, 16):
         v.prefetch(words, i)
         v.prefetch(words, i + distance)
@@ -349,7 +349,7 @@ def add_pair(p, tile, other, chunk, row, scratch):
 
 @inlined
 def add_chunk(p, tile, chunk, row, scratch, sums, total):
-    """Add a chunk's sums times both scales to a tile's totals; in int4 also its group's sum times the minimum."""
+    """Add a chunk's sums times both scales to a tile's totals; for int4 also its group's sum times the minimum."""
     groups, chunks = p.inputs // p.group, p.inputs // chunk_of(p.group)
     factor = factor_of(p, tile, chunk.group)
     scales = v.load_bfloat16(p.factors, factor)
@@ -366,7 +366,7 @@ def add_chunk(p, tile, chunk, row, scratch, sums, total):
 
 @inlined
 def combined(scratch, at, P):
-    """The sums over all planes of activations, in units of the second."""
+    """The sums over all planes of activations, in units of the second plane."""
     upper, lower = v.load_int(scratch, at), v.load_int(scratch, at + 256)
     integers = v.cast_int(v.add_int(v.shift_left(upper, 8), lower))
     if P == 3:

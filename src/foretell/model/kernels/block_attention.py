@@ -1,7 +1,7 @@
-"""Attention of single queries over the blocks of a paged cache, which is read in place.
+"""Attention of single queries over the blocks of a paged cache, without a copy of the cache.
 
-Every new token is a query: it sees the positions of its row up to its own, within the window. Its value does not depend
-on the other rows, nor on how the tokens of its row were divided into passes.
+Every new token is a query: it sees the positions of its row up to its own, within the window. The result does not
+depend on other rows, nor on how the tokens of a row are divided into passes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from foretell.model.kernels.compiling import inlined, merged
 from foretell.model.kernels.vector_math import exponential, keep, read_number, rounded, rounded_number, write_numbers
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 
-LANES = v.LANES  # positions whose scores are computed at once; blocks of the cache have a multiple of it
-SIXTEEN, FOUR, SINGLE = (0,) * 16, (0,) * 4, (0,)  # vectors that are held in registers
+LANES = v.LANES  # positions whose scores are computed at once; the block size is a multiple of it
+SIXTEEN, FOUR, SINGLE = (0,) * 16, (0,) * 4, (0,)  # their lengths are numbers of vectors held in registers
 assert POSITIONS_PER_BLOCK % LANES == 0
 
 
 class CachedRow(NamedTuple):
     """One row of one layer of a paged cache.
 
-    The addresses of the layer's keys and values (G, N, P, E), their strides in numbers, and the address of the row's
-    blocks (int32).
+    The addresses of the layer's keys and values (G, N, P, E), their strides in elements, and the address of the row's
+    block table (int32).
     """
 
     keys: int
@@ -55,7 +55,7 @@ def attend(row, position, head, window, x, query, width, out, at, is_narrow):
     start = max(0, position + 1 - window) if window > 0 else 0
     first, end, whole = start // LANES * LANES, position + 1, width // LANES * LANES
     memory = np.empty((end - first + LANES - 1) // LANES * LANES, np.float32)
-    weights, count = memory.ctypes.data, len(memory)  # of positions first, first + 1, ...
+    weights, count = memory.ctypes.data, len(memory)  # weights of positions first, first + 1, ...
     scale = np.float32(1 / np.sqrt(width))
     for i in range(0, count, LANES):
         cached = index_of(row, first + i, head, width)
@@ -92,7 +92,7 @@ def attend(row, position, head, window, x, query, width, out, at, is_narrow):
 
 @inlined
 def prefetch_cached(address, first, count, is_narrow):
-    """Ask for this many numbers of the cache."""
+    """Prefetch `count` numbers of the cache."""
     words, length = (first // 2, count // 2) if is_narrow else (first, count)
     for i in range(words, words + length, LANES):
         v.prefetch(address, i)
@@ -100,7 +100,7 @@ def prefetch_cached(address, first, count, is_narrow):
 
 @inlined
 def dots(x, query, address, cached, width, whole, is_narrow):
-    """The dot products of x[query : query + whole] with 16 cached vectors of `width` that follow each other."""
+    """The dot products of x[query : query + whole] with 16 consecutive cached vectors of `width`."""
     sums = v.zeros(SIXTEEN)
     for e in range(0, whole, LANES):
         sums = add_cached(sums, v.load_float(x, query + e), address, cached + e, width, is_narrow)
@@ -109,7 +109,7 @@ def dots(x, query, address, cached, width, whole, is_narrow):
 
 @inlined
 def add_cached(sums, x, address, first, stride, is_narrow):
-    """Add x times the vectors of 16 numbers of the cache that begin at first, first + stride, ..."""
+    """Add x times the cached vectors of 16 numbers that begin at first, first + stride, ..."""
     if is_narrow:
         return v.fma(x, v.load_bfloat16(address, v.indices(sums, first, stride)), sums)
     return v.fma(x, v.load_float(address, v.indices(sums, first, stride)), sums)
@@ -117,7 +117,7 @@ def add_cached(sums, x, address, first, stride, is_narrow):
 
 @inlined
 def softmax_weights(weights, count):
-    """Exponentials of scores less the largest one, in place; returns their sum."""
+    """Replace scores by the exponentials of their differences from the largest; returns the sum."""
     highest = v.load_float(weights, 0)
     for i in range(LANES, count, LANES):
         highest = v.maximum(highest, v.load_float(weights, i))
@@ -131,7 +131,7 @@ def softmax_weights(weights, count):
 
 @inlined
 def mix(row, start, end, head, width, e, weights, out, at, is_narrow, vectors):
-    """Write the weighted sum of the values of positions start, ... end - 1: `vectors` vectors from element e on."""
+    """Write `vectors` vectors, from element e on, of the weighted sum of the values at positions start, ... end - 1."""
     sums, first, position = v.zeros(vectors), start // LANES * LANES, start
     while position < end:
         stop = min(end, (position // POSITIONS_PER_BLOCK + 1) * POSITIONS_PER_BLOCK)

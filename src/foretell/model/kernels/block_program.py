@@ -1,9 +1,8 @@
-"""A transformer block for few tokens in compiled code, made of the kernels of single layers.
+"""A transformer block for few tokens in compiled code that combines the kernels of single layers.
 
-Its phases follow each other on the threads of a program (pass_program.py). Arrays of float32 are given by their
-addresses, with rows padded to a multiple of 32 numbers. In a model in bfloat16 a value is rounded where the plain
-module returns it, so a block has the same operations in the same order as its modules; between these places values are
-in float32.
+The threads of a program (pass_program.py) run its phases in sequence. Arrays of float32 are given by their addresses,
+with rows padded to a multiple of 32 numbers. A block has the same operations in the same order as its modules. In a
+bfloat16 model, a value is rounded where the plain module returns it; in between, values are in float32.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from foretell.model.kernels.vector_math import activate, rounded, rounded_number
 # 10  norm after the feed-forward layer, output
 # An even phase before a matmul also prepares its activations
 PHASES = 11
-MIN_ROWS = 4  # with fewer, one thread does the work by rows
+MIN_ROWS = 4  # with fewer, one thread runs the phases that work on rows
 
-# A norm (0: none, 1: LayerNorm, 2: RMSNorm) with the addresses of its scale and shift in float32; none is not null
+# A norm (0: none, 1: LayerNorm, 2: RMSNorm) with the addresses of its scale and shift in float32, which are never null
 NORM = np.dtype([*v.fields("kind scale shift"), ("epsilon", "f8")])
-# Each norm that is not needed at its place has kind 0, scales of 1 and shifts of -0, which change nothing
+# A norm that the block does not have is of kind 0, with scales of 1 and shifts of -0, which change nothing
 BLOCK = np.dtype(
     [
-        *v.fields("qkv output up down", MATRIX),  # gated up: tiles of gates and of the values they multiply, in turns
+        *v.fields("qkv output up down", MATRIX),  # gated up: tiles of gates and of values alternate
         *v.fields("before_attention after_attention before_feedforward after_feedforward query_norm key_norm", NORM),
-        *v.fields("layer width heads kv_heads head_width feedforward_width"),  # layer: of the cache
+        *v.fields("layer width heads kv_heads head_width feedforward_width"),  # layer: its index in the cache
         *v.fields("window activation is_gated has_residual"),  # window 0: none
         *v.fields("is_parallel"),  # the feed-forward layer reads the block's input
     ]
 )
-# One pass over M tokens, the same for all layers. T tokens of a row of the batch follow each other
+# One pass over M tokens, the same for all layers. The T tokens of a row of the batch are consecutive
 PASS = np.dtype(
     [
-        *v.fields("M T rows is_narrow"),  # rows: M, padded for the matrix unit
-        # the addresses of the cache's first layer, and strides: of a layer in bytes, others in numbers
+        *v.fields("M T rows is_narrow"),  # rows: M padded for the matrix unit
+        # the addresses of the cache's first layer, and the strides: layer_stride in bytes, the others in elements
         *v.fields("keys values layer_stride head_stride block_stride"),
-        # addresses: blocks (int32) of each row, positions (M,), tokens of each row without padding
+        # addresses: block table (int32) of each row, positions (M,), number of tokens of each row without padding
         *v.fields("tables table_width positions counts"),
         # addresses: cosines and sines of angles (A, E), 0 without rotation; the angle of each token (M,)
         *v.fields("cosine sine angles"),
@@ -59,7 +58,7 @@ pass_at, block_at = v.record_at(PASS), v.record_at(BLOCK)
 
 
 class Scratch(NamedTuple):
-    """Addresses of float32 arrays that live as long as one call: rows of each kind, padded."""
+    """Addresses of float32 arrays with padded rows, which are valid during one call."""
 
     stream: int
     source: int  # the input of the next matmul: (rows, D)
@@ -87,7 +86,7 @@ def compute_block(block, step, x, out, memory, threads, counters, first):
 
 @inlined
 def lay_out(block, rows, address):
-    """The addresses of the arrays, one after the other."""
+    """The addresses of the arrays in the scratch memory."""
     D, row = padded_inputs(block.width), rows * 4
     source = address + row * D
     qkv = source + row * D
@@ -126,13 +125,13 @@ def matrix_of(block, phase):
 
 @inlined
 def tiles_at_once(block, phase):
-    """Tiles of outputs that belong together: a gate and the values it multiplies."""
+    """The number of tiles of outputs that are computed together: a gate and its values."""
     return 2 if phase == 7 and block.is_gated else 1
 
 
 @inlined
 def share(count, task, tasks):
-    """The first of the rows or tiles of a task, and the one after its last."""
+    """The range of the rows or tiles of a task: the first, and one after the last."""
     return task * count // tasks, (task + 1) * count // tasks
 
 
@@ -204,7 +203,7 @@ def compute_tiles(block, step, scratch, phase, task, tasks):
 
 @inlined
 def add_update(width, stream, update, M, has_residual, is_narrow, first, last):
-    """Add tiles first, ... last - 1 of an update to the stream, or put them in its place."""
+    """Add tiles first, ... last - 1 of an update to the stream, or replace the stream by them."""
     D, N = padded_inputs(width), padded_outputs(width)
     for row in range(M):
         for i in range(first * 16, last * 16, 16):
@@ -222,7 +221,7 @@ def row_of_cache(block, step, token):
 
 @compiled
 def store_rows(block, step, qkv, is_narrow, first, last):
-    """Normalise and rotate queries and keys of some tokens, and put keys and values into the cache."""
+    """Normalise and rotate the queries and keys of some tokens, and store keys and values in the cache."""
     H, G, E, N = block.heads, block.kv_heads, block.head_width, padded_outputs(block.qkv.outputs)
     for token in range(first, last):
         start = token * N
@@ -296,7 +295,7 @@ def norm_rows(norm, x, out, D, width, is_narrow, first, last):
 
 @inlined
 def rotate(x, first, width, cosine, sine, angle, is_narrow):
-    """Rotate a head in place: pair i is made of the elements i and i + width / 2. Its first angle is number `angle`."""
+    """Rotate a head in place: pair i is elements i and i + width / 2. Its angles begin at index `angle`."""
     half = width // 2
     for i in range(half):
         c = rounded_number(v.read_float(cosine, angle + i), is_narrow)
@@ -310,7 +309,7 @@ def rotate(x, first, width, cosine, sine, angle, is_narrow):
 
 @inlined
 def activate_tiles(block, inner, hidden, M, is_narrow, first, last):
-    """Activate tiles first, ... last - 1 of 16 inner values; gated: the tile of the gates comes before each of them."""
+    """Activate tiles first, ... last - 1 of 16 inner values; if gated, a tile of gates precedes each tile."""
     columns, width = padded_outputs(block.up.outputs), padded_inputs(block.feedforward_width)
     for row in range(M):
         for tile in range(first, last):

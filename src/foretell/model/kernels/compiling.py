@@ -1,4 +1,4 @@
-"""Compilation of kernels: the processor's instructions, where compiled code is kept, and how threads wait.
+"""Compilation of kernels: the processor's features, the cache of compiled code, and numba's threads.
 
 Importing this module imports numba and starts its threads.
 """
@@ -32,16 +32,16 @@ from numba.core import registry
 from foretell.errors import end_by_signal
 from foretell.openmp import SPINS, short_waiting
 
-DIGITS = 16  # in the name of a version's folder
+DIGITS = 16  # digits of the hash in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
-OF_PROCESS = "foretell-kernels-"  # begins the name of a folder that is removed with its process
+OF_PROCESS = "foretell-kernels-"  # prefix of a folder that is removed when its process ends
 
 
 def target_features() -> frozenset[str]:
-    """The features that numba compiles for, by LLVM's names, such as `avx512f`.
+    """The processor features that numba compiles for, by LLVM's names, such as `avx512f`.
 
-    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: haswell and +avx2,+fma compile for AVX2. The name alone does
-    not limit them, because numba adds the features of this machine.
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: haswell and +avx2,+fma compile for AVX2. Setting only the name
+    does not limit them, because numba adds the features of this machine.
     """
     target: Any = registry.cpu_target
     _, _, features = target.target_context.codegen().magic_tuple()
@@ -49,24 +49,24 @@ def target_features() -> frozenset[str]:
 
 
 config: Any = numba.config
-intrinsic: Any = numba.extending.intrinsic  # its calls in compiled code have other arguments than its definition
+intrinsic: Any = numba.extending.intrinsic  # Any: calls in compiled code have other arguments than the definition
 
 FEATURES = target_features()
 MAX_THREADS: int = config.NUMBA_NUM_THREADS
 
 
 def cache_folder() -> Path:
-    """The folder that keeps the compiled code of this installation of the kernels between processes.
+    """The folder in which the compiled code of this installation of the kernels persists.
 
-    numba compares only path and time stamp of the file that a function is in, not the files of the functions it calls.
-    All of these choose the folder, so that its markers hold: a copy with the same content is compiled again, too. Its
-    cache is code and pickled signatures, so a folder that others can write to or replace is not used; then nothing is
-    kept.
+    numba compares only the path and time stamp of the file with a function, not of the files with the functions that it
+    calls. The folder's name depends on all of these, so its markers are valid; even a copy with the same content is
+    compiled again. The cache contains code and pickled signatures, so a folder that others can write to or replace is
+    not used; then nothing is kept.
     """
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).resolve().parent.glob("*.py")):
         digest.update(f"{file} {file.stat().st_mtime_ns}".encode() + file.read_bytes())
-    given = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is ignored, as its specification demands
+    given = os.environ.get("XDG_CACHE_HOME", "")  # a relative path is ignored, as its specification demands
     try:
         home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117 - of an empty string too
         chosen = Path(config.CACHE_DIR).absolute() if config.CACHE_DIR else None
@@ -75,7 +75,7 @@ def cache_folder() -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(folder) or not has_safe_parents(folder):
             return private_folder()
-        os.utime(folder)  # the time of its last use
+        os.utime(folder)  # record the time of the last use
         if is_new:
             remove_disused(folder)
     except (OSError, RuntimeError):  # RuntimeError: neither HOME nor an entry in the list of users
@@ -84,9 +84,9 @@ def cache_folder() -> Path:
 
 
 def remove_disused(folder: Path) -> None:
-    """Remove the folders of other versions that this user's processes have not used for `DISUSED` seconds.
+    """Remove this user's folders of other versions that have not been used for `DISUSED` seconds.
 
-    A process would fail if it saved a kernel in a folder that is gone, so recently used folders stay.
+    Recently used folders stay, because a process that saves a kernel in a removed folder would fail.
     """
     for other in folder.parent.iterdir():
         is_version = re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", other.name) and other.is_dir() and not other.is_symlink()
@@ -104,9 +104,9 @@ def is_private(folder: Path) -> bool:
 
 
 def has_safe_parents(folder: Path) -> bool:
-    """True if no other user but root can replace a folder through the folders or links that lead to it.
+    """True if no other user except root can replace a folder through the folders or links in its path.
 
-    A sticky folder, such as /tmp, may be writable: there, others cannot rename an entry that is not theirs.
+    A sticky folder such as /tmp may be writable, because others cannot rename entries there that they do not own.
     """
     private_group = group_of_this_user_alone()
 
@@ -118,8 +118,7 @@ def has_safe_parents(folder: Path) -> bool:
 
 
 def group_of_this_user_alone() -> int | None:
-    """The group with this user's name, if it is the user's; where users have such groups, new folders are writable for
-    it."""
+    """The user's private group, which has the user's name, if there is one; new folders are then writable for it."""
     try:
         is_private = grp.getgrgid(os.getgid()).gr_name == pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -128,17 +127,17 @@ def group_of_this_user_alone() -> int | None:
 
 
 def private_folder() -> Path:
-    """A new folder of this process alone, which is removed with it."""
+    """A new folder for this process only, which is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=OF_PROCESS))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def start_threads() -> None:
-    """Start numba's threads, so that they wait awake for a short time. torch keeps its number of threads.
+    """Start numba's threads, with a short active wait before they sleep. torch keeps its number of threads.
 
-    A loop on threads that are awake begins after 2 microseconds, after 15 to 25 where they sleep, and a token takes
-    some fifty loops. torch has a separate copy of OpenMP, but numba's start sets the number of threads of both.
+    A loop starts in 2 microseconds on active threads and in 15 to 25 on sleeping ones, and a token takes about fifty
+    loops. torch has a separate copy of OpenMP, but starting numba's threads sets the number of threads of both.
     """
     threads = torch.get_num_threads()
     with short_waiting(SPINS):
@@ -149,30 +148,30 @@ def start_threads() -> None:
 
 start_threads()
 CACHE = str(cache_folder())
-Program = Callable[[int], None]  # of the address of its arguments
+Program = Callable[[int], None]  # takes the address of its arguments
 
 
-# Functions that are linked into their callers compile in half the time without wrappers for Python and cached files
+# Functions linked into their callers compile in half the time without Python wrappers and cached files
 INNER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function of numbers, vectors and records that compiled code calls."""
+    """Compile a function of numbers, vectors and records for calls from compiled code."""
     return njit(**INNER)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function into those that call it: an inner part of a kernel, whose call would take longer than it."""
+    """Compile a function into its callers: for inner parts of a kernel that take less time than a call."""
     return njit(**INNER, forceinline=True)(function)
 
 
 def merged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy a function into the source of its caller: a part of a program that is called in one place."""
+    """Copy a function into the source of its caller: for a part of a program with a single caller."""
     return njit(**INNER, inline="always")(function)
 
 
 def compiled_parallel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function whose `prange` loops run on all threads, at its first call; later processes load it."""
+    """Compile a function with `prange` loops, which run on all threads, at its first call; later processes load it."""
     with cache_in_folder():
         dispatcher = njit(nogil=True, error_model="numpy", parallel=True)(function)
         dispatcher.enable_caching()
@@ -180,9 +179,9 @@ def compiled_parallel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
-    """Compile a function of this many integers, which others call by its `address`; later processes load it.
+    """Compile a function of `arguments` integers, which is called by its `address`; later processes load it.
 
-    Compiled code that calls it is not compiled with it, so only kernels that are used are compiled.
+    It is compiled separately from its callers, so only kernels that are used are compiled.
     """
     signature = types.void(*[types.int64] * arguments)
     with cache_in_folder(), ended_by_signals():
@@ -197,9 +196,9 @@ def compiled_program(program: Program) -> Any:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the process at once: a handler in Python would wait for LLVM, up to 40 s.
+    """Let SIGTERM and SIGHUP end the process at once: a Python handler would wait for LLVM, up to 40 s.
 
-    The handler of a training stays, which saves first.
+    A training's handler stays, because it saves first.
     """
     is_main = threading.current_thread() == threading.main_thread()
     handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(each) is end_by_signal]
@@ -213,20 +212,20 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def compile_now(dispatcher: Any, arguments: int) -> None:
-    """Compile a function of this many integers before its first call, or load it."""
+    """Compile or load a function of `arguments` integers before its first call."""
     with cache_in_folder(), ended_by_signals():
         dispatcher.compile((types.int64,) * arguments)
 
 
 def is_kept() -> bool:
-    """True if later processes find the code that this process compiles."""
+    """True if the code that this process compiles is kept for later processes."""
     return not Path(CACHE).name.startswith(OF_PROCESS)
 
 
 def marker(name: str) -> Path:
-    """The empty file that shows that a kernel is in the cache for this type of processor.
+    """The empty file whose existence shows that a kernel is in the cache for this type of processor.
 
-    To ask numba's cache takes the function, its signature and a part of the compilation.
+    A look-up in numba's cache needs the function, its signature and part of the compilation.
     """
     target: Any = registry.cpu_target
     digest = hashlib.sha256(f"{name} {target.target_context.codegen().magic_tuple()}".encode()).hexdigest()
@@ -245,7 +244,7 @@ def is_compiled(name: str) -> bool:
 
 @contextmanager
 def cache_in_folder() -> Iterator[None]:
-    """Compile with the cache in `CACHE`, also where other users of numba in this process chose another."""
+    """Compile with the cache in `CACHE`, even if other code in this process has set another one."""
     given, config.CACHE_DIR = config.CACHE_DIR, CACHE
     try:
         yield

@@ -1,11 +1,11 @@
-"""Matrix products on a CPU where torch's own are slow: bfloat16 without instructions for it, and float32 on AMD.
+"""CPU matrix products for two cases where torch is slow: bfloat16 without hardware support, and float32 on AMD.
 
-Without bfloat16 instructions, torch multiplies bfloat16 at a fifth (AVX-512) or a seventh (AVX2) of its rate in
-float32, so from four rows on products are made in float32. Weights are converted in parts, so there is no second copy
-of all of them; a layer of GPT-2's size is one part. With parts of 1 MiB, reading 512 tokens took 1.2 times as long
+Without bfloat16 instructions, torch multiplies bfloat16 at a fifth (AVX-512) or a seventh (AVX2) of its float32 rate,
+so products with four or more rows are computed in float32. Weights are converted in parts, to avoid a second copy of
+all of them; a layer of GPT-2's size is one part. With parts of 1 MiB, a prompt of 512 tokens took 1.2 times as long
 (AVX2).
 
-torch multiplies float32 with MKL, which uses AVX2 alone on AMD's processors. oneDNN uses all instructions: 256 rows of
+torch multiplies float32 with MKL, which uses only AVX2 on AMD's processors. oneDNN also uses AVX-512: 256 rows of
 GPT-2's width ran at 450 GFLOP/s instead of 215 on two Zen 5 cores, and at 235 with AVX2. For few rows or small weights
 MKL is as fast or faster.
 """
@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from foretell.device import is_amd, multiplies_bfloat16
 from foretell.model.decoder import TiedHead
 
-MIN_ROWS = 4  # of bfloat16, from which products in float32 are faster
-ELEMENTS_AT_ONCE = 2**22  # of a weight: 16 MiB in float32, a tenth of GPT-2's head
-STEP = 32  # parts have a multiple of it: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
-ONEDNN_MULTIPLICATIONS = 2**22  # of float32, from which oneDNN is faster than MKL on AMD
-# oneDNN compiles a kernel for each number of rows, in 5 to 12 ms for a small matrix, and keeps 1,024 kernels of a
-# megabyte: texts of all lengths took 2.9 GB. So rows are filled up to a multiple of 32, from 512 on of 256
+MIN_ROWS = 4  # from here on, bfloat16 rows are multiplied faster in float32
+ELEMENTS_AT_ONCE = 2**22  # elements of a part of a weight: 16 MiB in float32, a tenth of GPT-2's head
+STEP = 32  # parts are multiples of this: 85 outputs at once took 1.3 times as long per output as 96 with AVX2
+ONEDNN_MULTIPLICATIONS = 2**22  # from here on, oneDNN is faster than MKL in float32 on AMD
+# oneDNN compiles a kernel for each number of rows, in 5 to 12 ms for a small matrix, and keeps 1,024 kernels of one
+# megabyte each: texts of all lengths took 2.9 GB. So rows are padded to a multiple of 32, or of 256 from 512 on
 ROWS_AT_ONCE, MANY_ROWS, MANY_AT_ONCE = 32, 512, 256
 
 
@@ -40,7 +40,7 @@ def is_bfloat16_slow() -> bool:
 
 @cache
 def is_mkl_slow() -> bool:
-    """True if torch multiplies float32 with MKL on a processor for which MKL has no AVX-512, and has oneDNN too."""
+    """True if torch multiplies float32 with MKL on a processor where MKL lacks AVX-512, and oneDNN is available."""
     return torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available() and is_amd()
 
 
@@ -52,7 +52,7 @@ def fastest_dtype(x: Tensor) -> torch.dtype:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`F.linear` in the fastest dtype and library: x (..., I) and weight (O, I) to (..., O) in the dtype of x."""
-    if torch.compiler.is_compiling():  # which cannot trace the questions below, and makes its own kernels
+    if torch.compiler.is_compiling():  # the compiler cannot trace the tests below, and makes its own kernels
         return F.linear(x, weight, bias)
     dtype = fastest_dtype(x)
     if dtype == x.dtype or weight.dtype != x.dtype:
@@ -69,7 +69,7 @@ def linear_in_parts(x: Tensor, rows: Callable[[slice], Tensor], bias: Tensor | N
 
 
 def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` without a change of the dtype, by the faster of torch's libraries."""
+    """`F.linear` in the given dtype, by the faster of torch's libraries."""
     is_on_cpu = x.device.type == weight.device.type == "cpu" and x.dtype == weight.dtype
     num_rows = x.numel() // max(1, x.shape[-1])
     if not is_on_cpu or num_rows < ROWS_AT_ONCE or torch.is_autocast_enabled("cpu"):
@@ -82,7 +82,7 @@ def linear_as_given(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def in_rounded_rows(multiply: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A product by oneDNN of rows that are filled up to one of few numbers of rows."""
+    """A product by oneDNN with the rows padded, so that few different numbers of rows occur."""
     rows = x.flatten(0, -2)  # (N, I)
     missing = -len(rows) % (ROWS_AT_ONCE if len(rows) <= MANY_ROWS else MANY_AT_ONCE)
     output = multiply(F.pad(rows, (0, 0, 0, missing)) if missing else rows, weight, bias)
@@ -90,7 +90,7 @@ def in_rounded_rows(multiply: Callable[..., Tensor], x: Tensor, weight: Tensor, 
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` by oneDNN, with the operator of torch's compiler; there is no public one, and it has no gradient.
+    """`F.linear` by oneDNN, with the internal operator of torch's compiler; it is the only one and has no gradient.
 
     It ignores the strides of a bias.
     """
@@ -98,7 +98,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """`onednn_linear` with gradients, also second ones; torch.func is not supported."""
+    """`onednn_linear` with first and second gradients; torch.func is not supported."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -116,14 +116,14 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 class CPULinear(nn.Linear):
-    """`nn.Linear`, multiplied in the dtype and by the library that are fastest on this CPU."""
+    """`nn.Linear` in the dtype and library that are fastest on this CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 class CPUTiedHead(TiedHead):
-    """`TiedHead`, multiplied in the dtype and by the library that are fastest on this CPU."""
+    """`TiedHead` in the dtype and library that are fastest on this CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)  # (..., V)

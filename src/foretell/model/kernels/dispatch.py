@@ -1,4 +1,4 @@
-"""The choice of a kernel for each layer: made once, when a model is made, loaded or about to train.
+"""The choice of a kernel for each layer: once, when a model is created or loaded, or before it is trained.
 
 Each kernel subclasses the plain form it replaces and shares its weights, so paths and keys stay the same.
 """
@@ -24,11 +24,11 @@ ALIGNMENT = 128  # tokens
 
 
 class AlignedTiedHead(TiedHead):
-    """`TiedHead` for a GPU, whose matmul has rows of zeros up to a multiple of ALIGNMENT; their logits are cut off.
+    """`TiedHead` for a GPU: its weight is padded with zeros to a multiple of ALIGNMENT, and their logits are cut off.
 
     Matrix units read rows whose length is a multiple of 16 bytes, and work on tiles of 64 or 128 columns. With GPT-2's
-    50,257 tokens each row of the logits begins at another alignment, and the kernels that can do that are slower. The
-    weight, its key and its size on disk stay as they are.
+    50,257 tokens each row of the logits has a different alignment, and kernels that support this are slower. The
+    stored weight, its key and its size on disk do not change.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -77,23 +77,23 @@ RULES = (
 
 
 def choose_kernels(model: nn.Module, use: Use) -> list[str]:
-    """Give every layer the fastest form for this use, the plain one where no kernel suits; returns changed paths.
+    """Give every layer the fastest form for this use, or the plain one if no kernel suits; returns the changed paths.
 
-    Layers of other classes, such as a user's own, stay as they are.
+    Layers of other classes, such as a user's, do not change.
     """
     paths = [path for path, module in model.named_modules() if path and type(module) in REPLACEABLE]
     return replace(model, paths, lambda module: best_form(module, use)).paths if paths else []
 
 
 def best_form(module: nn.Module, use: Use) -> nn.Module:
-    """The layer itself, or another form of it that shares its weights."""
+    """The layer itself, or a faster form that shares its weights."""
     plain = plain_form(type(module))
     kind = next((rule.kernel for rule in RULES if rule.plain is plain and rule.suits(use)), plain)
     return module if type(module) is kind else recast(module, kind)
 
 
 def plain_form(kind: type[nn.Module]) -> type[nn.Module]:
-    """The plain class that a kernel replaces; any other class is its own plain form."""
+    """The plain class that a kernel class replaces; any other class is returned unchanged."""
     return REPLACEABLE.get(kind, kind)
 
 

@@ -1,7 +1,7 @@
-"""A decoder prepared to generate: its layers and blocks in the forms that are fastest on this machine.
+"""A decoder prepared for generation, with the forms of its layers and blocks that are fastest on this machine.
 
-Without numba, and until its kernels are compiled, linear layers are packed for oneDNN. With few rows a matrix
-product takes as long as its weights take to be read, and torch's own path rearranges or strides through them in each
+Without numba, and until its kernels are compiled, linear layers are packed for oneDNN. With few rows, a matrix
+product takes as long as reading its weights, and torch's own path rearranges or strides through them in each
 call. oneDNN keeps them packed: decoding one row of GPT-2's shape was 1.2 to 1.5 times as fast on two Zen 4 cores.
 
 Packed weights take as much memory again, until the generation ends.
@@ -24,24 +24,23 @@ from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, linear, on
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.surgery import copy_with, is_compiled, recast
 
-MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading, and torch is as fast or faster
+MAX_ROWS = 64  # with more, arithmetic takes longer than reading, and torch is as fast or faster
 MIN_TOKENS = 32  # packing takes about as long as ten steps
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
 PASS = "foretell.model.kernels.fused_pass"
 WARMING = "foretell.model.kernels.warming"
 NOTE = "numba is missing: decoding runs on torch's kernels; pip install numba for faster ones"
-PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # of oneDNN
+PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # oneDNN's
 
 logger = logging.getLogger(__name__)
 
 
 def with_fast_kernels(decoder: Decoder, max_tokens: int | None = None, wait: bool = False) -> Decoder:
-    """A copy of the decoder with faster kernels, if that `is_worthwhile`; else the decoder itself.
+    """A copy of the decoder with faster kernels, or the decoder itself if that is not worthwhile.
 
-    The copy shares weights and hooks. The decoder is not changed, so other calls of it at the same time have the same
-    bits as alone. wait: compile missing kernels first; otherwise a background process does, and this copy is packed for
-    oneDNN.
+    The copy shares weights and hooks. The decoder does not change, so concurrent calls of it give the same bits. wait:
+    compile missing kernels first; otherwise a background process compiles them, and this copy is packed for oneDNN.
     """
     if is_in_shards(decoder) or is_torch_compiled(decoder):
         return decoder
@@ -56,12 +55,12 @@ def with_fast_kernels(decoder: Decoder, max_tokens: int | None = None, wait: boo
 
 
 def is_in_shards(decoder: Decoder) -> bool:
-    """True where this process has only a part of the weights, which are not plain tensors; each pass gathers them."""
+    """True if this process has only a part of the weights: they are not plain tensors, and each pass gathers them."""
     return any(type(weight) not in (nn.Parameter, Tensor) for weight in decoder.parameters())
 
 
 def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
-    """True on a CPU if there are enough steps to come, and memory for a copy of the weights."""
+    """True on a CPU if enough tokens will be generated, and there is memory for a copy of the weights."""
     if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
         return False
     needed = sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
@@ -69,7 +68,7 @@ def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
 
 
 def is_torch_compiled(decoder: Decoder) -> bool:
-    """True if torch.compile was applied to a module, whose compiled code a copy would not use."""
+    """True if torch.compile was applied to a module; a copy would not use the compiled code."""
     return any(map(is_compiled, decoder.modules()))
 
 
@@ -84,7 +83,7 @@ def has_numba() -> bool:
 
 
 def is_compiling() -> bool:
-    """True while a background process that this process started compiles kernels."""
+    """True while a background process started by this process compiles kernels."""
     return WARMING in sys.modules and sys.modules[WARMING].is_compiling()
 
 
@@ -100,7 +99,7 @@ def fast_forms(decoder: Decoder) -> dict[str, nn.Module]:
     blocks: Any = importlib.import_module(BLOCKS)
     forms: dict[str, nn.Module] = {}
     for path, module in list(decoder.named_modules())[1:]:
-        if not any(path.startswith(f"{above}.") for above in forms):  # a block comes before its layers
+        if not any(path.startswith(f"{above}.") for above in forms):  # blocks precede their layers
             form = kernels.fast_form(blocks.fused_form(module))
             forms |= {path: form} if form is not module else {}
     return forms
@@ -110,7 +109,7 @@ def fast_forms(decoder: Decoder) -> dict[str, nn.Module]:
 
 
 class PackedWeight:
-    """A weight (O, I) packed for oneDNN. torch's compiler uses the same two operators; there are no public ones."""
+    """A weight (O, I) packed for oneDNN, with two internal operators of torch's compiler; there are no public ones."""
 
     def __init__(self, weight: Tensor):
         self.version = weight._version
@@ -125,7 +124,7 @@ class PackedWeight:
 
 
 class PackedForward(nn.Module):
-    """The forward of a layer with a packed copy of its weight; its other base class is the plain layer."""
+    """Mix-in for a plain layer: its forward with a packed copy of the weight."""
 
     packed: PackedWeight
     weight: Any
@@ -147,7 +146,7 @@ PACKED: dict[type[nn.Module], type[PackedForward]] = {nn.Linear: PackedLinear, T
 
 
 def with_packed_weights(decoder: Decoder) -> Decoder:
-    """A copy of the decoder whose plain linear layers are packed; itself where oneDNN has no kernel for its weights."""
+    """A copy of the decoder with packed linear layers, or the decoder itself if oneDNN does not support its weights."""
     weight = next(decoder.parameters())
     is_supported = torch.backends.mkldnn.is_available() and PRECISIONS.get(weight.dtype, lambda: False)()
     layers = {path: layer for path, layer in decoder.named_modules() if plain_form(type(layer)) in PACKED}
@@ -157,7 +156,7 @@ def with_packed_weights(decoder: Decoder) -> Decoder:
 
 
 def pack(layer: nn.Module) -> nn.Module:
-    """A layer that shares the weights of this one and has a packed copy of them."""
+    """A layer that shares this layer's weights and has a packed copy of them."""
     packed = recast(layer, PACKED[plain_form(type(layer))])
     packed.packed = PackedWeight(packed.weight)
     return packed

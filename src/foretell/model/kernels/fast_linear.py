@@ -1,7 +1,6 @@
 """Linear layers and heads for few rows on a CPU, with weights packed for the kernels of this package.
 
-Each form falls back to the plain one for gradients, for many rows and for weights that have changed since they were
-packed.
+Each form falls back to the plain one for gradients, for many rows and for weights that have changed since packing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class FastWeight:
-    """The packed weights of one layer, or of several with the same input, with their sources."""
+    """The packed weights of one layer, or of several with the same input, and the tensors they were packed from."""
 
     def __init__(self, matmul: Matmul, sources: list[Tensor], dtype: torch.dtype, max_rows: int | None):
         self.matmul, self.sources, self.dtype, self.max_rows = matmul, sources, dtype, max_rows
@@ -45,7 +44,7 @@ class FastWeight:
 
 
 class FastForward(nn.Module):
-    """The forward of a linear layer or head with packed weights; its other base class is the plain layer."""
+    """Mix-in for a plain linear layer or head: its forward with packed weights."""
 
     fast: FastWeight
 
@@ -62,15 +61,15 @@ class FastTiedHead(FastForward, CPUTiedHead):
 
 
 class FastInt8Linear(FastForward, Int8Linear):
-    """`Int8Linear` whose integers are multiplied without a dequantised copy."""
+    """`Int8Linear` that multiplies integers directly, without dequantisation."""
 
 
 class FastInt4Linear(FastForward, Int4Linear):
-    """`Int4Linear` whose integers are multiplied without a dequantised copy."""
+    """`Int4Linear` that multiplies integers directly, without dequantisation."""
 
 
 class FastQuantizedTiedHead(FastForward, QuantizedTiedHead):
-    """`QuantizedTiedHead` whose integers are multiplied without a dequantised copy."""
+    """`QuantizedTiedHead` that multiplies integers directly, without dequantisation."""
 
 
 FAST: dict[type[nn.Module], type[Any]] = {
@@ -83,9 +82,9 @@ FAST: dict[type[nn.Module], type[Any]] = {
 
 
 def fast_form(layer: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
-    """A layer that shares the weights of this one and has them packed; itself where no kernel suits.
+    """A layer with packed copies of this layer's weights, or the layer itself if no kernel suits.
 
-    A call with more than `max_rows` rows is left to the plain form, unless the kernel `is_always_fastest`.
+    A call with more than `max_rows` rows uses the plain form, unless the kernel `is_always_fastest`.
     """
     if not can_pack(layer):
         return layer
@@ -95,7 +94,7 @@ def fast_form(layer: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
 
 
 def can_pack(layer: nn.Module) -> bool:
-    """True for a layer with a faster form, if a kernel reads weights of this dtype and in groups of this size."""
+    """True if the layer has a faster form, and a kernel for the dtype and group size of its weights."""
     if plain_form(type(layer)) not in FAST:
         return False
     store = stored_matrix(layer)
@@ -106,14 +105,14 @@ def can_pack(layer: nn.Module) -> bool:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """True if compiled code can read a tensor, and changes of it can be seen."""
+    """True if compiled code can read a tensor, and changes to it can be detected."""
     return tensor.dtype in DTYPES and tensor.device.type == "cpu" and not tensor.is_inference()
 
 
 def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bool = False) -> FastWeight:
-    """The weights of layers that read the same input, packed as one matrix with the outputs of all of them.
+    """The weights of layers with the same input, packed as one matrix with all their outputs.
 
-    The layers are of one class and dtype, and have groups of one size. in_turns: 16 outputs of each layer in turns.
+    The layers have the same class, dtype and group size. in_turns: interleave the layers, 16 outputs at a time.
     """
     join = joined_in_turns if in_turns else torch.cat
     stores = [stored_matrix(layer) for layer in layers]
@@ -135,8 +134,8 @@ def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bo
 def is_always_fastest(matmul: Matmul, dtype: torch.dtype) -> bool:
     """True if a kernel multiplies any number of rows faster than torch.
 
-    That is so for integer weights and activations in bfloat16 where torch has no bfloat16 instructions: 1.3 to 1.6
-    times the rate of float32 products with dequantised weights on VNNI, and 1.1 to 1.2 times with AVX2.
+    This holds for integer weights with bfloat16 activations on processors without bfloat16 instructions: 1.3 to 1.6
+    times the rate of float32 products of dequantised weights with VNNI, and 1.1 to 1.2 times with AVX2.
     """
     return matmul.unit == "dots" and dtype == torch.bfloat16 and is_bfloat16_slow()
 
@@ -149,7 +148,7 @@ def sources_of(layer: Any) -> list[Tensor]:
 
 
 def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> list[nn.Module] | None:
-    """Layers that were packed together, each with its part of the packed weights; None if one has a broken tile."""
+    """Layers packed together, each with its part of the packed weights; None if one does not fill its last tile."""
     if any(layer.out_features % LANES for layer in layers):
         return None
     firsts = accumulate((layer.out_features // LANES for layer in layers), initial=0)
@@ -164,12 +163,12 @@ def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> li
 
 
 def stored_matrix(layer: Any) -> Any:
-    """The module that holds the weights of a layer: for a quantised tied head the embedding."""
+    """The module that holds a layer's weights: the embedding for a quantised tied head, else the layer."""
     return layer.token[0] if isinstance(layer, QuantizedTiedHead) else layer
 
 
 def joined_in_turns(parts: list[Tensor]) -> Tensor:
-    """Rows of tensors (O, ...) of one shape in turns of 16, filled up with zeros."""
+    """Interleave tensors (O, ...) of one shape, 16 rows at a time, padded with zeros."""
     filled = [torch.cat((part, part.new_zeros(-len(part) % LANES, *part.shape[1:]))) for part in parts]
     return torch.stack([part.unflatten(0, (-1, LANES)) for part in filled], dim=1).flatten(0, 2)
 
@@ -177,7 +176,7 @@ def joined_in_turns(parts: list[Tensor]) -> Tensor:
 def joined_bias(
     stores: list[Any], biases: list[Tensor | None], join: Callable[[list[Tensor]], Tensor]
 ) -> Tensor | None:
-    """The biases of layers one after the other, zeros where one has none."""
+    """The concatenated biases of layers, with zeros for a layer without bias."""
     if all(bias is None for bias in biases):
         return None
     rows = [len(store.scales if isinstance(store, QuantizedMatrix) else store.weight) for store in stores]

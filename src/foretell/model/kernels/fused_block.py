@@ -1,4 +1,4 @@
-"""Fused transformer blocks, used where no hooks are registered inside them: a second path through the blocks.
+"""Fused transformer blocks, used when no hooks are registered inside them: a second path through the blocks.
 
 A fused block falls back to the modules of the plain block for gradients, hooks, many rows, changed weights, and any
 cache but a paged one.
@@ -48,7 +48,7 @@ from foretell.model.transformer import (
 
 
 class FusedWeights:
-    """The packed weights of a block, and the versions that show whether they changed."""
+    """The packed weights of a block, with version numbers that show changes."""
 
     def __init__(self, block: Any):
         inner = inner_layers(block.feedforward)
@@ -64,11 +64,11 @@ class FusedWeights:
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
     def watch_hooks(self, block: Any) -> None:
-        """Use the compiled program only while the modules of this block have no hooks, and the core is its own."""
-        # the dictionaries belong to the modules, so hooks that are registered later are seen
+        """Use the compiled program only while the modules of this block have no hooks, and its core is not replaced."""
+        # these are the modules' dictionaries, so later hooks are noticed
         inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.hooks = GLOBAL_HOOKS + inner_hooks
-        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may put another core there
+        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may replace the core
 
     def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -82,7 +82,7 @@ class FusedWeights:
         return np.array((*parts, *sizes, *choices), BLOCK)
 
     def _scratch_per_row(self) -> int:
-        """Float32 numbers per token that the compiled program needs, with every row padded."""
+        """The float32 numbers per token, in padded rows, that the compiled program needs."""
         matrices = [matrix.matmul.matrix for matrix in self.matrices]
         widths = sum(matrix.inputs + matrix.outputs + 2 * INPUTS for matrix in matrices)
         return widths + 2 * matrices[0].inputs + max(map(prepared_per_row, matrices))
@@ -100,7 +100,7 @@ class FusedWeights:
     def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
         """The block's output (B, T, D)."""
         x, step = x.contiguous(), step_of(kv, rotation)
-        assert x.shape[:2] == step.shape, "the cache was told of other tokens"
+        assert x.shape[:2] == step.shape, "the KV view is for other tokens"
         out = torch.empty_like(x)
         run_pass(step, (x.data_ptr(), out.data_ptr()), [self])
         return out
@@ -117,7 +117,7 @@ def run_pass(
 ) -> None:
     """Run blocks from the first stream to the second and back, by address; before them the embedding, then the head.
 
-    head_scratch: float32 numbers that the head needs. is_padded: it reads zeros behind its inputs.
+    head_scratch: float32 numbers that the head needs. is_padded: the head reads zeros after its inputs.
     """
     records = np.array([block.address for block in blocks], np.int64)
     parts = (0 if record is None else record.ctypes.data for record in (embedding, head))
@@ -128,7 +128,7 @@ def run_pass(
 
 
 class FusedForward(RefersToHooks):
-    """The forward of a block as one compiled program; its other base class is the plain block."""
+    """Mix-in for a plain block: its forward as one compiled program."""
 
     fused: FusedWeights
 
@@ -169,7 +169,7 @@ FUSED: dict[type[nn.Module], type[Any]] = {
 
 
 def fused_form(block: nn.Module) -> nn.Module:
-    """A fused block that shares the modules of this one; itself where that is not possible."""
+    """A fused block that shares the modules of this block, or the block itself if it cannot be fused."""
     if not can_fuse(block):
         return block
     fused = recast(block, FUSED[type(block)])
@@ -181,7 +181,7 @@ COMPILED: dict[type[nn.Module], type[CompiledActivation]] = {nn.SiLU: CompiledSi
 
 
 def forms_for_many_rows(block: Any, matrices: list[FastWeight]) -> dict[str, nn.Module]:
-    """Layers whose kernels are faster for many rows too, by path: linear ones on the block's packed weights."""
+    """Layers with kernels that are faster for many rows too, by path; linear layers use the block's packed weights."""
     paths, activation = {layer: path for path, layer in block.named_modules()}, block.feedforward.activation
     kernel = COMPILED.get(type(activation))
     forms: dict[str, nn.Module] = {} if kernel is None else {paths[activation]: recast(activation, kernel)}
@@ -220,12 +220,12 @@ def norms_in_order(block: Any) -> list[FusedNorm]:
 
 
 def norm_of_feedforward(block: Any) -> Any:
-    """The norm that the feed-forward layer reads or, in a block with the norm after it, that reads its update."""
+    """The norm before the feed-forward layer or, in a post-norm block, after it."""
     return block.attention_norm if isinstance(block, ParallelBlockSharedNorm) else block.feedforward_norm
 
 
 def layer_groups(block: Any) -> list[list[Any]]:
-    """The linear layers of a block; those that read the same input are packed as one matrix."""
+    """The linear layers of a block, grouped by input; each group is packed as one matrix."""
     attention, feedforward = block.attention, block.feedforward
     heads = [attention.query, attention.key, attention.value]
     return [heads, [attention.output], inner_layers(feedforward), [feedforward.down]]
@@ -244,7 +244,7 @@ def can_join(layers: list[Any]) -> bool:
 
 
 def layer_format(layer: Any) -> tuple[Any, ...]:
-    """The properties that layers packed together have in common."""
+    """The properties that must agree in layers that are packed together."""
     is_float = isinstance(layer, nn.Linear)
     dtype, group = (layer.weight.dtype, 0) if is_float else (layer.scales.dtype, layer.group)
     return plain_form(type(layer)), dtype, group
@@ -270,7 +270,7 @@ class Step:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
             cosine, sine = (part.data_ptr() for part in rotation)
             angles = positions if is_table else np.arange(M) % (T if rotation[0].shape[0] == 1 else M)
-        self.arrays = tables, positions, counts, angles  # their memory is read as long as this lives
+        self.arrays = tables, positions, counts, angles  # keep the memory that the compiled program reads
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
         sizes = (M, T, self.rows, keys.dtype == torch.bfloat16)
@@ -284,7 +284,7 @@ PASSES: WeakKeyDictionary[PagedKVView, Step] = WeakKeyDictionary()
 
 
 def step_of(kv: PagedKVView, rotation: Rotation | None) -> Step:
-    """The pass for compiled code, made once."""
+    """The pass for compiled code, made once per view."""
     known = PASSES.get(kv)
     if known is None or known.rotation is not rotation:
         known = PASSES[kv] = Step(kv, rotation)

@@ -1,7 +1,7 @@
-"""Matrix products of int8 and int4 weights in exact integer sums, with AVX2 or with VNNI of AVX-512.
+"""Matrix products of int8 and int4 weights in exact integer arithmetic, with AVX2 or AVX-512 VNNI.
 
-Weights are multiplied by planes of activations (packing.py), with the same bits as on the matrix unit (amx.py). A value
-is computed by the same operations in the same order with any other rows and outputs.
+Weights are multiplied by planes of activations (packing.py); the result is bit-identical to the matrix unit's (amx.py).
+The operations for a value, and their order, do not depend on the other rows and outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foretell.model.kernels.vector_matmul import AHEAD, FOUR, SINGLE, TWO, Produ
 # Integer sums: tiles, rows and bytes of bfloat16 activations at once have 16, or with AVX2 8, registers of sums
 TILES, PLANE_ROWS = 2 if v.HAS_VNNI else 1, 4
 FEWEST_PLANES, MOST_PLANES = (2, 3) if v.HAS_VNNI else (1, 2)
-MANY_ROWS = 8  # from here on, weights are decoded once for all rows with AVX2
+MANY_ROWS = 8  # from here on, AVX2 kernels decode weights once for all rows
 DECODED = 512  # inputs of a tile that are decoded at once: 16 KB
 SIGN_BITS = 0x80808080
 NIBBLES = 0x0F0F0F0F
@@ -28,7 +28,7 @@ TOGETHER = (0,) * TILES
 def multiply_planes(dots, p, first, last, row):
     """The outputs of tiles first, ... last - 1 for rows from `row` on; `dots` multiplies a chunk of weights."""
     for tile in range(first, last, TILES):
-        at, step = row, 1 if tile + 1 < last else 0  # 0: the last one is computed twice
+        at, step = row, 1 if tile + 1 < last else 0  # 0: the last tile is computed twice
         for _ in range((p.M - row) // PLANE_ROWS):
             multiply_plane_rows(dots, p, tile, step, at, FOUR)
             at += PLANE_ROWS
@@ -41,7 +41,7 @@ def multiply_planes(dots, p, first, last, row):
 
 @inlined
 def multiply_decoded(decode, p, first, last):
-    """Most rows of many with AVX2: some groups of a tile's weights are decoded at once. Returns the number of rows."""
+    """Multiply most of many rows with AVX2, decoding some groups of a tile's weights at once; returns their number."""
     memory, row, groups = allocate((p.group + DECODED) * 8), p.M // PLANE_ROWS * PLANE_ROWS, p.inputs // p.group
     at_once = max(1, DECODED // p.group)
     for tile in range(first, last):
@@ -56,14 +56,14 @@ def multiply_decoded(decode, p, first, last):
 
 @inlined
 def with_decoded(p, decoded):
-    """The product with memory for decoded weights."""
+    """A copy of the product with memory for decoded weights."""
     sizes = p.inputs, p.group, p.x, p.scales, p.sums, p.P, p.M, p.out, p.N, p.turns
     return Product(p.bits, p.words, p.factors, p.bias, *sizes, decoded)
 
 
 @merged
 def multiply_plane_rows(dots, p, tile, step, row, rows):
-    """Some tiles of outputs for a number of rows: the length of `rows`. The next tile is `step` tiles away."""
+    """Some tiles of outputs for len(rows) rows. The next tile is `step` tiles away."""
     tiles = v.indices(TOGETHER, tile * 16, step * 16)
     places = tiled.outer_index(tiles, v.indices(rows, row * p.N, p.N))
     sums = plane_sums(dots, p, tile, step, row, rows, 0, p.inputs // p.group, v.zeros(places))
@@ -72,7 +72,7 @@ def multiply_plane_rows(dots, p, tile, step, row, rows):
 
 @merged
 def add_decoded_rows(p, tile, row, begin, end):
-    """Add groups begin, ... end - 1 of a decoded tile to the outputs of four rows, and at last the bias."""
+    """Add groups begin, ... end - 1 of a decoded tile to the outputs of four rows; after the last group, the bias."""
     tiles = v.indices(TOGETHER, tile * 16, 0)
     places = tiled.outer_index(tiles, v.indices(FOUR, row * p.N, p.N))
     sums = v.zeros(places) if begin == 0 else v.load_float(p.out, places)
@@ -94,12 +94,12 @@ def plane_sums(dots, p, tile, step, row, rows, begin, end, sums):
 
 @merged
 def sums_over_planes(dots, p, tile, step, row, rows, begin, end, sums, planes):
-    """`sums` and groups begin, ... end - 1 of tiles; `planes` has a vector for each plane of each row."""
+    """Add groups begin, ... end - 1 of tiles to `sums`; `planes` has a vector for each plane of each row."""
     groups, chunk = p.inputs // p.group, chunk_of(p.group)
     chunks, per_group, ratio = p.inputs // chunk, p.group // chunk, v.broadcast(1 / REST)
     start, stride, words = tile_start(p, tile), step * tile_start(p, 1), chunk * p.bits // 2
     factor, apart = factor_of(p, tile, begin), step * factor_of(p, 1, 0)
-    for group in range(begin, end):  # in two loops, since dividing by a group's chunks took longer than their products
+    for group in range(begin, end):  # two loops, because dividing by the chunks per group took longer than the products
         scales = v.load_bfloat16(p.factors, v.indices(TOGETHER, factor, apart))
         for index in range(group * per_group, (group + 1) * per_group):
             integers = dots(planes, p, row, index, chunk, start + index * words, stride)
@@ -117,7 +117,7 @@ def sums_over_planes(dots, p, tile, step, row, rows, begin, end, sums, planes):
 
 @inlined
 def load_words(p, at, stride):
-    """The words of several tiles, and a request for words ahead."""
+    """Load the words of several tiles, and prefetch later ones."""
     v.prefetch(p.words, v.indices(TOGETHER, at + AHEAD, stride))
     return v.load_int(p.words, v.indices(TOGETHER, at, stride))
 
@@ -126,7 +126,7 @@ def load_words(p, at, stride):
 def int8_dots(planes, p, row, index, chunk, at, stride):
     """The sums of a chunk of int8 weights for all planes, with VNNI.
 
-    Weights are taken as 128 more, since VNNI reads them without a sign; the offsets undo that.
+    VNNI reads weights as unsigned bytes, so they are increased by 128; the offsets compensate for that.
     """
     signs, chunks, width = v.broadcast_int(SIGN_BITS), p.inputs // chunk, p.inputs // 4
     offsets, first = offsets_of(p.scales, p.group, p.inputs, p.M), (row * p.P * p.inputs + index * chunk) // 4
@@ -194,7 +194,7 @@ def first_pair(p, row, index, chunk):
 
 @inlined
 def add_pairs(sums, p, planes, weights, pair):
-    """Sums and the products of a pair of inputs, for all rows and planes."""
+    """Add the products of a pair of inputs to the sums, for all rows and planes."""
     return tiled.pair_dot_outer(sums, weights, v.broadcast_int_at(p.x, v.indices(planes, pair, p.inputs // 2)))
 
 

@@ -1,7 +1,6 @@
-"""The matrix product of a linear layer for few rows: which unit of the processor computes it, and on which threads.
+"""The matrix product of a linear layer for few rows: the choice of the processor's unit and of the threads.
 
-Within a packed layer every value is computed by the same operations with any other rows, any number of them and any
-number of threads.
+In a packed layer, the operations for a value do not depend on the other rows, their number or the number of threads.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from foretell.model.kernels.packing import INPUTS, LANES, MATRIX, PackedMatrix, 
 from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks, run_on_threads, wait
 from foretell.model.kernels.vector_math import read_numbers, write_numbers
 
-FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are multiplied faster on vectors, with the same results
+FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are faster with vector instructions, with the same results
 ROWS_AT_ONCE = 128  # with more, activations leave the cache and need more scratch memory
-SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
+SERIAL = 2**14  # up to this many activations are prepared by one thread
 
-Unit = Literal["vectors", "dots", "amx"]  # of the processor; all but the first read planes of activations
+Unit = Literal["vectors", "dots", "amx"]  # units of the processor; all except "vectors" read planes of activations
 KERNEL_ARGUMENTS = 8
 LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
 
 @dataclass(frozen=True)
 class Matmul:
-    """A packed matrix with the unit that multiplies it; "amx" leaves few rows of integer weights to "dots".
+    """A packed matrix with the unit that multiplies it; with "amx", few rows of integer weights use "dots".
 
-    Both have the same results, so a row's do not depend on the number of rows.
+    Both give the same results, so the result of a row does not depend on the number of rows.
     """
 
     matrix: PackedMatrix
@@ -59,7 +58,7 @@ class Matmul:
 
     @property
     def is_padded(self) -> bool:
-        """True if kernels read more inputs per row than there are: zeros."""
+        """True if kernels read zeros after the inputs of a row."""
         return self.matrix.inputs % INPUTS != 0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -78,7 +77,7 @@ class Matmul:
 
 
 def padded_rows(count: int) -> int:
-    """Rows of activations that kernels read: from one tile of the matrix unit on, whole tiles."""
+    """The rows of activations that kernels read; above the matrix unit's tile size, a multiple of it."""
     return count if count <= amx.ROWS else count + -count % amx.ROWS
 
 
@@ -88,7 +87,7 @@ def make_matmul(matrix: PackedMatrix) -> Matmul:
 
 
 def fastest_unit(bits: int, group: int) -> Unit:
-    """The unit of this processor for weights with this many bits; integers share a scale in groups."""
+    """The fastest unit of this processor for weights of `bits` bits; `group` is the group size of integers."""
     is_integer = bits < 16
     if bits == 32 or (is_integer and group % INPUTS != 0):
         return "vectors"
@@ -98,7 +97,7 @@ def fastest_unit(bits: int, group: int) -> Unit:
 
 
 def units_with(bits: int, unit: Unit) -> tuple[Unit, ...]:
-    """The unit for many rows, then the one for few rows if it is another."""
+    """The unit for many rows, then the unit for few rows if it differs."""
     return (unit, "dots") if unit == "amx" and bits < 16 and v.HAS_VNNI else (unit,)
 
 
@@ -110,14 +109,14 @@ def bytes_in_planes(bits: int, unit: Unit) -> int:
 
 
 def scratch_per_row(matrix: PackedMatrix) -> int:
-    """An upper bound of the float32 numbers per row of activations: their copy, prepared activations, outputs."""
+    """An upper bound of the float32 numbers per row: a copy of the activations, their prepared form, the outputs."""
     K, N = matrix.inputs + -matrix.inputs % INPUTS, matrix.outputs + -matrix.outputs % LANES
     return K + prepared_per_row(matrix) + N
 
 
 def prepared_per_row(matrix: PackedMatrix) -> int:
     """An upper bound of the float32 numbers per row that `prepare` writes."""
-    K = matrix.inputs + -matrix.inputs % INPUTS  # three planes of bfloat16 take 3/2 of it
+    K = matrix.inputs + -matrix.inputs % INPUTS  # three bfloat16 planes take 3/2 of this
     return K * 3 // 2 + matrix.inputs // matrix.group
 
 
@@ -132,8 +131,8 @@ def compiled_kernel(bits: int, unit: Unit) -> Any:
 def make_kernel(bits: int, unit: Unit) -> Any:
     """A kernel: a function that writes the outputs of tiles first, ... last - 1 for all rows.
 
-    numba compiles the branches that these constants choose. It finds the kernel of an earlier process by the values
-    that it encloses, so none of them is a compiled function: in each process that is another one.
+    numba compiles only the branches that these constants select. It finds a cached kernel by the values in its closure.
+    So none of them may be a compiled function, which is a different object in each process.
     """
     plane_bytes = bytes_in_planes(bits, unit)
 

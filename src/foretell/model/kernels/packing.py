@@ -1,15 +1,15 @@
-"""The layouts of weights and activations for few rows.
+"""The memory layouts of weights and activations for products of few rows.
 
-Outputs are packed in tiles of 16, one output per lane of a vector: so sums need no additions across lanes, biases and
-scales are vectors in memory, and an activation is read once for 16 outputs. A tile's weights are stored in the order in
-which a kernel reads them, and tiles follow each other: memory is read from one end to the other.
+Outputs are packed in tiles of 16, one output per lane of a vector: so there are no additions across lanes, biases and
+scales are vectors in memory, and an activation is read once for 16 outputs. Tiles are contiguous, and a tile's weights
+are stored in the order in which a kernel reads them, so memory is read sequentially.
 
     float32   16 words per input: a number for each output
     bfloat16  16 words per two inputs: the first in the lower half of a word
     int8      16 words per four inputs: a byte each, from the lowest on
     int4      16 words per eight inputs: byte i holds input i in its lower half and input i + 4 in its upper half
 
-Kernels for vectors multiply float32 activations. The others multiply planes. Weights in bfloat16 are multiplied by
+Vector kernels multiply float32 activations. The others multiply planes. Weights in bfloat16 are multiplied by
 bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by integers: within a chunk of
 inputs, x = scale (integer + rest / 256), where the activation scale is the largest absolute value over 32,639. An
 integer of 16 bits is one plane for AVX2; for VNNI and AMX it is two planes of int8, the first 256 times the second.
@@ -31,17 +31,17 @@ from foretell.model.kernels.compiling import compiled, inlined
 from foretell.model.kernels.vector_math import row_sum
 
 LANES = v.LANES
-INPUTS = 32  # packed rows are padded with zeros to a multiple of it: the inputs of one AMX instruction
+INPUTS = 32  # packed rows are padded with zeros to a multiple of this: the inputs of one AMX instruction
 MAX_INT = 32639.0  # 127 * 256 + 127: both bytes are at most 127
-REST = 256.0  # the scale of integers over the scale of their rest
+REST = 256.0  # the scale of integers divided by the scale of their rest
 LARGEST_REST = 127.0
-SMALLEST = 1e-33  # MAX_INT over less would be infinite
-MAGIC = 1.5 * 2**23  # a number below 2^22 plus this has an integer in its lowest bits
+SMALLEST = 1e-33  # MAX_INT divided by a smaller number would be infinite
+MAGIC = 1.5 * 2**23  # adding this to a number below 2^22 leaves the rounded integer in the lowest bits
 MAGIC_BITS = 0x4B400000
 UPPER_HALF = 0xFFFF0000
 
 # A packed matrix for compiled code: its kernels and arrays by address, and its sizes.
-# plane_bytes: of an activation in a plane; 0: the kernel reads the activations themselves
+# plane_bytes: bytes of an activation in a plane; 0 if the kernel reads the activations themselves
 MATRIX = np.dtype(v.fields("kernel few_rows_kernel words factors bias bits outputs inputs group plane_bytes turns"))
 
 
@@ -59,15 +59,15 @@ class PackedMatrix:
     bits: int
     outputs: int
     inputs: int
-    group: int  # inputs that share a scale; all of them without scales
-    turns: int = 1  # from a tile to the next one, in tiles: matrices may take turns
+    group: int  # inputs that share a scale; all inputs if there are no scales
+    turns: int = 1  # distance between tiles, in tiles; above 1 if matrices are interleaved
 
     @property
     def nbytes(self) -> int:
         return self.words.nbytes + self.factors.nbytes + self.bias.nbytes
 
     def part(self, first: int, outputs: int, turns: int = 1) -> PackedMatrix:
-        """Some outputs, in the same memory: of the tiles first, first + turns, and so on."""
+        """A view of `outputs` outputs: the tiles first, first + turns, and so on."""
         count = len(self.bias) // LANES
         words, factors = (
             values.view(count, len(values) // count)[first:].flatten() for values in (self.words, self.factors)
@@ -124,7 +124,7 @@ def make_packed(
     biases = torch.zeros(len(columns))
     if bias is not None:
         biases[:outputs] = bias.detach().float()
-    # new memory is at an address that is a multiple of 64, as torch allocates
+    # torch allocates memory at addresses that are multiples of 64
     words, factors = (values.flatten().clone() for values in (tiles(columns), factors))
     return PackedMatrix(words, factors, biases, bits, outputs, inputs, group)
 
@@ -134,19 +134,19 @@ def make_packed(
 
 @inlined
 def padded_inputs(inputs):
-    """Inputs of a row as kernels read it, the last ones zeros."""
+    """The number of inputs per row that kernels read, including padding."""
     return (inputs + 31) // 32 * 32
 
 
 @inlined
 def padded_outputs(outputs):
-    """Outputs of a row as kernels write it."""
+    """The number of outputs per row that kernels write, including padding."""
     return (outputs + 15) // 16 * 16
 
 
 @inlined
 def num_planes(matrix, is_narrow):
-    """Planes of activations that a matrix is multiplied by; 0: the kernel reads the activations themselves."""
+    """The number of planes that a matrix is multiplied by; 0 if the kernel reads the activations themselves."""
     if matrix.plane_bytes == 0:
         return 0
     if matrix.bits < 16:
@@ -156,7 +156,7 @@ def num_planes(matrix, is_narrow):
 
 @inlined
 def chunk_of(group):
-    """The number of inputs that share an activation scale: 32, 64, 128, 192 or 256, a part of a group."""
+    """The number of inputs that share an activation scale: 32, 64, 128, 192 or 256; it divides the group."""
     if group % 64 != 0:
         return 32
     if group % 256 == 0:
@@ -181,7 +181,7 @@ def offsets_of(scales, group, inputs, rows):
 
 @inlined
 def sums_of(scales, group, inputs, rows, P):
-    """The address of the sums of groups, behind scales and offsets if there are any."""
+    """The address of the sums of groups, behind any scales and offsets."""
     return scales + (P + 1 if P > 0 else 0) * rows * (inputs // chunk_of(group)) * 4
 
 
@@ -203,8 +203,8 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
 def round_planes(x, planes, scales, P, size, rows, K, chunk, first, last):
     """Planes (rows, P, K) of integers, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
-    `size` is the bytes of an integer. The scale of a chunk that is not finite is NaN. An offset is -128 times the sum
-    of a plane's integers: it is added to their products with weights that are 128 too large.
+    `size` is the bytes per integer. A chunk that is not finite has the scale NaN. An offset is -128 times the sum of a
+    plane's integers; it corrects their products with weights that are 128 too large.
     """
     zero, shift, chunks = v.broadcast(0.0), v.broadcast(MAGIC), K // chunk
     to_rest, largest_rest = v.broadcast(REST), v.broadcast(LARGEST_REST)
@@ -240,7 +240,7 @@ def round_planes(x, planes, scales, P, size, rows, K, chunk, first, last):
                     v.store_int8(planes, at + 2 * K, integers)
                     sum_rest = v.add_int(sum_rest, integers)
         if size == 1:
-            offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
+            offset = rows * chunks + row * P * chunks + index % chunks  # offset of the first plane
             v.write_int32(scales, offset, offset_of(sum_upper))
             v.write_int32(scales, offset + chunks, offset_of(sum_lower))
             if P == 3:
@@ -256,9 +256,9 @@ def offset_of(sums):
 
 @compiled
 def split_planes(x, planes, P, rows, K, first, last):
-    """bfloat16 numbers whose sum is x (rows, K): one plane where x is exact in bfloat16, else three; (P, rows, K).
+    """Split x (rows, K) into bfloat16 planes (P, rows, K) whose sum is x: one if x is exact in bfloat16, else three.
 
-    Each plane is the upper half of the rest; infinities and NaN are in the first plane alone.
+    Each plane is the upper half of the remainder; infinities and NaN are only in the first plane.
     """
     upper = v.broadcast_int(UPPER_HALF)
     for i in range(first * K, last * K if P > 0 else 0, 16):

@@ -1,15 +1,15 @@
 """Attention over short rows, and attention with dropout, for training on a CPU.
 
-torch's fused kernel is made for long rows. Up to 512 positions, plain matrix products over so few rows that their
-weights stay in a core's cache take 0.55 of its time for forward and backward (0.35 at 128 positions; measured at 64
-rows of 6 heads of 64 on two Zen 4 cores). They keep the weights for the backward pass, with a causal mask 3/4 of them
-at 256 positions. In float32 they take 0.9 of its time there, which is not worth the memory. With a mask tensor, as for
+torch's fused kernel is designed for long rows. Up to 512 positions, plain matrix products over few enough rows for
+their weights to stay in a core's cache take 0.55 of its time for forward and backward (0.35 at 128 positions; 64 rows
+of 6 heads of 64 on two Zen 4 cores). They keep the weights for the backward pass; with a causal mask and 256 positions,
+3/4 of them. In float32 they take 0.9 of its time there, which is not worth the memory. With a mask tensor, as for
 encoders and memories with padding, the fused kernel's backward takes twelve times as long as this one (500 rows of 4
 heads of 64, 10 queries and keys).
 
-The fused kernel has no dropout. Here the weights that dropout removes are kept with a minus sign: one tensor is both
-weights and mask. Step by step there are three such tensors. In float32 that takes 1.3 times as long at 256 positions,
-2.2 times where freed memory is not kept, and 2.7 times at 512 then (one Zen 4 core).
+The fused kernel has no dropout. Here the weights that dropout removes are stored with a minus sign, so one tensor is
+both weights and mask. The step-by-step form needs three such tensors. In float32 it takes 1.3 times as long at 256
+positions; if freed memory is not kept for reuse, 2.2 times, and 2.7 times at 512 (one Zen 4 core).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from foretell.model.dropout import Dropout
 from foretell.model.mask import Mask
 
 MAX_LENGTH = 512  # positions; beyond, the fused kernel is faster
-BYTES_AT_ONCE = 2**21  # of weights: the second-level cache of two cores
-SHORT = 128  # positions: the scores that a window or the borders of documents hide are computed too
-QUERIES_AT_ONCE = 128  # with a causal mask, whose keys after the last of them are left out
+BYTES_AT_ONCE = 2**21  # bytes of weights: the second-level cache of two cores
+SHORT = 128  # positions; up to here, computing the scores that a window or document borders hide costs little
+QUERIES_AT_ONCE = 128  # with a causal mask; the keys after the last query are left out
 
 
 class ShortAttention(SDPAttention):
-    """`SDPAttention` with the kernel of this file where gradients are needed.
+    """`SDPAttention` with the kernel of this file if gradients are needed.
 
-    Causal masks with a window or documents are left to the fused kernel, unless rows are short.
+    Causal masks with a window or documents use the fused kernel, unless rows are short.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -45,7 +45,7 @@ class ShortAttention(SDPAttention):
 
 
 class DropoutAttention(EagerAttention):
-    """`EagerAttention` with the kernel of this file where dropout and gradients are needed, without hooks inside."""
+    """`EagerAttention` with the kernel of this file if dropout and gradients are needed and no hooks are inside."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         dropout = self.dropout
@@ -56,12 +56,12 @@ class DropoutAttention(EagerAttention):
 
 
 def suits(mask: Mask) -> bool:
-    """True for plain causal masks, for masks without causality, and for all others where rows are short."""
+    """True for plain causal masks, masks without causality, and any mask over short rows."""
     return mask.is_plain_causal or not mask.causal or mask.num_keys <= SHORT
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: Dropout | None = None) -> Tensor:
-    """softmax(Q K' / sqrt(E)) V under a mask: (B, H, T, E) and twice (B, G, S, E) to (B, H, T, E)."""
+    """softmax(Q K' / sqrt(E)) V under a mask, from query (B, H, T, E), key and value (B, G, S, E): (B, H, T, E)."""
     if query.shape[1] > key.shape[1]:
         key, value = per_query_head(key, query), per_query_head(value, query)
     return ShortRowAttention.apply(query, key, value, additive(mask, query), mask.is_plain_causal, dropout)
@@ -78,7 +78,7 @@ def additive(mask: Mask, query: Tensor) -> Tensor:
 
 
 class ShortRowAttention(torch.autograd.Function):
-    """Forward and backward over parts of the batch; the weights are kept between them."""
+    """Forward and backward in parts of the batch; the weights are kept for backward."""
 
     @staticmethod
     def forward(
@@ -102,7 +102,7 @@ class ShortRowAttention(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    @once_differentiable  # a second derivative would treat what forward saved as constant
+    @once_differentiable  # a second derivative would treat the saved tensors as constants
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (d_mixed,) = grad_outputs
@@ -143,7 +143,7 @@ def part_of_mask(dropout: Dropout, row_keys: Tensor, part: tuple[slice, slice], 
 
 
 def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Ranges of rows, or of a row's heads, whose weights together fit the cache."""
+    """Ranges of rows, or of a row's heads, whose weights fit in the cache."""
     B, H, T, _ = query.shape
     num_heads = max(1, BYTES_AT_ONCE // (T * key.shape[2] * query.itemsize))
     for row in range(0, B, max(1, num_heads // H)):
@@ -152,7 +152,7 @@ def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def blocks(query: Tensor, key: Tensor, is_causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Ranges of queries, with the keys that they see: all, or with a causal mask the keys up to the last query."""
+    """Ranges of queries with the keys that they see: all keys, or with a causal mask those up to the last query."""
     T = query.shape[2]
     for first in range(0, T, QUERIES_AT_ONCE if is_causal else T):
         last = min(T, first + QUERIES_AT_ONCE) if is_causal else T

@@ -1,4 +1,4 @@
-"""The sums of softmax and entropy over rows of logits, and ranks, in one pass over memory; torch takes seven."""
+"""The sums for softmax, entropy and ranks of rows of logits, in one pass over memory; torch needs seven."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from foretell.model.kernels.compiling import inlined
 from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import exponential
 
-LEAST = -87.0  # below it, e^x is about 0 in float32
+LEAST = -87.0  # below this, e^x is about 0 in float32
 ROWS = np.dtype([*CALL, *v.fields("logits stride n V largest target sums")])
 rows_call_at = v.record_at(ROWS)
 
 
 def softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> Tensor:
-    """Sums over x in each row of float32 logits (n, V): of e^y, of y e^y with y = x - largest, and of x > target.
+    """Sums (3, n) over each row x of float32 logits (n, V): of e^y and y e^y with y = x - largest, and of x > target.
 
-    largest and target (n, 1). The sums are (3, n).
+    largest and target are (n, 1).
     """
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     (n, V), sums = logits.shape, logits.new_empty(3, len(logits))

@@ -1,9 +1,9 @@
-"""Strict forms of layers: the same bits for a token alone, in any batch, cached or read again, in parts or whole.
+"""Strict forms of layers, with bit-identical results for a token in any batch, with or without a cache or chunks.
 
-Ordinary kernels choose their order of additions by the shapes of their inputs, so that the last bits of a token's
-logits depend on what is read with it. Strict forms are the kernels in numba, which compute every vector in the same
-way however many there are. The bits hold for one version of torch and numba, with any number of threads; in float32,
-int8 and int4 with AVX2 and AVX-512 too.
+Ordinary kernels choose the order of additions by the shapes of their inputs, so the last bits of a token's logits
+depend on the other tokens of the batch. Strict forms are the numba kernels, which compute every vector in the same
+way, independent of the number of vectors. The bits are the same for one version of torch and numba with any number of
+threads; in float32, int8 and int4 also with both AVX2 and AVX-512.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES: dict[type[nn.Module], str] = {
     nn.SiLU: "CompiledSiLU",
     nn.GELU: "CompiledGELU",
 }  # there
-# Each vector is computed by itself anyway
+# These always compute each vector separately
 BY_VECTOR = (nn.Embedding, QuantizedEmbedding, nn.LayerNorm, nn.RMSNorm)
 WITHOUT_STRICT_FORM = (nn.Linear, TiedHead, QuantizedLinear, QuantizedTiedHead, EagerAttention)
 
@@ -35,7 +35,7 @@ WITHOUT_STRICT_FORM = (nn.Linear, TiedHead, QuantizedLinear, QuantizedTiedHead, 
 def strict_copy(decoder: Decoder) -> Decoder:
     """A copy of a decoder with strict forms of its layers, which shares weights and hooks.
 
-    Missing kernels are compiled first. Raises UsageError without numba, and for a layer that has no strict form.
+    Missing kernels are compiled first. Raises UsageError without numba, and for a layer without a strict form.
     """
     if not has_numba():
         raise UsageError("strict generation needs numba: pip install numba")
@@ -49,14 +49,14 @@ def strict_copy(decoder: Decoder) -> Decoder:
         if form is not module:
             forms[path] = form
         elif isinstance(module, (QuantizedLinear, QuantizedTiedHead)):
-            raise UsageError(f"'{path}' has no strict form: its groups must have a multiple of 8 inputs")
+            raise UsageError(f"'{path}' has no strict form: its group size must be a multiple of 8")
         elif isinstance(module, WITHOUT_STRICT_FORM) or is_unknown(module):
             raise UsageError(f"'{path}' is a {type(module).__name__}, which has no strict form")
     return copy_with(decoder, forms)
 
 
 def strict_form(module: nn.Module) -> nn.Module:
-    """The strict form of a layer, which shares its weights; itself where there is none."""
+    """The strict form of a layer, which shares its weights, or the layer itself if there is none."""
     if type(module) in NAMES:
         return recast(module, getattr(importlib.import_module(LAYERS), NAMES[type(module)]))
     kernels: Any = importlib.import_module(KERNELS)
@@ -64,6 +64,6 @@ def strict_form(module: nn.Module) -> nn.Module:
 
 
 def is_unknown(module: nn.Module) -> bool:
-    """True for a layer with weights of a class that this package does not have."""
+    """True for a layer with weights whose class is not from this package."""
     has_weights = next(module.parameters(recurse=False), None) is not None
     return has_weights and not isinstance(module, BY_VECTOR)

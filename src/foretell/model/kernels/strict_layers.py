@@ -1,8 +1,8 @@
-"""Attention and activations that give a vector the same bits alone and with others, on any threads and processor.
+"""Attention and activations with bit-identical results for a vector in any batch, on any threads and processor.
 
-torch's fused attention splits keys by the number of threads. MKL's products, and the exponentials of torch, depend on
-the instructions of the processor: float32 attention and activations differed between AVX2 and AVX-512 on an Intel
-processor, and agreed on one of AMD, for which MKL has one path.
+torch's fused attention splits keys by the number of threads. MKL's products and torch's exponentials depend on the
+instruction set: float32 attention and activations differed between AVX2 and AVX-512 on an Intel processor, and agreed
+on an AMD processor, for which MKL has only one path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foretell.model.mask import Mask
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.norms import in_float32
 
-SMALL = 2**18  # products of queries and keys: less time than the start of another thread on a busy machine
+SMALL = 2**18  # products of queries and keys; fewer take less time than starting a thread on a busy machine
 ATTENTION = np.dtype([*CALL, *v.fields("query out keys values table counts T H G E head_stride is_narrow")])
 AT_ONCE = 2**14  # numbers that a thread activates at once
 ACTIVATION = np.dtype([*CALL, *v.fields("x out count activation is_narrow")])
@@ -30,7 +30,7 @@ attention_call_at, activation_call_at = v.record_at(ATTENTION), v.record_at(ACTI
 
 
 class StrictAttention(SDPAttention):
-    """`SDPAttention`, one query after another over the keys that it may see."""
+    """`SDPAttention` that processes one query at a time, over the keys that it may see."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         (B, _, T, _), S = query.shape, key.shape[2]
@@ -38,7 +38,7 @@ class StrictAttention(SDPAttention):
         counts = allowed.sum(-1)  # (B, T)
         if torch.equal(allowed, torch.arange(S) < counts[..., None]):
             return torch.stack([mix(query[b], key[b], value[b], counts[b]) for b in range(B)])
-        mixed = [  # of copies of the keys that each query sees
+        mixed = [  # from copies of the keys that each query sees
             mix(query[b, :, t, None], key[b, :, allowed[b, t]], value[b, :, allowed[b, t]], counts[b, t, None])
             for b in range(B)
             for t in range(T)
@@ -47,10 +47,10 @@ class StrictAttention(SDPAttention):
 
 
 def mix(query: Tensor, key: Tensor, value: Tensor, counts: Tensor) -> Tensor:
-    """Attention of queries (H, T, E) over the first counts (T,) of keys and values (G, S, E): (H, T, E)."""
+    """Attention (H, T, E) of queries (H, T, E) over keys and values (G, S, E); query t sees the first counts[t]."""
     (H, T, E), (G, S, _) = query.shape, key.shape
     assert 0 < int(counts.min()) <= int(counts.max()) <= S
-    blocks = -(-S // POSITIONS_PER_BLOCK)  # whole ones are read
+    blocks = -(-S // POSITIONS_PER_BLOCK)  # kernels read whole blocks
     padding = (0, 0, 0, blocks * POSITIONS_PER_BLOCK - S)
     keys, values = (F.pad(heads, padding).contiguous() for heads in (key, value))
     queries, table = in_float32(query).transpose(0, 1).contiguous(), torch.arange(blocks, dtype=torch.int32)
@@ -62,9 +62,9 @@ def mix(query: Tensor, key: Tensor, value: Tensor, counts: Tensor) -> Tensor:
 
 
 class CompiledActivation(SameActivation, nn.Module):
-    """An activation with the same bits for an element at any place of a tensor; its other base class is torch's.
+    """Mix-in for torch's activations: bit-identical results for an element at any position in a tensor.
 
-    Of 512 rows of 3072 numbers, GELU by tanh takes a third of the time of torch's with AVX2.
+    With AVX2, GELU by tanh of 512 rows of 3072 numbers takes a third of torch's time.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -81,8 +81,8 @@ class CompiledGELU(CompiledActivation, nn.GELU):
 
 
 def activated(x: Tensor, name: str) -> Tensor:
-    """An activation of every element."""
-    missing = max(0, v.LANES - x.numel())  # one vector at least
+    """Apply an activation to every element."""
+    missing = max(0, v.LANES - x.numel())  # kernels need at least one vector
     numbers = F.pad(x.flatten(), (0, missing)) if missing else x.contiguous()
     out = torch.empty_like(numbers)
     call = (0, 0, 0, numbers.data_ptr(), out.data_ptr(), out.numel(), ACTIVATIONS[name], x.dtype == torch.bfloat16)
@@ -94,7 +94,7 @@ def activated(x: Tensor, name: str) -> Tensor:
 
 
 def attend_all(address):
-    """Attention of all heads of all queries, which threads claim."""
+    """Attention of all heads of all queries, as tasks for threads."""
     call = attention_call_at(address)
     H, E, per_group, is_narrow = call.H, call.E, call.H // call.G, call.is_narrow != 0
     row = CachedRow(call.keys, call.values, call.head_stride, POSITIONS_PER_BLOCK * E, call.table)
@@ -107,7 +107,7 @@ def attend_all(address):
 
 
 def activate_all(address):
-    """An activation of all numbers, in parts that threads claim; the last vector may overlap the one before it."""
+    """Activate all numbers, in parts as tasks for threads; the last vector may overlap the one before it."""
     call = activation_call_at(address)
     x, out, count, is_narrow = call.x, call.out, call.count, call.is_narrow != 0
     first = claim(call.counters, 0) * AT_ONCE

@@ -8,9 +8,9 @@ from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import compiled, inlined
 
 LOG2_E = 1.4426950408889634
-# ln 2 in two parts: products of the first, which has few bits, with integers below 2^8 are exact
+# ln 2 in two parts; the first has few bits, so its products with integers below 2^8 are exact
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-MAGIC = 1.5 * 2**23  # a sum with it is rounded to an integer, which is then in its lowest bits
+MAGIC = 1.5 * 2**23  # adding it rounds to an integer, which is then in the lowest bits
 ONE_BITS = 0x3F800000
 SIGN_BIT = 0x80000000
 GELU = 2 * 0.7978845608028654  # 2 sqrt(2 / pi)
@@ -19,7 +19,7 @@ ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2, "relu2": 3, "silu": 4}
 
 @inlined
 def exponential(x):
-    """e^x for -87 <= x <= 88, others as these limits: 2^n times a polynomial of the rest (Taylor's, degree 7)."""
+    """e^x for x clipped to [-87, 88]: 2^n times a Taylor polynomial of degree 7 of the rest."""
     x = v.minimum(v.maximum(x, v.broadcast(-87.0)), v.broadcast(88.0))
     shifted = v.fma(x, v.broadcast(LOG2_E), v.broadcast(MAGIC))
     n = v.subtract(shifted, v.broadcast(MAGIC))
@@ -128,7 +128,7 @@ def row_sum(x, first, width):
 
 @inlined
 def allocate(count):
-    """Memory for this many float32 numbers, at an address that is a multiple of 64; `keep` it while it is used."""
+    """Memory for `count` float32 numbers at an address that is a multiple of 64; call `keep` after the last use."""
     memory = np.empty(count + 16, np.float32)
     first = (64 - memory.ctypes.data % 64) // 4
     return memory[first : first + count]
@@ -136,4 +136,4 @@ def allocate(count):
 
 @v.operation(v.void, v.ANY)
 def keep(builder, array):
-    """Keep the memory of an array up to here; numba frees an array after its last use, even if its address is used."""
+    """Keep an array alive up to this call; numba frees it after its last use, even if its address is still used."""

@@ -1,8 +1,8 @@
-"""Matrix products of few rows on vectors: x (M, K) times packed weights (N, K) to (M, N), in float32.
+"""Matrix products of few rows with vector instructions: x (M, K) times packed weights (N, K) to (M, N), in float32.
 
-A value is computed by the same operations in the same order with any other rows and outputs. Weights in float32 and
-bfloat16, and integers on processors without AVX2, are multiplied in float32: two sums, over the inputs with even and
-with odd numbers, per group of inputs where weights have scales.
+The operations for a value, and their order, do not depend on the other rows and outputs. Weights in float32 and
+bfloat16, and integers on processors without AVX2, are multiplied in float32, with one sum over the even inputs and
+one over the odd inputs (per group, if weights have scales).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import inlined, merged
 from foretell.model.kernels.packing import num_planes, padded_inputs, padded_outputs, scales_of, sums_of
 
-ROWS = 8 if v.HAS_AVX512 else 2  # rows at once: two sums each must fit the 32, or 8, vectors that registers hold
-AHEAD = 512  # words from the weights that are read to the prefetched ones
+ROWS = 8 if v.HAS_AVX512 else 2  # rows at once: two sums each must fit into registers for 32, or 8, vectors
+AHEAD = 512  # prefetch distance, in words
 ONE = 0x3F800000  # 1.0 in float32
 NIBBLE = 0x00780000  # the first four bits of the mantissa
 UPPER_HALF = 0xFFFF0000
@@ -32,19 +32,19 @@ class Product(NamedTuple):
     inputs: int
     group: int
     x: int  # the activations (M, K), or their P planes
-    scales: int  # of the activations
-    sums: int  # of groups
+    scales: int  # scales of the activations
+    sums: int  # sums of groups
     P: int
     M: int
     out: int
     N: int
-    turns: int  # from a tile to the next one
-    decoded: int  # the address of weights of a tile as integers of 16 bits: words with two inputs for 16 outputs
+    turns: int  # distance between tiles, in tiles
+    decoded: int  # a tile's weights as 16-bit integers: words of two inputs, for 16 outputs
 
 
 @inlined
 def make_product(bits, matrix, x, prepared, rows, is_narrow, out):
-    """The product of a matrix and of activations for which `prepare` was called."""
+    """The product of a matrix and of activations that `prepare` has processed."""
     inputs, group, P = matrix.inputs, matrix.group, num_planes(matrix, is_narrow)
     scales = scales_of(matrix, prepared, rows, is_narrow)
     planes, sums, N = prepared if P > 0 else x, sums_of(scales, group, inputs, rows, P), padded_outputs(matrix.outputs)
@@ -60,13 +60,13 @@ def tile_start(p, tile):
 
 @inlined
 def factor_of(p, tile, group):
-    """The index of the scales of a tile's group; in int4 the minima follow them."""
+    """The index of the scales of a group of a tile; for int4, the minima follow them."""
     return (tile * p.turns * (p.inputs // p.group) + group) * (32 if p.bits == 4 else 16)
 
 
 @inlined
 def multiply_tiles(sums, p, first, last):
-    """The outputs of tiles first, ... last - 1 for all rows. `sums` is a function of this file."""
+    """The outputs of tiles first, ... last - 1 for all rows. `sums` is one of the functions below."""
     for tile in range(first, last):
         row = p.M // ROWS * ROWS
         for start in range(0, row, ROWS):
@@ -83,7 +83,7 @@ def multiply_tiles(sums, p, first, last):
 
 @merged
 def multiply_rows(sums, p, tile, row, rows):
-    """One tile of outputs for a number of rows: the length of `rows`."""
+    """One tile of outputs for len(rows) rows."""
     outputs = v.add(sums(p, tile, row, rows), v.load_float(p.bias, tile * 16))
     v.store_float(p.out, v.indices(rows, row * p.N + tile * 16, p.N), outputs)
 
@@ -152,7 +152,7 @@ def signed_byte(shifted):
 
 @inlined
 def int4_sums(p, tile, row, rows):
-    """Sums of a tile of int4 weights: each group's sum times its scale and the sum of its inputs times its minimum."""
+    """Sums of a tile of int4 weights: each group's sum times its scale, plus its inputs' sum times its minimum."""
     K, groups, sums = padded_inputs(p.inputs), p.inputs // p.group, v.zeros(rows)
     start, first, factor, group_sum = tile_start(p, tile), row * K, factor_of(p, tile, 0), row * groups
     nibble, one = v.broadcast_int(NIBBLE), v.broadcast_int(ONE)
@@ -181,5 +181,5 @@ def int4_sums(p, tile, row, rows):
 
 @inlined
 def mantissa(shifted, nibble, one):
-    """1 + integer / 16, from words with the integer's bits at the head of the mantissa."""
+    """1 + integer / 16, from words whose highest mantissa bits are the integer."""
     return v.from_bits(v.bitwise_or(v.bitwise_and(shifted, nibble), one))

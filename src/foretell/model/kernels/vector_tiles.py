@@ -1,6 +1,6 @@
-"""Operations of integer matrix products on vectors: all pairs of weight tiles and rows, and planes of activations.
+"""Vector operations for integer matrix products, on all pairs of weight tiles and rows, and on activation planes.
 
-Activations of 16 bits and more are the sum of several planes of bytes, which are multiplied one by one.
+Activations of 16 or more bits are sums of several planes of bytes, which are multiplied separately.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from foretell.model.kernels.compiling import intrinsic
 
 AVX2_HALVES = ir.VectorType(v.INT16, 16)
 
-# --- planes: the planes of a row follow each other --------------------------------------------------------------------
+# --- planes: the planes of a row are consecutive ----------------------------------------------------------------------
 
 
 @intrinsic(prefer_literal=True)
 def zero_planes(typing_context, rows, planes):
-    """Integer vectors of zeros for several planes of every row; the planes of a row follow each other."""
+    """Integer vectors of zeros for several planes of every row."""
 
     def generate(context, builder, signature, arguments):
         zeros = [v.constant(v.INTS, 0)] * len(signature.return_type)
@@ -36,7 +36,7 @@ def zero_planes(typing_context, rows, planes):
 def join_planes(typing_context, rows, integers, ratio):
     """The sums of integers[r * P + p] over the planes p as floats, for every row r.
 
-    The first plane is 256 times the second with VNNI; after it follows the rest, times `ratio`.
+    With VNNI, the first plane counts 256 times the second. The rest follows, multiplied by `ratio`.
     """
 
     def generate(context, builder, signature, arguments):
@@ -59,7 +59,7 @@ def join_planes(typing_context, rows, integers, ratio):
 
 
 def outer(emit: Callable[..., Any], returns: Any = None) -> Callable[..., Any]:
-    """An operation on all pairs; without `returns` its first argument has a vector for each pair, which it changes."""
+    """An operation on all pairs. Without `returns`, it changes its first argument, which has a vector for each pair."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *changed, one, other = (cgutils.unpack_tuple(builder, argument) for argument in arguments)
@@ -75,7 +75,7 @@ def outer(emit: Callable[..., Any], returns: Any = None) -> Callable[..., Any]:
 
 
 def emit_dot(builder: Any, sums: Any, weights: Any, x: Any) -> Any:
-    """Add the products of four bytes of weights without signs and of four signed bytes of x, with VNNI."""
+    """Add the products of four unsigned bytes of weights and four signed bytes of x, with VNNI."""
     return v.call(builder, "llvm.x86.avx512.vpdpbusd.512", v.INTS, sums, weights, x)
 
 

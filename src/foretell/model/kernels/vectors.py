@@ -1,8 +1,8 @@
 """The instructions of kernels in numba: vectors of 16 lanes, single numbers, and memory at addresses.
 
-Each entry of the tables emits one instruction of LLVM or a few. LLVM makes one instruction of AVX-512, two of AVX2 or
-four of NEON out of an operation on vectors. `Floats` holds float32, `Ints` holds 32-bit integers. An operation that is
-given tuples, with one element per row, is repeated for each row and returns a tuple; tuples are held in registers.
+Each entry of the tables emits one or a few LLVM instructions. LLVM turns an operation on vectors into one instruction
+of AVX-512, two of AVX2 or four of NEON. `Floats` holds float32, `Ints` 32-bit integers. Given tuples with one element
+per row, an operation is repeated for each row and returns a tuple; tuples are held in registers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HALVES, BYTES = ir.VectorType(INT16, LANES), ir.VectorType(INT8, LANES)
 HAS_AVX512 = "avx512f" in FEATURES
 HAS_VNNI = HAS_AVX512 and "avx512vnni" in FEATURES
 HAS_INTEGER_DOTS = HAS_VNNI or "avx2" in FEATURES
-ANY, LITERAL = object(), object()  # arguments of any type, and integers that are constants of the instruction
+ANY, LITERAL = object(), object()  # arguments of any type; integers that are constants in the instruction
 
 
 class VectorType(types.Type):
-    """numba's type of a vector, with the type that LLVM has for it."""
+    """The numba type of a vector, with its LLVM type."""
 
     def __init__(self, name: str, llvm_type: ir.VectorType):
         self.llvm_type = llvm_type
@@ -52,7 +52,7 @@ number, integer, void = types.float32, types.int64, types.void
 
 
 def operation(returns: Any, *takes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make an intrinsic of a function that emits it, emit(builder, *values). numba casts numbers to `takes`."""
+    """Make an intrinsic from the function emit(builder, *values). numba casts numbers to `takes`."""
 
     def make(emit: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(emit)  # numba finds the parameters' names here; it skips the first one
@@ -79,7 +79,7 @@ def operation(returns: Any, *takes: Any) -> Callable[[Callable[..., Any]], Calla
 
 
 def count_rows(arguments: Any) -> int:
-    """The length of the tuples among the types of arguments; 0 without one."""
+    """The length of the tuples among the argument types; 0 if there are none."""
     lengths = {len(each) for each in arguments if isinstance(each, types.BaseTuple)}
     assert len(lengths) <= 1, "tuples of different lengths"
     return max(lengths, default=0)
@@ -92,7 +92,7 @@ def row_value(builder: Any, argument: Any, value: Any, row: int) -> Any:
     return argument.literal_value if isinstance(argument, types.Literal) else value
 
 
-# --- emitted by several instructions ---------------------------------------------------------------------------------
+# --- operations of several instructions ------------------------------------------------------------------------------
 
 
 def constant(kind: ir.Type, value: float) -> ir.Constant:
@@ -171,14 +171,14 @@ def halves_of(builder: Any, vector: Any) -> list[Any]:
 
 
 def emit_reduce(builder: Any, vector: Any, join: Callable[..., Any]) -> Any:
-    """The lanes joined: the halves of the vector, their halves, and so on."""
+    """Reduce all lanes with `join`: join the halves of the vector, then the halves of the result, and so on."""
     while vector.type.count > 1:
         vector = join(builder, *halves_of(builder, vector))
     return builder.extract_element(vector, ir.Constant(INT32, 0))
 
 
 def emit_pairs(builder: Any, halves: Any) -> Any:
-    """Each four numbers of 16 bits in the order 0, 2, 1, 3, in which AVX2 kernels find the inputs of weights."""
+    """Reorder each group of four 16-bit numbers to 0, 2, 1, 3, the order of the weights' inputs in AVX2 kernels."""
     order = ir.Constant(INTS, [first + index for first in range(0, LANES, 4) for index in (0, 2, 1, 3)])
     return builder.shuffle_vector(halves, halves, order)
 
@@ -190,7 +190,7 @@ def in_halves(builder: Any, shift: Callable[..., Any], x: Any, bits: int) -> Any
 
 
 def emit_maximum(builder: Any, x: Any, y: Any) -> Any:
-    """The larger of two; x where one is NaN."""
+    """The larger of x and y; x if either is NaN."""
     return builder.select(builder.fcmp_ordered("<", x, y), y, x)
 
 
@@ -215,7 +215,7 @@ absolute = operation(floats, floats)(lambda builder, x: call(builder, "llvm.fabs
 reduce_add = operation(number, floats)(
     lambda builder, x: emit_reduce(builder, x, lambda builder, *xs: builder.fadd(*xs))
 )
-lane = operation(number, floats)(lambda builder, x: builder.extract_element(x, ir.Constant(INT32, 0)))  # the first one
+lane = operation(number, floats)(lambda builder, x: builder.extract_element(x, ir.Constant(INT32, 0)))  # the first lane
 reduce_max = operation(number, floats)(lambda builder, x: emit_reduce(builder, x, emit_maximum))
 add_int = operation(ints, ints, ints)(lambda builder, x, y: builder.add(x, y))
 bitwise_and = operation(ints, ints, ints)(lambda builder, x, y: builder.and_(x, y))
@@ -292,13 +292,13 @@ broadcast_int_at = load(INT32, ints, emit_broadcast)
 
 @operation(void, integer, integer)
 def prefetch(builder: Any, address: Any, index: Any) -> None:
-    """Ask for the cache line of the index-th word of four bytes, which may lie beyond the end."""
-    options = [ir.Constant(INT32, value) for value in (0, 3, 1)]  # to read, into the first level, data
+    """Prefetch the cache line of the index-th 32-bit word, which may be beyond the end."""
+    options = [ir.Constant(INT32, value) for value in (0, 3, 1)]  # for reading, into the first-level cache, data
     call(builder, "llvm.prefetch.p0", VOID, pointer(builder, address, index, INT32), *options)
 
 
 def fields(names: str, kind: Any = "i8") -> list[tuple[str, Any]]:
-    """Fields of a record, by default integers of 64 bits, which may be addresses."""
+    """Fields of a record, by default 64-bit integers, which may be addresses."""
     return [(name, kind) for name in names.split()]
 
 
@@ -344,11 +344,11 @@ def indices(typing_context, rows, first, stride):
 
 @intrinsic
 def reduce_rows(typing_context, vectors):
-    """The sums of the lanes of 16 vectors as one vector; each sum is computed as `reduce_add` does."""
+    """The sums of the lanes of 16 vectors as one vector; each sum is computed in the same order as in `reduce_add`."""
 
     def generate(context, builder, signature, arguments):
         parts = [builder.extract_value(arguments[0], row) for row in range(LANES)]
-        width = LANES  # lanes of one vector's part; a vector has parts of LANES / width of them
+        width = LANES  # lanes per part; a vector holds parts of LANES / width input vectors
         while width > 1:
             width //= 2
             pairs = zip(parts[0::2], parts[1::2], strict=True)
@@ -359,7 +359,7 @@ def reduce_rows(typing_context, vectors):
 
 
 def sum_halves(builder: Any, one: Any, other: Any, width: int) -> Any:
-    """The sums of the lower and the upper `width` lanes of each part of two vectors, one after the other."""
+    """Add the lower and the upper `width` lanes of each part of two vectors, and concatenate the results."""
     low = [start + lane for start in range(0, 2 * LANES, 2 * width) for lane in range(width)]
     chosen = [ir.Constant(INTS, [lane + shift for lane in low]) for shift in (0, width)]
     return builder.fadd(*(builder.shuffle_vector(one, other, lanes) for lanes in chosen))

@@ -1,8 +1,8 @@
-"""The compiled kernels that a model generates with, and their compilation before use: here, or in the background.
+"""Compilation of the kernels that a model needs before their first use: in this process, or in the background.
 
 Compilation takes about ten seconds, once per version of the kernels and type of processor. A generation does not wait
-for it: while kernels are missing in the cache it runs on torch's, and one background process compiles them for the next
-one. FORETELL_KERNELS=wait compiles them first; FORETELL_KERNELS=off never uses them.
+for it: if kernels are missing in the cache, it uses torch's, and a background process compiles them for the next
+generation. FORETELL_KERNELS=wait compiles them first; FORETELL_KERNELS=off never uses them.
 
 `python -m foretell.model.kernels.warming NAME...` is the background process.
 """
@@ -33,7 +33,7 @@ from foretell.model.kernels.strict_layers import activate_all, attend_all
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
-NICENESS = 10  # of the background process, which must not slow the generation
+NICENESS = 10  # niceness of the background process, which must not slow the generation
 LAYERS, PASS, NORM, THREADS = "linear layers", "passes over few tokens", "norms", "threads"
 ACTIVATIONS, STRICT, SOFTMAX = "activations", "strict attention", "sums of softmax"
 
@@ -49,7 +49,7 @@ def kernel_mode() -> str:
 
 
 def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
-    """The names of the compiled kernels that a decoder, or its strict copy, generates and is explained with here."""
+    """The names of the compiled kernels that a decoder, or its strict copy, uses on this machine."""
     layers = [module for module in decoder.modules() if can_pack(module)]
     if not layers:
         return []
@@ -62,7 +62,7 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
 
 
 def bits_and_group(store: Any) -> tuple[int, int]:
-    """Bits per weight, and weights per scale (0: no scales), of a matrix as it is stored."""
+    """Bits per weight, and weights per scale (0: no scales), of a stored matrix."""
     if isinstance(store, QuantizedMatrix):
         return 8 if isinstance(store, Int8Matrix) else 4, store.group
     return store.weight.dtype.itemsize * 8, 0
@@ -90,19 +90,19 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 
 
 def compile_kernels(names: Iterable[str]) -> Iterator[str]:
-    """Compile kernels, or load them; yields the name of each when it is done."""
+    """Compile kernels, or load them; yields each name afterwards."""
     for name in names:
         compile_kernel(name)
         yield name
 
 
 def are_ready(decoder: nn.Module, wait: bool = False, is_strict: bool = False) -> bool:
-    """True if all kernels of a decoder are compiled; else they are compiled first, or in the background."""
+    """True if all kernels of a decoder are compiled; otherwise compiles them, here (`wait`) or in the background."""
     return are_compiled(needed_kernels(decoder, is_strict), wait)
 
 
 def are_compiled(names: Iterable[str], wait: bool = False) -> bool:
-    """True if these kernels are compiled; else they are compiled first, or in the background."""
+    """True if these kernels are compiled; otherwise compiles them, here (`wait`) or in the background."""
     mode = kernel_mode()
     missing = [name for name in names if not compiling.is_compiled(name)]
     if mode == "off" or not missing:
@@ -115,17 +115,17 @@ def are_compiled(names: Iterable[str], wait: bool = False) -> bool:
     if compiling.is_kept():
         compile_in_background(tuple(missing))
     else:
-        tell_once(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
+        tell_once(f"no kernels: this user has no folder for compiled code; {MODE}=wait compiles them in each process")
     return False
 
 
 # --- the background process ------------------------------------------------------------------------------------------
 
-STARTED: list[subprocess.Popen[bytes]] = []  # kept: a Popen that is dropped while its process runs raises a warning
+STARTED: list[subprocess.Popen[bytes]] = []  # Python warns about a dropped Popen whose process is still running
 
 
 def is_compiling() -> bool:
-    """True while a process that this one started compiles kernels."""
+    """True while a process started by this process compiles kernels."""
     return any(process.poll() is None for process in STARTED)
 
 
@@ -134,7 +134,7 @@ def compile_in_background(names: tuple[str, ...]) -> None:
     """Start a process that compiles kernels into the cache and outlives this one."""
     if not sys.executable:
         return
-    source = str(Path(__file__).parents[3])  # the folder that has the package
+    source = str(Path(__file__).parents[3])  # the folder that contains the package
     search = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", __name__, *names]  # -P: no module from the working directory
     nowhere = subprocess.DEVNULL
@@ -148,14 +148,14 @@ def compile_in_background(names: tuple[str, ...]) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        logger.warning(f"kernels are not compiled in the background: {error.strerror}")
+        logger.warning(f"cannot compile kernels in the background: {error.strerror}")
         return
     STARTED.append(process)
-    logger.info("kernels for the next generation are compiled in the background; this one runs without them")
+    logger.info("compiling kernels in the background; this generation runs without them, the next one uses them")
 
 
 def main(names: list[str]) -> None:
-    """Compile kernels, unless another process does."""
+    """Compile kernels, unless another process is doing so."""
     os.nice(NICENESS)
     folder = os.open(compiling.CACHE, os.O_RDONLY)
     try:
