@@ -79,7 +79,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         76,
         "descriptions of fields for --help-config; costs and quantised weights without torch; "
         "heads that are rotated in part; minutes are checked before anything is read; "
-        "minutes that are no number",
+        "minutes that are not a number",
     ),
     (
         "convert",
