@@ -121,7 +121,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2008,
+        2009,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "

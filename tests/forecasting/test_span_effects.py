@@ -96,8 +96,8 @@ def test_the_context_as_text_has_the_ids_of_its_values(forecaster, series):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"spans": 0}, "--spans"),
-        ({"context": 0}, "--context"),
+        ({"spans": 0}, "spans must be"),
+        ({"context": 0}, "context must be"),
         ({"passes": 10}, "values of 12 spans need at least 46 passes, not 10"),
     ],
 )

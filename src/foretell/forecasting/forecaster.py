@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +16,7 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import CheckpointError, DataError, UsageError, check_count, check_type, counted
+from foretell.errors import CheckpointError, DataError, UsageError, check_type, counted
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting.calibration import Bounds, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, scale_of
@@ -128,9 +129,9 @@ class Forecaster(TrainedCodec):
         context: the number of last values to read, at most the number that fits (the default). seasons: the season of
         each history; default: the forecaster's.
         """
-        check_count("horizon", horizon)
-        check_count("samples", samples)
-        if horizon > MOST_STEPS or samples > MOST_SAMPLES:
+        check_type("horizon", horizon, Integral, "a whole number")
+        check_type("samples", samples, Integral, "a whole number")
+        if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
             raise UsageError(
                 f"horizon must be from 1 to {MOST_STEPS:,} and samples from 1 to {MOST_SAMPLES:,}, not {horizon:,} and "
                 f"{samples:,}"
