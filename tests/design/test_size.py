@@ -109,14 +109,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1685,
+        1687,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
         "rows in memory and their measurement from Python, empty cells are counted, decimal commas, columns "
         "of an index, commands with columns, pictures of long labels; "
-        "answers that are cut, and a note on losses of different tokens; the options of a head, listed once; "
-        "arguments of another type",
+        "answers and conversations that are cut, and a note on losses of different tokens; the options of a head, "
+        "listed once; arguments of another type",
     ),
     (
         "forecasting",
@@ -222,9 +222,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        153,
+        155,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
-        "whole texts are not kept",
+        "whole texts are not kept; names of built-in templates",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (
