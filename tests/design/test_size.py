@@ -109,14 +109,14 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1687,
+        1700,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
         "rows in memory and their measurement from Python, empty cells are counted, decimal commas, columns "
         "of an index, commands with columns, pictures of long labels; "
         "answers and conversations that are cut, and a note on losses of different tokens; the options of a head, "
-        "listed once; arguments of another type",
+        "listed once; arguments of another type; 1.0 is the label 1",
     ),
     (
         "forecasting",
