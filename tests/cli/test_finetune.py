@@ -191,7 +191,7 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     compared = ["evaluate", "n", "n.jsonl", "--task", "chat", "--base", "primer"]
     result = foretell(*compared, "--questions", "2", "--limit", "6", "--json").json
     assert [each["model"] for each in result["models"]] == ["n", "primer"]
-    assert [each["template"] for each in result["models"]] == ["n", "chatml"]
+    assert [each["template"] for each in result["models"]] == ["plain", "chatml"]
     assert {each["conversations"] for each in result["models"]} == {6}
     assert result["models"][0]["loss"] < result["models"][1]["loss"]  # it was tuned on them
     assert [each["question"] for each in result["questions"]] == ["what is 0?", "what is 1?"]
@@ -206,7 +206,7 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
 
     options = ["--steps", "1", "--data.validation-fraction", "0", "--show-batch", "--out", "y"]
     outcome = foretell("finetune", "n", "c.json", "--task", "chat", *options).succeeds()
-    assert "template    n: the model's own" in outcome.err
+    assert "template    plain: the model's own" in outcome.err
     assert "tokens are learned" in outcome.out and "- is masked" in outcome.out
     assert foretell("finetune", "--task", "chat", "--out", "y", "--resume", "auto").code == 0
     assert [run["state"] for run in foretell("runs", "y", "--json").json["runs"]] == ["done"]

@@ -107,7 +107,7 @@ PURPOSES: dict[str, tuple[Records, Callable[[Path], Any], Any]] = {
     ),
     "pairs": (
         [{"source": "Go.", "target": "Va !"}],
-        lambda path: [(pair.source, pair.target) for pair in read_pairs([path])][-1:],  # TSV has no header
+        lambda path: [(pair.source, pair.target) for pair in read_pairs([path])],
         [("Go.", "Va !")],
     ),
     "series": (

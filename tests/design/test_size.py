@@ -93,12 +93,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         1,
-        108,
+        117,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table; "
         "cp1252 is told from Latin 1; files of conversations are recognised; "
         "DataFrames and rows in memory are tables for all tasks; "
         "empty lists and floats are refused; "
-        "arguments of another type",
+        "arguments of another type; the byte order mark and line ends of a table",
     ),
     (
         "evaluation",
@@ -109,14 +109,15 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1685,
+        1719,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
         "rows in memory and their measurement from Python, empty cells are counted, decimal commas, columns "
         "of an index, commands with columns, pictures of long labels; "
-        "answers that are cut, and a note on losses of different tokens; the options of a head, listed once; "
-        "arguments of another type",
+        "answers and conversations that are cut, and a note on losses of different tokens; the options of a head, "
+        "listed once; arguments of another type; 1.0 is the label 1; "
+        "held-out texts that are learned from; line ends and byte order mark of predictions",
     ),
     (
         "forecasting",
@@ -222,9 +223,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        153,
+        155,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
-        "whole texts are not kept",
+        "whole texts are not kept; names of built-in templates",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (
@@ -237,10 +238,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "translation",
         2,
-        400,
+        435,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths; BLEU of short sentences; initial vectors from the pairs; "
-        "the type of a translator",
+        "the type of a translator; names of columns in TSV, two tables are joined",
     ),
     (
         "typesetting",

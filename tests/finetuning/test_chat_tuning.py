@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,21 @@ def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
     document = str(result)
     assert "Answers to" in document.splitlines()[0]
     assert document.count("(cut)") == 2
+
+
+def test_conversations_that_are_cut_are_counted_for_each_model(small, tmp_path):
+    path = tmp_path / "held.json"
+    rows = [{"prompt": "the cat?", "completion": "mat. " * count} for count in (1, 2, 80)]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    longer = replace(
+        small.model, decoder=make_decoder(small.config.replaced(context_length=900), seed=1), name="longer"
+    )
+    result = evaluate_chats([small.model, longer], [path], questions=0)
+    note = "1 of 3 conversations are longer than the context: cut off at their ends"
+    assert [each["notes"] for each in result.to_json()["models"]] == [(note,), ()]
+    shown = " ".join(str(result).split())
+    assert f"{small.model.name}: {note}" in shown
+    assert "the models do not have the same template, tokenizer and context" in shown
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

@@ -84,6 +84,14 @@ def test_the_group_column_is_not_a_text(grouped: Path, tmp_path: Path):
         read_files(grouped, None, TuningSettings(group_column="things"), {}, columns, 1)
 
 
+@pytest.mark.parametrize(("rows", "count"), [(("the film was great and long,good", "new,bad"), 1), (("new,bad",), 0)])
+def test_held_out_texts_that_are_also_learned_from_are_counted(review_file, tmp_path, caplog, rows, count):
+    (tmp_path / "dev.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    read_files(review_file, tmp_path / "dev.csv", TuningSettings(), {}, Columns(texts=()), 1)
+    noted = "held out    1 of 2 examples have texts that are also learned from"
+    assert caplog.messages == [noted] * count
+
+
 def test_folds_are_trained_and_reported_before_the_model_that_has_all_examples(
     grouped: Path, start, tmp_path: Path, tiny_request, finetune, monkeypatch
 ):

@@ -134,10 +134,28 @@ def test_a_label_that_was_never_learned_is_refused() -> None:
         kind_of(settings_of("classify", ["a", "b"] * 2)).target(Example(("text",), ("c",), "row"))
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [(["0", "1"], ("0", "1")), (["0.0", "1.0"], ("0.0", "1.0")), (["0", "1.0", "1"], ("0", "1"))],
+)
+def test_whole_numbers_with_and_without_a_fraction_are_one_label(labels: list[str], names: tuple[str, ...]) -> None:
+    settings = settings_of("classify", labels * 2)
+    assert settings.labels == names
+    targets = [kind_of(settings).target(Example(("text",), (label,), "row")) for label in ("0", "0.0", "1", "1.0")]
+    assert targets == [(0,), (0,), (1,), (1,)]
+
+
+def test_versions_are_different_labels() -> None:
+    settings = settings_of("classify", ["v1", "v1.0", "1.1", "1.10", "1.1.0"] * 2)
+    assert len(settings.labels) == 5
+    with pytest.raises(DataError, match="the label '1.1.0.0' is not one of"):
+        kind_of(settings).target(Example(("text",), ("1.1.0.0",), "row"))
+
+
 CHOICE = Columns(texts=("q",), label="gold")
 
 
-@pytest.mark.parametrize("gold", [1, "1", "B", "right"])
+@pytest.mark.parametrize("gold", [1, 1.0, "1", "B", "right"])
 def test_the_right_answer_has_several_forms(gold: Any) -> None:
     row = Row("row 1", {"q": "why", "choices": ["wrong", "right"], "gold": gold})
     assert ChoiceKind.read(row, CHOICE) == Example(("why", "wrong", "right"), ("1",), "row 1")

@@ -74,6 +74,22 @@ def test_predictions_have_the_separator_of_the_file(model: LanguageModel, tmp_pa
     assert out.read_text(encoding="utf-8").startswith(f"text{written}n{written}predicted_label{written}")
 
 
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", b"\xef\xbb\xbf"), (".jsonl", b"")])
+def test_predictions_have_the_byte_order_mark_and_line_ends_of_the_file(
+    model: LanguageModel, tmp_path: Path, suffix: str, mark: bytes
+) -> None:
+    path, out = tmp_path / "rows.csv", tmp_path / f"out{suffix}"
+    path.write_bytes(b'\xef\xbb\xbftext;n\r\nthe film;"a\nb"\r\n')
+    table = open_table(path)
+    rows = predict_file(model, table, NONE)
+    write_predictions(out, rows, head_of(model).task, lambda count: None, table.separator, table.form)
+    content = out.read_bytes()
+    assert content.startswith(mark) and content.count(b"\xef\xbb\xbf") == len(mark) // 3
+    assert content.count(b"\r\n") == (2 if mark else 0)
+    path.write_bytes(b"text;n\nthe film;1\n")
+    assert open_table(path).form == ("utf-8", "\n")
+
+
 @pytest.mark.parametrize(("suffix", "column"), [(".csv", "probability_good"), (".jsonl", "probabilities")])
 def test_no_column_of_the_file_is_overwritten(model: LanguageModel, tmp_path: Path, suffix: str, column: str) -> None:
     path = tmp_path / "rows.csv"

@@ -148,7 +148,8 @@ def test_new_tokens_come_after_the_vocabulary_and_end_texts(tokenizer):
     assert prepared.special_tokens == {**tokenizer.special_tokens, "<|im_start|>": size, "<|im_end|>": size + 1}
     assert prepared.end_ids == (*tokenizer.end_ids, size + 1)
     assert prepared.chat_template == BUILT_IN["chatml"]
-    assert own_template(prepared, "x") == ChatTemplate("x", BUILT_IN["chatml"])
+    assert own_template(prepared, "x") == ChatTemplate("chatml", BUILT_IN["chatml"])
+    assert own_template(prepared.with_chat_template("{{ messages }}"), "x") == ChatTemplate("x", "{{ messages }}")
     assert prepare_tokenizer(prepared, find_template("chatml")).fingerprint == prepared.fingerprint
 
 

@@ -68,10 +68,53 @@ def test_two_of_three_languages_are_chosen_by_their_columns(tmp_path, nested):
     assert read_pairs([path], columns=["de", "en"], reverse=True) == [Pair("Go.", "Geh!")]
     with pytest.raises(DataError, match="or columns names two; its columns are 'en', 'fr', 'de'"):
         read_pairs([path], columns=["es", "en"])
-    (tmp_path / "pairs.tsv").write_text("Go.\tVa !\n", encoding="utf-8")
-    for names, file in ((["en"], path), (["en", "fr"], tmp_path / "pairs.tsv")):
+    (tmp_path / "en.txt").write_text("Go.\n", encoding="utf-8")
+    for names, paths in ((["en"], [path]), (["en", "fr"], [tmp_path / "en.txt"] * 2)):
         with pytest.raises(UsageError, match="columns is given twice"):
-            read_pairs([file], columns=names)
+            read_pairs(paths, columns=names)
+
+
+def test_two_tables_are_joined_and_not_aligned(tmp_path, files):
+    first, second = tmp_path / "a.csv", tmp_path / "b.jsonl"
+    first.write_text(TABLES["pairs.csv"], encoding="utf-8")
+    second.write_text(TABLES["pairs.jsonl"], encoding="utf-8")
+    assert read_pairs([first, second]) == read_pairs([files / "pairs.tsv", first]) == EXPECTED * 2
+
+
+def test_a_file_with_two_columns_is_no_side(tmp_path):
+    for name, text in {"en.txt": "Go.\nRun!\n", "both.txt": "Go.\tVa !\nRun!\tCours !\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="both.txt has two columns; give it alone"):
+        read_pairs([tmp_path / "en.txt", tmp_path / "both.txt"])
+
+
+NAMED = 'id\ten\tfr\n1\t"Go."\tVa !\n2\tRun!\tCours\u202f!\n'
+
+
+def test_columns_of_tsv_are_chosen_by_the_names_in_its_first_line(tmp_path, caplog):
+    path = tmp_path / "named.tsv"
+    path.write_text(NAMED, encoding="utf-8")
+    assert read_pairs([path], columns=["en", "fr"]) == [Pair('"Go."', "Va !"), EXPECTED[1]]
+    with pytest.raises(DataError, match="columns names two of its columns, which are 'id', 'en', 'fr'"):
+        read_pairs([path], columns=["de", "en"])
+    with pytest.raises(DataError, match="its first column has only numbers; name two"):
+        read_pairs([path])
+    path.write_text(NAMED.replace("en\tfr", "target\tsource"), encoding="utf-8")
+    assert read_pairs([path])[1] == EXPECTED[1].reversed()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("second", "count"), [("Go.\tVa !", 1), ("dog\tchien", 0)])
+def test_a_first_line_that_may_name_the_columns_is_reported(tmp_path, caplog, second, count):
+    (tmp_path / "pairs.tsv").write_text(f"english\tfrench\n{second}\n", encoding="utf-8")
+    assert read_pairs([tmp_path / "pairs.tsv"])[0] == Pair("english", "french")
+    reported = "the first line, 'english' and 'french', is read as a pair; if it names the columns, give both"
+    assert [message.startswith(reported) for message in caplog.messages] == [True] * count
+
+
+def test_numbers_are_sources_where_there_are_only_two_columns(tmp_path):
+    (tmp_path / "numbers.tsv").write_text("1\tone\n2\ttwo\n", encoding="utf-8")
+    assert read_pairs([tmp_path / "numbers.tsv"]) == [Pair("1", "one"), Pair("2", "two")]
 
 
 def test_a_nested_translation_of_three_languages_is_refused(tmp_path):

@@ -6,6 +6,7 @@ and an entry in FORMATS.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime
 import importlib
@@ -22,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from foretell.data.lines import CONVERT, Note, TextFile, find_file, log_note
+from foretell.data.lines import CONVERT, LONGEST_LINE, Note, TextFile, find_file, log_note
 from foretell.errors import DataError
 
 TEXT = "text"  # the column name for records without columns: lines, and strings in JSON
@@ -152,11 +153,11 @@ class Delimited(Format):
                 yield where, row
 
 
-def csv_line(cells: Sequence[Any], delimiter: str = ",") -> str:
+def csv_line(cells: Sequence[Any], delimiter: str = ",", end: str = "\n") -> str:
     """Cells as a line of CSV; cells with the delimiter, a quote or any line break are quoted."""
     line = io.StringIO()
     csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(cells)  # csv quotes cells with CR or LF
-    return line.getvalue().removesuffix("\r\n") + "\n"
+    return line.getvalue().removesuffix("\r\n") + end
 
 
 class JsonLines(Format):
@@ -306,6 +307,14 @@ class Table:
         if candidates:
             self.note_once(f"separator   {SEPARATORS[candidates[0]]}, not a comma", str(self))
         return next(iter(candidates), ",")
+
+    @property
+    def form(self) -> tuple[str, str]:
+        """The encoding and line end of a file like this one: Excel reads UTF-8 only after a byte order mark."""
+        with self.file.opened() as file:
+            first = file.readline(LONGEST_LINE)
+        encoding = "utf-8-sig" if first.startswith(codecs.BOM_UTF8) else "utf-8"
+        return encoding, "\r\n" if first.endswith(b"\r\n") else "\n"
 
     def cells(self) -> Iterator[Cells]:
         """The column names, then the rows as lists of cells; a CSV or TSV file may have no column names."""

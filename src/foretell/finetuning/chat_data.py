@@ -122,12 +122,6 @@ def split(
     return train, [conversations[index] for index in sorted(chosen)]
 
 
-def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversation]) -> int:
-    """The number of held-out conversations that also occur in training, word for word."""
-    learned = {conversation.messages for conversation in train}
-    return sum(conversation.messages in learned for conversation in held_out)
-
-
 class PackedChats:
     """Conversations of at most `context_length` + 1 tokens as rows of batches.
 

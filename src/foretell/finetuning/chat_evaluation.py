@@ -22,14 +22,14 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
-DIFFERENT = "The losses are over different tokens: the models do not have the same template and tokenizer."
+DIFFERENT = "The losses are over different tokens: the models do not have the same template, tokenizer and context."
 
 
 @dataclass(frozen=True)
 class AnswerFigures:
     """The loss of the answers in conversations, in nats per answer token.
 
-    conversations: the number of conversations, some cut to the context.
+    conversations: the number of conversations, some cut to the context. notes: how many were cut or left out.
     """
 
     model: str
@@ -37,6 +37,7 @@ class AnswerFigures:
     conversations: int
     answer_tokens: int
     loss: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class ChatEvaluation(Shown):
         parts: list[Part] = [Table(("", "loss", "perplexity", "answer tokens", "template"), rows)]
         if len({(each.answer_tokens, each.template) for each in self.figures}) > 1:
             parts.append(Paragraph(DIFFERENT))
+        parts += [Paragraph(f"{each.model}: {note}") for each in self.figures for note in each.notes]
         for each in self.questions:
             answers = {"in the data": each.answer, **each.answers}
             shown = [(name + " (cut)" * (name in each.cut), one_line(text)) for name, text in answers.items()]
@@ -124,11 +126,11 @@ def figures_of(
     model: LanguageModel, template: str, conversations: Sequence[Conversation], chat_format: ChatFormat
 ) -> AnswerFigures:
     context = model.config.context_length
-    chats, _ = encode_all(conversations, chat_format, context, "tail")
+    chats, notes = encode_all(conversations, chat_format, context, "tail")
     packed = PackedChats(chats, context)
     rows = max(1, TOKENS_AT_ONCE // packed.length)
     loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss
-    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss)
+    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss, tuple(notes))
 
 
 def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> Completion:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.files import TOKENIZER_FILE, sha256, sync
-from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, count_repeated, encode_all, split
+from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
 from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.request import FEWEST_STEPS
+from foretell.finetuning.split import count_repeated
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
@@ -172,7 +173,7 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
     else:
         train, held_out = split(conversations, request.configured("data").validation_fraction, 0)
     notes = list(reader.notes)
-    if repeated := count_repeated(train, held_out):
+    if repeated := count_repeated([each.messages for each in train], [each.messages for each in held_out]):
         notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
     parts = []
     for part in (train, held_out):

@@ -11,7 +11,7 @@ from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, cell_text, label_text
-from foretell.finetuning.label_kind import LabelKind, find_label
+from foretell.finetuning.label_kind import LabelKind, find_label, whole
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.typesetting.document import quoted
 
@@ -68,6 +68,7 @@ class ChoiceKind(LabelKind):
         names |= {letter: index for index, letter in enumerate(LETTERS[: len(choices)])}
         names |= {column: index for index, column in enumerate(columns.choices)}
         names |= {choice: index for index, choice in enumerate(choices)}
+        label = label if label in names else whole(label)
         if label not in names:
             raise DataError(
                 f"{row.where}: the right answer is {label[:40]!r}; give its index (0 to {len(choices) - 1}), its "

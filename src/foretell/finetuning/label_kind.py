@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from foretell.typesetting.text import shorten
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
 SHOWN = 20  # labels shown per prediction
+WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +146,8 @@ class LabelKind(Kind):
 
 def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels in order: numbers by value, words by alphabet. Refuses a single label and a column of unique names."""
-    counts = Counter(example.labels[0] for example in examples)
+    names = {whole(label): label for label in sorted({example.labels[0] for example in examples}, reverse=True)}
+    counts = Counter(names[whole(example.labels[0])] for example in examples)
     if len(counts) == 1:
         raise DataError(f"every row has the label {next(iter(counts))!r}; there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(examples) / 2):
@@ -168,13 +171,22 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(numbers, key=lambda label: (numbers[label], label)))
 
 
+def whole(label: str) -> str:
+    """A label, 1 for 1.0: pandas writes whole numbers with a fraction in a column where one is missing."""
+    match = WHOLE.fullmatch(label)
+    return label if match is None else match[1]
+
+
 def label_index(label: str, labels: tuple[str, ...], where: str) -> int:
     """The index of a label; a DataError for one that was not in the training examples."""
-    if label not in labels:
+    if label in labels:
+        return labels.index(label)
+    same = next((index for index, each in enumerate(labels) if whole(each) == whole(label)), None)
+    if same is None:
         raise DataError(
             f"{where}: the label {label[:40]!r} is not one of {', '.join(labels[:12])}, which the model learned"
         )
-    return labels.index(label)
+    return same
 
 
 def find_label(labels: Sequence[str], label: str | None) -> int:

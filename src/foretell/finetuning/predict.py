@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 Predicted = tuple[Row, TaskPrediction | None]
 Done = Callable[[int], None]  # called with the number of finished rows
+Line = Callable[[Sequence[Any]], str]  # makes a line of a row's cells
 
 
 def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) -> ShownList[TaskPrediction]:
@@ -124,10 +126,17 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
     return kind.find_texts(available, given, str(table))
 
 
-def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, separator: str = ",") -> int:
+def write_predictions(
+    path: Path,
+    predicted: Iterable[Predicted],
+    kind: Kind,
+    done: Done,
+    separator: str = ",",
+    form: tuple[str, str] = ("utf-8", "\n"),
+) -> int:
     """Write rows with their predictions, atomically. Returns the number of rows.
 
-    separator: the separator of a .csv file.
+    separator: the separator of a .csv file. form: the encoding and line end of a .csv or .tsv file.
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
@@ -137,14 +146,16 @@ def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, do
     if not path.parent.is_dir():
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
     separator = "\t" if path.suffix.lower() == ".tsv" else separator
-    with new_files(path) as (temporary,), temporary.open("w", encoding="utf-8", newline="") as file:
+    encoding, end = form if writer is write_table else ("utf-8", "\n")
+    line = partial(csv_line, delimiter=separator, end=end)
+    with new_files(path) as (temporary,), temporary.open("w", encoding=encoding, newline="") as file:
         count = 0
-        for count, cells in enumerate(writer(file, separator, predicted, kind), start=1):  # noqa: B007
+        for count, cells in enumerate(writer(file, line, predicted, kind), start=1):  # noqa: B007
             done(count)
     return count
 
 
-def write_table(file: IO[str], separator: str, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+def write_table(file: IO[str], line: Line, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row and of its prediction, the same columns for every row."""
     header: list[str] = []
     for row, prediction in predicted:
@@ -152,14 +163,14 @@ def write_table(file: IO[str], separator: str, predicted: Iterable[Predicted], k
         cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in cells.items()}
         if not header:
             header = list(cells)
-            file.write(csv_line(header, separator))
+            file.write(line(header))
         if more := cells.keys() - set(header):
             raise DataError(f"{row.where}: the column {min(more)!r} is not in the first row; write .jsonl")
-        file.write(csv_line([cells.get(name) for name in header], separator))
+        file.write(line([cells.get(name) for name in header]))
         yield cells
 
 
-def write_lines(file: IO[str], separator: str, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+def write_lines(file: IO[str], line: Line, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row, followed by the cells of its prediction."""
     for row, prediction in predicted:
         cells = joined_cells(row, kind.cells(prediction))

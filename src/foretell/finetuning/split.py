@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.kind import Example
@@ -98,3 +98,9 @@ def check_groups(train: Sequence[Example], dev: Sequence[Example]) -> None:
     for example in dev:
         if example.group in groups:
             raise DataError(f"{example.where}: group {example.group!r} is in the training file too; move its rows")
+
+
+def count_repeated(train: Iterable[Hashable], held_out: Iterable[Hashable]) -> int:
+    """The number of held-out items that are also learned from, word for word."""
+    learned = set(train)
+    return sum(each in learned for each in held_out)

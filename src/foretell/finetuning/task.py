@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,12 +27,14 @@ from foretell.finetuning.inputs import (
 )
 from foretell.finetuning.kind import Example, check_columns, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
-from foretell.finetuning.split import check_groups, split_off_dev
+from foretell.finetuning.split import check_groups, count_repeated, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.language_model import LanguageModel
 from foretell.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ def read_files(
         table = open_table(dev, tuning.encoding, tuning.names, kind.otherwise)
         held_out = kind.read_all(table, columns, group)
         check_groups(train, held_out)
+        if repeated := count_repeated([each.texts for each in train], [each.texts for each in held_out]):
+            logger.warning(
+                f"held out    {repeated:,} of {len(held_out):,} examples have texts that are also learned from"
+            )
         return LabelledFiles(settings, train, held_out, f"dev is {dev}")
     if tuning.folds is not None:
         return LabelledFiles(settings, train, [], f"each of {tuning.folds} folds is held out from one more training")

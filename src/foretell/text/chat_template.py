@@ -106,8 +106,10 @@ def find_template(argument: str) -> ChatTemplate:
 
 
 def own_template(tokenizer: Tokenizer, name: str) -> ChatTemplate | None:
-    """The template that came with a tokenizer; None if there is none."""
-    return None if tokenizer.chat_template is None else ChatTemplate(name, tokenizer.chat_template)
+    """The template that came with a tokenizer, by its name if it is a built-in one; None if there is none."""
+    source = tokenizer.chat_template
+    built_in = (known for known, text in BUILT_IN.items() if text == source)
+    return None if source is None else ChatTemplate(next(built_in, name), source)
 
 
 def missing_names(template: ChatTemplate, tokenizer: Tokenizer) -> list[str]:

@@ -1,7 +1,7 @@
 """Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip of either.
 
-TSV files and files without a known suffix have no header, and quotes are text, as in Tatoeba's files. Omitted and
-changed lines are logged, with one message for each kind.
+In a TSV file, or one without a known suffix, quotes are text, as in Tatoeba's files. Lines that are left out or changed
+are logged, one line for each kind.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
+MORE = "lines with more than two columns, of which the first two are read"
 LARGEST_VOCABULARY = 8192  # limit if the amount of text determines the size
 Part = Literal["train", "validation"]
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class EncodedPair:
 
 
 def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: Sequence[str] = ()) -> list[Pair]:
-    """The pairs of a file with two columns, of two aligned files, or of a zip of either.
+    """The pairs of a file with two columns, of two such tables, of two aligned files, or of a zip of any of these.
 
     A table with named columns has the columns `source` and `target`, or only two columns, or a column `translation`
     with an object of two texts, as in `{"translation": {"en": "Go.", "fr": "Va !"}}`. reverse: the second text is the
@@ -74,15 +75,13 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
             f"{paths[0]} holds {len(files)} texts{f' ({names})' if files else ''}; it should hold one or two"
         )
     counts: Counter[str] = Counter()
-    is_table = len(files) == 1 and files[0].suffix in FORMATS and files[0].suffix != ".tsv"
-    if columns and (len(columns) != 2 or not is_table):
-        raise UsageError("--column is given twice, the source's and the target's, for a CSV, JSON or Parquet file")
-    if len(files) == 2:
+    is_aligned = len(files) == 2 and not all(file.suffix in FORMATS for file in files)
+    if columns and (len(columns) != 2 or is_aligned):
+        raise UsageError("--column is given twice, the source's and the target's, for files with a table")
+    if is_aligned:
         pairs = align(files[0], files[1], counts)
-    elif is_table:
-        pairs = read_table(Table(files[0], note=counting(counts)), columns)
     else:
-        pairs = split_columns(files[0], counts)
+        pairs = [pair for file in files for pair in read_columns(file, columns, counts)]
     kept = [pair.reversed() if reverse else pair for pair in pairs if pair.source and pair.target]
     counts["pairs with an empty side left out"] += len(pairs) - len(kept)
     for what, count in counts.items():
@@ -102,19 +101,52 @@ def read_lines(file: TextFile, counts: Counter[str]) -> list[str]:
     return [line.rstrip("\r\n") for line in file.lines(counting(counts))]
 
 
-def split_columns(file: TextFile, counts: Counter[str]) -> list[Pair]:
-    """The first two columns of each line; empty lines are left out."""
-    pairs = []
+def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
+    """The pairs of a file with two columns."""
+    if file.suffix in FORMATS and file.suffix != ".tsv":
+        return read_table(Table(file, note=counting(counts)), columns)
+    return split_columns(file, columns, counts)
+
+
+def split_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
+    """The columns that the first line names, else the first two; empty lines are left out."""
+    pairs: list[Pair] = []
+    indices, has_names = list[int](), False
     for number, line in enumerate(read_lines(file, counts), start=1):
         if not line.strip():
             continue
-        source, tab, rest = line.partition("\t")
-        if not tab:
-            raise DataError(f"{file}, line {number}: one column; write source, a tab and the target, or give two files")
-        target, more, _ = rest.partition("\t")
-        counts["lines with more than two columns, of which the first two are read"] += bool(more)
-        pairs.append(Pair(source.strip(), target.strip()))
+        cells, where = [cell.strip() for cell in line.split("\t")], f"{file}, line {number}"
+        if len(cells) == 1:
+            raise DataError(
+                f"{where}: one column; write source, a tab and the target, or give two files of lines, named .txt"
+            )
+        if not indices:
+            names = columns or SIDES
+            has_names = all(name in cells for name in names)
+            if columns and not has_names:
+                raise DataError(f"{where}: --column names two of its columns, which are {list_names(cells)}")
+            indices = [cells.index(name) for name in names] if has_names else [0, 1]
+            if has_names:
+                continue
+        counts[MORE] += len(cells) > 2 and not has_names
+        pairs.append(Pair(*(cells[index] if index < len(cells) else "" for index in indices)))
+    if not has_names and len(pairs) > 1:
+        check_first_two(file, pairs, has_more=counts[MORE] > 0)
     return pairs
+
+
+def check_first_two(file: TextFile, pairs: Sequence[Pair], *, has_more: bool) -> None:
+    """Refuse ids as sources, as in Tatoeba's files with ids; report a first line that may name the columns."""
+    if has_more and all(pair.source.isdecimal() for pair in pairs[1:]):
+        raise DataError(f"{file}: its first column has only numbers; name two in its first line and with --column")
+    if is_words(pairs[0]) and not is_words(pairs[1]):
+        names = f"{pairs[0].source!r} and {pairs[0].target!r}"
+        logger.warning(f"the first line, {names}, is read as a pair; if it names the columns, give both with --column")
+
+
+def is_words(pair: Pair) -> bool:
+    """True for two single words, such as the names of columns."""
+    return all(re.fullmatch(r"[^\W\d]\w*", side) for side in (pair.source, pair.target))
 
 
 def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
@@ -138,6 +170,9 @@ def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]
     sides = [read_lines(file, counts) for file in (first, second)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}; they are not aligned")
+    for file, side in zip((first, second), sides, strict=True):
+        if any(side) and all("\t" in line for line in side if line):
+            raise DataError(f"{file} has two columns; give it alone, or two files with a sentence per line")
     cleaned = ([line.replace("\t", " ").strip() for line in side] for side in sides)
     return [Pair(source, target) for source, target in zip(*cleaned, strict=True)]
 
