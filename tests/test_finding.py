@@ -31,6 +31,14 @@ def test_an_unknown_name_is_answered_with_the_models_in_runs(tmp_path, monkeypat
         find_model("sortr")
 
 
+def test_a_run_whose_name_is_not_utf8_is_listed_readably(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "bad\udcff").mkdir(parents=True)
+    (tmp_path / "runs" / "bad\udcff" / "run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="there is 'primer', 'almanac', 'bad\ufffd'$"):
+        find_model("")
+
+
 def test_a_folder_of_data_does_not_hide_the_tokenizer_of_the_run_with_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("names", "runs/names"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,12 @@ def test_a_call_gives_the_decoders_logits(model: LanguageModel, ids: Any) -> Non
     logits = model(ids)
     assert logits.shape == (1, 3, model.config.vocab_size)
     assert torch.equal(logits, model.decoder(torch.tensor([IDS])))
+
+
+def test_a_model_can_be_pickled(model: LanguageModel) -> None:
+    copied = pickle.loads(pickle.dumps(model))
+    assert (str(copied), copied.encode("the value")) == (str(model), model.encode("the value"))
+    assert torch.equal(copied(IDS), model(IDS))
 
 
 def test_a_call_takes_several_texts_of_equal_length(model: LanguageModel) -> None:

@@ -12,7 +12,7 @@ from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, did_you_mean
-from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX
+from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, printable_name
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.record import and_advice
@@ -101,10 +101,15 @@ def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> P
 
 
 def _suggest(name: str) -> str:
+    from foretell.model.presets import PUBLISHED
+
+    if name in PUBLISHED:
+        on_hub = f"; its weights are {PREFIX}openai-community/{name}" if name.startswith("gpt2") else ""
+        return f"; {name} is a preset, a shape without weights{on_hub}"
     if NAME.fullmatch(name) and not name.startswith("runs/"):
         return f"; if it is on the Hub, write {PREFIX}{name}"
     folders = sorted(RUNS.iterdir()) if _exists(RUNS) else []
-    known = [*SHIPPED, *(path.name for path in folders if is_run(path) or _exists(path / CONFIG))]
+    known = [*SHIPPED, *(printable_name(path.name) for path in folders if is_run(path) or _exists(path / CONFIG))]
     return did_you_mean(name.removeprefix("runs/"), known) or f"; there is {list_names(known)}"
 
 

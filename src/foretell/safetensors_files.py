@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
+import re
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -77,14 +79,17 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors as safetensors; a full disk or a missing permission is an `OutputError`."""
+    """Write tensors as safetensors; a full disk is an OSError, as of any file, which `new_directory` reports."""
+    path.touch()
+    mode = path.stat().st_mode
     try:
-        path.touch()
-        mode = path.stat().st_mode
         save_file(tensors, path, metadata=metadata)
-        path.chmod(mode)  # the library makes the file readable only by its owner
-    except (OSError, SafetensorError) as error:
-        raise OutputError(f"could not write {path}: {error}") from error
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise OutputError(f"could not write {path}: {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(mode)  # the library makes the file readable only by its owner
 
 
 def in_safetensors(tensors: Mapping[str, Tensor]) -> bytes:

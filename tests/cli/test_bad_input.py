@@ -339,6 +339,12 @@ TABLE = [
     (["generate", "RUN", "The", "--json-schema", "true.json", "--regex", "1"], 2, ["regex and json_schema exclude"]),
     (["generate", "RUN", "The", "--min-tokens", "9", "--max-tokens", "3"], 2, ["min_tokens 9", "3 tokens"]),
     (["generate", "RUN", "The", "--no-repeat-ngram", "1", "--logit-bias", "x=1,5"], 2, ["--logit-bias", "x=1,5"]),
+    # before the model is looked for
+    (["next", "nomodel", "The", "--top", "0"], 2, ["top must be a whole number", "0"]),
+    (["generate", "nomodel", "The", "--n", "0"], 2, ["n must be a whole number", "0"]),
+    (["trace", "nomodel", "The", "--out", "nodir/t.safetensors"], 1, ["could not write", "no folder nodir"]),
+    (["next", "gpt2", "The"], 1, ["gpt2 is a preset, a shape without weights", "hub:openai-community/gpt2"]),
+    (["next", "gpt3-175b", "The"], 1, ["gpt3-175b is a preset, a shape without weights"]),
     # fine-tuning
     (["finetune", "RUN"], 2, ["MODEL and DATA"]),
     (["finetune", "RUN", "onelabel.csv", "--task", "clasify"], 2, ["clasify", "classify"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -48,6 +49,16 @@ def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     assert foretell("generate", "primer", "A class", *GREEDY, "--out", "notes.txt").code == 1
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_full_disk_leaves_no_empty_file(foretell, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("foretell.cli.generate.print", refuse, raising=False)
+    outcome = foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl")
+    assert (outcome.code, outcome.last_line) == (1, "foretell: could not write out.jsonl: No space left on device")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_file_of_blank_lines_is_refused(foretell, tmp_path):

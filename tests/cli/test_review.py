@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,23 @@ def test_ctrl_c_in_a_verb_is_one_line_and_exits_130(foretell, monkeypatch):
     monkeypatch.setattr("foretell.cli.query.read_texts", stop)
     outcome = foretell("embed", "primer", "text")
     assert (outcome.code, outcome.last_line) == (130, "foretell: stopped by Ctrl-C")
+
+
+@pytest.mark.parametrize("module", ["cyclopts", "torch"])  # before `run` can catch anything, and in a verb
+@pytest.mark.parametrize("is_script", [True, False])
+def test_ctrl_c_during_an_import_is_one_line_and_exits_130(module, is_script, tmp_path):
+    slow = "import time\nprint('importing', flush=True)\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
+    (tmp_path / f"{module}.py").write_text(slow)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    home, _, function = project["scripts"]["foretell"].partition(":")
+    start = ["-c", f"from {home} import {function}; {function}()"] if is_script else ["-m", "foretell"]
+    command = [sys.executable, *start, "next", "primer", "text"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error.removeprefix("loading primer\n")) == (130, "foretell: stopped by Ctrl-C\n")
 
 
 def test_a_signal_while_tokenizing_is_not_a_tokenizer_error():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.errors import ConfigError, DataError
+from foretell.errors import ConfigError, DataError, OutputError
 from foretell.model.init import make_decoder
 from foretell.pretraining.speedrun import Characters, make_settings, run
 from foretell.pretraining.speedrun_record import SeedRun, SpeedrunRecord
@@ -39,6 +39,16 @@ def test_a_speedrun_prints_a_line_per_seed_and_writes_a_record(foretell, corpus)
     assert [each["seed"] for each in record["runs"]] == [1, 2]
     assert [point["step"] for point in record["runs"][0]["curve"]] == [0, 2, 3]
     assert max(map(len, outcome.err.splitlines()[:3])) <= 80
+
+
+def test_a_full_disk_does_not_cost_the_measurement(foretell, corpus, monkeypatch):
+    def refuse(path: Path, value: object) -> None:
+        raise OutputError(f"could not write {path}: No space left on device")
+
+    monkeypatch.setattr("foretell.cli.speedrun.write_json", refuse)
+    outcome = foretell("speedrun", corpus, *STEPS)
+    assert (outcome.code, outcome.last_line) == (1, "foretell: could not write speedrun.json: No space left on device")
+    assert outcome.out.split("\n")[0].split()[:2] == ["seed", "minutes"]
 
 
 @pytest.mark.parametrize("length", [["--steps", "3"], ["--minutes", "0.05"]])

@@ -297,6 +297,15 @@ def test_a_non_finite_loss_stops_training_before_a_weight_is_changed(foretell, c
     assert "learning-rate" in outcome.last_line
 
 
+@pytest.mark.parametrize(("similar", "is_told"), [("true", False), ("false", True)])
+def test_a_large_first_loss_is_a_warning_where_vectors_begin_random(foretell, corpus, similar, is_told):
+    start = ["--model.init", "torch", "--training.similar-vectors", similar]
+    outcome = foretell("train", corpus, *QUICK, *start, "--out", "x")
+    assert outcome.code == 0
+    assert "untrained" in outcome.err
+    assert ("look at model.init" in outcome.err) is is_told
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, original, number, code):
     arguments = ["train", str(corpus), *TOY, "--kind", "bytes", "--steps", "100000", "--out", "x"]

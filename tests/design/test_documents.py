@@ -111,10 +111,11 @@ def shown_outputs(document: Path) -> list[tuple[list[str], list[str]]]:
     return outputs
 
 
-def test_the_readme_shows_the_real_output_of_the_primer(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/inference.md", 2)])
+def test_a_page_shows_the_real_output_of_the_primer(page, least, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    shown = [(command, lines) for command, lines in shown_outputs(ROOT / "README.md") if "primer" in command and lines]
-    assert len(shown) >= 3
+    shown = [(command, lines) for command, lines in shown_outputs(ROOT / page) if "primer" in command and lines]
+    assert len(shown) >= least
     for command, lines in shown:
         capfd.readouterr()
         run(command[1:])

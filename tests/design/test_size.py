@@ -52,20 +52,20 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        855,
+        894,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
         "messages of errors for requests, and with the line of the input; free memory is returned; "
         "rows in memory for finetune; "
         "one check for the types of arguments, and for plurals; "
-        "messages with Python's keywords; wrong paths and globs",
+        "messages with Python's keywords; wrong paths and globs; Ctrl-C during imports; presets are not models",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         5,
-        767,
+        779,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
@@ -109,7 +109,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1719,
+        1720,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
@@ -170,16 +170,16 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         9,
-        1350,
+        1375,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
         "float32 by oneDNN on AMD; rotary positions in encoder-decoder attention; "
         "wrong sizes of a cache are one line; "
-        "arguments of another type; modules in a wrapper of the compiler are refused; whole passes in one call",
+        "arguments of another type; modules in a wrapper of the compiler are refused; whole passes in one call; blocks can be pickled",
     ),
     ("planning", 0, 2, "arguments of another type are refused"),
-    ("pretraining", 3, 266, "speedruns, whose records others repeat; a stop before the first step; plans"),
+    ("pretraining", 3, 267, "speedruns, whose records others repeat; a stop before the first step; plans"),
     ("quantization", 0, 64, "quantize from Python; its report is a document; the type of a model"),
     (
         "runs",

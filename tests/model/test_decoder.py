@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -236,3 +237,7 @@ def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Deco
     torch.testing.assert_close(
         smallest.trunk(x, FreshKVView(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
     )
+
+
+def test_a_pickled_decoder_has_the_same_logits(decoder: Decoder, ids: Tensor) -> None:
+    assert torch.equal(pickle.loads(pickle.dumps(decoder))(ids), decoder(ids))

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from foretell import safetensors_files
 from foretell.errors import ForetellError, OutputError
-from foretell.language_model import load_model, save_model
+from foretell.language_model import LanguageModel, load_model, save_model
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout
 from foretell.model.init import make_decoder
@@ -72,10 +73,13 @@ def test_a_full_disk_is_one_line(
     tmp_path: Path, decoder: Decoder, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(safetensors_files, "save_file", fail)
-    with pytest.raises(OutputError, match=r"could not write .*model.safetensors: .*No space left on device"):
+    with pytest.raises(OutputError) as caught:
+        LanguageModel(decoder, tokenizer).save(tmp_path / "saved")
+    assert str(caught.value) == f"could not write {tmp_path / 'saved'}: No space left on device"
+    with pytest.raises(OSError, match=r"No space left on device: .*model.safetensors"):
         save_model(tmp_path, decoder, tokenizer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -68,6 +69,11 @@ def test_logits_equal_those_of_torchs_transformer(make_model, placement):
         memory_in, target_in, tgt_mask=future, src_key_padding_mask=padding, memory_key_padding_mask=padding
     )
     torch.testing.assert_close(model.given(source)(TARGETS), model.head(expected), rtol=0, atol=1e-10)
+
+
+def test_a_pickled_model_has_the_same_logits(make_model, shape):
+    model, source = make_model(shape), make_source(SOURCES)
+    assert torch.equal(pickle.loads(pickle.dumps(model)).given(source)(TARGETS), model.given(source)(TARGETS))
 
 
 def test_ragged_sources_together_are_each_alone(make_model, shape):

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
-from foretell.errors import ForetellError, OutputError, UsageError, counted
+from foretell.errors import ForetellError, OutputError, UsageError, check_count, counted
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
@@ -62,6 +62,7 @@ def generate(
 
     The prompt and its continuation appear on stdout while they are generated.
     """
+    check_count("n", n)
     sampling.check()
     numbered = read_all_prompts(prompts, file, prompt_file)
     texts = [*numbered.values()]
@@ -174,6 +175,8 @@ def write_completions(completer: Completer, items: Items, n: int, out: Path | No
             for line in lines:
                 print(json_module.dumps(line, ensure_ascii=False), file=file, flush=True)
     except OSError as error:
+        if not target.stat().st_size:
+            target.unlink()
         raise OutputError(f"could not write {out}: {error.strerror}") from None
 
 

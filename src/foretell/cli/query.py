@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, print_json, report, write
-from foretell.errors import ForetellError, UsageError
+from foretell.errors import ForetellError, UsageError, check_count
 
 
 def next_verb(
@@ -33,6 +33,7 @@ def next_verb(
     """
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
+    check_count("top", top)
     text = arguments.read_text(text, file)
     shown = None if json else text
     loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text], shown=shown)

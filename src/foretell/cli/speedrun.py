@@ -76,8 +76,10 @@ def speedrun(
     note(f"machine     {chosen.threads} threads, {chosen.dtype} products")
     record = run(characters, chosen, seed or [1], show_point)
     values = record.model_dump(mode="json")
-    write_json(out, values)
-    print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
+    try:
+        print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
+    finally:  # neither a full disk nor a closed pipe may cost the measurement
+        write_json(out, values)
     again = f"{command_name()} speedrun {'' if text is None else shell_words(text) + ' '}"
     return note(f"record      {out}; repeat it with {again}--verify {shell_words(out)}")
 

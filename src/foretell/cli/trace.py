@@ -34,13 +34,22 @@ class TracedNames:
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
-        """Raise `UsageError` if text or file name is missing, or the file name has a misleading suffix."""
+        """Raise `UsageError` if text or file name is missing, or the file name has a misleading suffix.
+
+        A file that cannot be written is an `OutputError`.
+        """
         if self.list_ != (self.out is None) or self.list_ != (text is None):
             raise UsageError(f"give {argument} and --out FILE for values, or --list alone for their names")
-        if self.out is not None and self.out.suffix.lower() in OTHER_FORMATS:
+        if self.out is None:
+            return
+        if self.out.suffix.lower() in OTHER_FORMATS:
             raise UsageError(
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
             )
+        from foretell.files import check_target
+        from foretell.insight.recorded_values import FORMAT
+
+        check_target(self.out, FORMAT.encode())
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
         """Trace a pass and write its values, or list the names with derived ones marked."""
@@ -134,11 +143,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     import torch
 
     from foretell.device import dtype_name
-    from foretell.files import check_target
-    from foretell.insight.recorded_values import FORMAT
     from foretell.insight.trace import Trace
 
-    check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:
         loaded.decoder(torch.tensor([ids], device=loaded.device))

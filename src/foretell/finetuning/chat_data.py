@@ -15,7 +15,7 @@ from torch import Tensor
 from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
 from foretell.data.loader import EpochOrder, iter_spread
 from foretell.errors import CheckpointError, DataError, TokenizerError
-from foretell.files import sha256
+from foretell.files import new_files, sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
 from foretell.randomness import permutation, stream_key
@@ -37,7 +37,8 @@ class ChatData:
         """Write the file CHATS into a folder."""
         parts = {"train": self.train, "held_out": self.held_out}
         tensors = {f"{part}.{name}": tensor for part, chats in parts.items() for name, tensor in flat(chats).items()}
-        save_tensors(folder / CHATS, tensors)
+        with new_files(folder / CHATS) as (file,):
+            save_tensors(file, tensors)
 
     @classmethod
     def load(cls, folder: Path, digest: str) -> ChatData:

@@ -100,8 +100,18 @@ def interpolate_low_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Te
     return kept * frequencies + (1 - kept) * frequencies / scaling.factor
 
 
-SCALINGS: dict[str | None, Callable] = {
-    None: lambda frequencies, scaling: frequencies,
-    "linear": lambda frequencies, scaling: frequencies / scaling.factor,  # Chen et al. 2023, position interpolation
+def keep_frequencies(frequencies: Tensor, scaling: None) -> Tensor:
+    """The same frequencies, within the original context."""
+    return frequencies
+
+
+def divide_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Position interpolation (Chen et al. 2023)."""
+    return frequencies / scaling.factor
+
+
+SCALINGS: dict[str | None, Callable] = {  # no lambdas, which a model could not be pickled with
+    None: keep_frequencies,
+    "linear": divide_frequencies,
     "llama3": interpolate_low_frequencies,
 }

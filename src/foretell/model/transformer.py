@@ -116,16 +116,31 @@ def memory_of(kv: KVView) -> KVView:
     return kv.memory
 
 
-ATTENTION = Sublayer("attention", Attention, lambda x, kv, rotation: (x, kv, rotation))
-CROSS_ATTENTION = Sublayer(
-    "cross_attention", CrossAttention, lambda x, kv, rotation: (x, memory_of(kv), None), reads=(MEMORY,)
-)
-ROTATED_CROSS_ATTENTION = replace(
-    CROSS_ATTENTION, make=RotatedCrossAttention, arguments=lambda x, kv, rotation: (x, memory_of(kv), rotation)
-)
-FEEDFORWARD = Sublayer(
-    "feedforward", lambda config, layer: FEEDFORWARDS[config.feedforward](config), lambda x, kv, rotation: (x,)
-)
+# Named functions, since a model is pickled with its sublayers
+def attention_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
+    return x, kv, rotation
+
+
+def memory_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
+    return x, memory_of(kv), None
+
+
+def rotated_memory_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
+    return x, memory_of(kv), rotation
+
+
+def feedforward_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
+    return (x,)
+
+
+def make_feedforward(config: ModelConfig, layer: int) -> nn.Module:
+    return FEEDFORWARDS[config.feedforward](config)
+
+
+ATTENTION = Sublayer("attention", Attention, attention_arguments)
+CROSS_ATTENTION = Sublayer("cross_attention", CrossAttention, memory_arguments, reads=(MEMORY,))
+ROTATED_CROSS_ATTENTION = replace(CROSS_ATTENTION, make=RotatedCrossAttention, arguments=rotated_memory_arguments)
+FEEDFORWARD = Sublayer("feedforward", make_feedforward, feedforward_arguments)
 
 
 class Block(nn.Module):

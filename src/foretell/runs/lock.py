@@ -26,7 +26,7 @@ def held(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
-        raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
+        raise OutputError(f"could not write {directory}: {error.strerror}; give another --out") from None
     try:
         take(descriptor, directory)
         if not directory.exists() or os.fstat(descriptor).st_ino != directory.stat().st_ino:

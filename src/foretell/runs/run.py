@@ -91,7 +91,7 @@ class Run:
                 path.mkdir(exist_ok=True)
             sync(directory.parent)
         except OSError as error:
-            raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
+            raise OutputError(f"could not write {directory}: {error.strerror}; give another --out") from None
         return run
 
     @staticmethod
