@@ -121,8 +121,8 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2008,
-        "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
+        2048,
+        "layouts of tables and dates, decimals that look like dates, points of thousands, seasons of slow waves, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "

@@ -101,7 +101,11 @@ REFUSED = {
     "empty": ("", "is empty"),
     "a comma before three digits": (
         "ds;y\n1;1,234\n2;2,345\n",
-        "line 2: '1,234' can be 1.234 or 1234; give decimal , or decimal .",
+        r"line 2: '1,234' can be 1.234 \(--decimal ,\) or 1234 \(--decimal .\); give the right one",
+    ),
+    "a point before three digits": (
+        "ds;y\n1;817\n2;-1.106\n3;\n4;0\n",
+        r"line 3: '-1.106' can be -1.106 \(--decimal .\) or -1106 \(--decimal ,\)",
     ),
     "decimal commas and points": (
         "ds;y\n1;1,5\n2;2.25\n",
@@ -148,6 +152,28 @@ REFUSED = {
     "uneven rows": ("ds,y\n1,1\n2,2,3\n", "3 cells"),
     "nothing known": ("ds,y\n1,\n2,\n", "no series with a value"),
 }
+
+
+@pytest.mark.parametrize("values", [("1.106", "1.250"), ("1.106", "1200"), ("0.106", "817"), ("1.106", "817", "1.5")])
+def test_points_that_cannot_all_separate_thousands_are_decimal(values, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("y\n" + "\n".join(values) + "\n", encoding="utf-8")
+    (series,) = read_series(path)
+    assert series.values.tolist() == list(map(float, values))
+
+
+def test_points_that_may_separate_thousands_are_read_as_another_file_proves(tmp_path):
+    whole, thousands = tmp_path / "whole.csv", tmp_path / "thousands.csv"
+    whole.write_text("y\n5\n7\n", encoding="utf-8")
+    thousands.write_text("y\n817\n1.106\n", encoding="utf-8")
+    _, nothing = read_series_data(whole)
+    assert nothing.decimal is None
+    with pytest.raises(DataError, match="can be 1.106 .* or 1106"):
+        read_series(thousands, remembered=nothing)
+    for decimal, value in ((".", 1.106), (",", 1106)):
+        (series,), found = read_series_data(thousands, given=SeriesFormat(decimal=decimal))
+        assert series.values.tolist() == [817, value]
+        assert read_series(thousands, remembered=found)[0].values.tolist() == [817, value]
 
 
 @pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED)

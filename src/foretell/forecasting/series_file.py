@@ -55,8 +55,12 @@ from foretell.forecasting.series_layout import (
 )
 
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
-SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
+GROUPED = {
+    ",": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
+    ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
+}
+THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)")
+SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
 MIDNIGHT = " 00:00:00"
 
@@ -143,7 +147,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
     decimal = choose_decimal(table, layout, hints)
-    groups = groups_of(table, layout, decimal)
+    groups = groups_of(table, layout, decimal or ".")
     date_format = date_format_of(table, layout, hints)
     timelines = on_timelines(groups, str(path), date_format)
     series = [each for each in (trimmed(each) for each in timelines) if len(each)]
@@ -248,15 +252,17 @@ def refuse_labels(table: SeriesTable) -> None:
         )
 
 
-def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str:
-    """The decimal mark of the values. Raises DataError if both occur, and for a comma that may separate thousands."""
+def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
+    """The decimal mark of the values; None where no number has one.
+
+    Raises DataError for both, and for a comma or points that may separate thousands.
+    """
     if hints.given.decimal is not None:
         return hints.given.decimal
     cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
     marked = [(text, where) for text, where in cells if "," in text or "." in text]
-    commas = [(text, where) for text, where in marked if "," in text]
-    if not commas:
-        return "."
+    if not marked:
+        return None
     seen = {mark: next((each for each in marked if proves(each[0], mark)), None) for mark in ".,"}
     point, comma = seen["."], seen[","]
     if point and comma:
@@ -268,11 +274,28 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
         return "." if point else ","
     if hints.remembered.decimal is not None:
         return hints.remembered.decimal
-    text, where = commas[0]
+    unclear = [each for each in marked if "," in each[0]] or points_of_thousands(table, layout)
+    if not unclear:
+        return "."
+    text, where = unclear[0]
+    mark, other = ",." if "," in text else ".,"
+    small, large = text[:40].replace(mark, "."), text[:40].replace(mark, "")
     raise DataError(
-        f"{where}: '{text[:40]}' can be {text.replace(',', '.')} or {text.replace(',', '')}; give --decimal , or "
-        "--decimal ."
+        f"{where}: '{text[:40]}' can be {small} (--decimal {mark}) or {large} (--decimal {other}); give the right one"
     )
+
+
+def points_of_thousands(table: SeriesTable, layout: Layout) -> list[tuple[str, str]]:
+    """The numbers with points, and their places, of a column in which points may separate thousands.
+
+    There each number has three digits after a point, or no point and at most three digits, and both kinds occur.
+    """
+    for column in layout.values:
+        cells = [(row.cell(column), row.where) for row in table.body if row.cell(column).lower() not in MISSING]
+        points = [each for each in cells if "." in each[0]]
+        if 0 < len(points) < len(cells) and all(THOUSANDS.fullmatch(text) for text, _ in cells):
+            return points
+    return []
 
 
 def proves(text: str, mark: str) -> bool:
