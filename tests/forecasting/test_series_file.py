@@ -97,6 +97,18 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
     assert "series 'b' has no value" in caplog.text
 
 
+def test_days_of_the_week_without_a_value_are_named(tmp_path, caplog):
+    days = [str(day) for day in np.arange("2024-01-01", "2024-01-25", dtype="datetime64[D]")]
+    path = tmp_path / "x.csv"
+    for closed, words in ((6, "never a value on Sunday, yet"), (None, "")):
+        rows = [f"{day},{index}" for index, day in enumerate(days) if index % 7 != closed]
+        path.write_text("\n".join(["ds,y", *rows]) + "\n", encoding="utf-8")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="foretell"):
+            read_series(path)
+        assert words in caplog.text and ("never" in caplog.text) == bool(words)
+
+
 REFUSED = {
     "empty": ("", "is empty"),
     "a comma before three digits": (
@@ -141,10 +153,23 @@ REFUSED = {
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
     "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
+    "percent": ("ds,y\n1,28.7%\n2,25.7%\n", "line 2: '28.7%' is not a number; remove the % signs"),
+    "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; remove the % signs"),
+    "a column of texts": (
+        "date,S0,S1,weekday\n2023-01-01,1,5,Sunday\n2023-01-02,2,6,Monday\n",
+        "column 'weekday' has texts such as 'Sunday'; name the columns to read: --column S0 --column S1",
+    ),
+    "two columns of names": (
+        "store,date,sales,product\nS,1,1,A\nS,1,2,B\n",
+        "'product' is not used: .*; if it names a series together with another column, join the two into one",
+    ),
     "infinite": ("ds,y\n1,1\n2,1e999\n", "line 3: '1e999' is not a number"),
     "beyond squares": ("ds,y\n1,1\n2,-1e151\n", "line 3: -1e151 is beyond 1e\\+150"),
     "irregular": ("unique_id,ds,y\nsales,1,1\nsales,4,2\nsales,7,3\nsales,8,3\n", "series 'sales': irregular times"),
-    "twice": ("unique_id,ds,y\nsales,1,1\nsales,1,2\n", "series 'sales': the time 1 occurs twice"),
+    "twice": (
+        "unique_id,ds,y\nsales,1,1\nsales,1,2\n",
+        "series 'sales': the time 1 occurs twice; keep one .* or join the columns",
+    ),
     "no name": ("unique_id,ds,y\n,1,1\n", "unique_id is empty"),
     "two rows of one name": ("V1,V2,V3\na,1,2\na,2,3\n", "a second series 'a'"),
     "rows of one value": ("name,value\na,1\nb,2\n", "the meaning of the columns name, value is not clear"),

@@ -32,6 +32,7 @@ from foretell.forecasting.series import (
     LARGEST,
     Series,
     Timeline,
+    absent_weekdays,
     find_timeline,
     frequencies,
     lone_timeline,
@@ -155,6 +156,12 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
         logger.warning(f"left out: series '{name}' has no value")
     if not series:
         raise DataError(f"{path} has no series with a value")
+    if closed := [each for each in series if absent_weekdays(each)]:
+        days = " or ".join(absent_weekdays(closed[0]))
+        logger.warning(
+            f"never a value on {days}, yet these days are forecast too: '{closed[0].unique_id}' is the first of "
+            f"{len(closed):,} such series"
+        )
     resolved = SeriesFormat(
         id_column=None if layout.id is None or layout.kind == "rows" else table.names[layout.id],
         time_column=None if layout.time is None else table.names[layout.time],
@@ -243,6 +250,8 @@ def refuse_labels(table: SeriesTable) -> None:
     is_alone = len(table.names) == 1 or (
         len(table.names) == 2 and (is_time(first[0]) or table.names[0].lower() in TIME_NAMES)
     )
+    if is_alone and labels[0].endswith("%"):
+        raise not_a_number(labels[0], table.body[0].where)
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
             f"{table.where}: the column '{table.names[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
@@ -324,13 +333,18 @@ def number(text: str, where: str, decimal: str) -> float:
         plain = plain.replace(",", "").replace("'", "")
     value = float(plain) if PLAIN.fullmatch(plain) else np.inf
     if not np.isfinite(value):
-        raise DataError(f"{where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
+        raise not_a_number(text, where)
     if abs(value) > LARGEST:
         raise too_large(text[:40], where)
     return value
 
 
-Groups = dict[str, tuple[list[str] | None, list[float]]]  # name: (times, or None for 1, 2, 3, ...; values)
+def not_a_number(text: str, where: str) -> DataError:
+    advice = "remove the % signs" if text.endswith("%") else "leave the cell empty if it is missing"
+    return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
+
+
+Groups = dict[str, tuple[list[str] | None, list[float]]]  # series: its times, None for 1, 2, 3, ..., and its values
 
 
 def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
@@ -345,6 +359,13 @@ def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
     for row in table.body:
         if len(row.cells) > len(table.names):
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
+    texts = [column for column in layout.values if table.is_text(column)]
+    if 0 < len(texts) < len(names) and not (first := table.body[0].cell(texts[0])).endswith("%"):
+        others = " ".join(f"--column {table.names[each]}" for each in layout.values if each not in texts)
+        raise DataError(
+            f"{table.where}: the column '{table.names[texts[0]][:40]}' has texts such as '{first[:40]}'; name the "
+            f"columns to read: {others[:80]}"
+        )
     times = None if layout.time is None else table.column(layout.time)
     return {
         name: (times, [number(row.cell(column), row.where, decimal) for row in table.body])
