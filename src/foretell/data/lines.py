@@ -27,7 +27,7 @@ STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 NEXT_BLOCK = 2**20  # bytes after a line that is not UTF-8, which tell its encoding
-FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line is read, so that a disk image is refused at once
+FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
 # A file that expands by more is refused after these bytes; 33 MB of short rows took 2.6 GB as objects

@@ -25,9 +25,9 @@ SEASONS: dict[tuple[str, int], int] = {  # the usual number of values per cycle,
     **{(unit, step): 12 // step for unit in ("month", "month end") for step in (1, 3, 4, 6)},
 }
 WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")  # from 1970-01-01 on
-FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may be daily
-COMMON_DAYS = 28  # the days that every month has
-MOST_ABSENT = 0.5  # share of the times of a regular grid that may be absent
+FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may still be daily
+COMMON_DAYS = 28  # days that every month has
+MOST_ABSENT = 0.5  # largest share of absent times on a regular grid
 CLOCK_CHANGE = 3600  # seconds
 LARGEST = 1e150  # its square is still finite
 

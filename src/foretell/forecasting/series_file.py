@@ -61,7 +61,7 @@ GROUPED = {
     ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
 }
 THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)")
-SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
+SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
 SNIFFED_LINES = 20
 MIDNIGHT = " 00:00:00"
 
@@ -264,7 +264,7 @@ def refuse_labels(table: SeriesTable) -> None:
 def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
     """The decimal mark of the values; None where no number has one.
 
-    Raises DataError for both, and for a comma or points that may separate thousands.
+    Raises DataError if both occur, and for a comma or points that may separate thousands.
     """
     if hints.given.decimal is not None:
         return hints.given.decimal
@@ -290,7 +290,8 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
     mark, other = ",." if "," in text else ".,"
     small, large = text[:40].replace(mark, "."), text[:40].replace(mark, "")
     raise DataError(
-        f"{where}: '{text[:40]}' can be {small} (--decimal {mark}) or {large} (--decimal {other}); give the right one"
+        f"{where}: '{text[:40]}' can be {small} or {large}; give --decimal {mark} for {small} or --decimal {other} for "
+        f"{large}"
     )
 
 
@@ -344,7 +345,7 @@ def not_a_number(text: str, where: str) -> DataError:
     return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
 
 
-Groups = dict[str, tuple[list[str] | None, list[float]]]  # series: its times, None for 1, 2, 3, ..., and its values
+Groups = dict[str, tuple[list[str] | None, list[float]]]  # name: (times, or None for 1, 2, 3, ...; values)
 
 
 def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:

@@ -73,8 +73,8 @@ class OrdinalLosses(TokenLosses):
 SHOWN_VALUES, SAMPLE_PATHS = 6, 20
 CALIBRATION_WINDOWS = 64  # gives a standard deviation of 1.4% for the coverage on M4 hourly's test part
 CALIBRATION_PATHS = 50
-# Sampling a value of a path takes the CPU time of evaluating this number of tokens. Measured with one thread on days,
-# context 448, with horizons 14 and 48: almanac 22 and 17, toy 26 and 23, tiny 23 and 19, small 16 and 21.
+# Sampling a value of a path takes as much CPU time as evaluating this number of tokens. One thread, series of days,
+# context 448, horizons 14 and 48: almanac 22 and 17, toy 26 and 23, tiny 23 and 19, small 16 and 21.
 SAMPLING_COST = 22.0
 
 
@@ -140,10 +140,10 @@ class ForecastTask(Task):
     def calibration(
         self, forecaster: Forecaster, prior: Calibration | None = None, seconds: float = math.inf
     ) -> Calibration | None:
-        """The combination and the calibrated intervals that held-out windows choose; None without a value in them.
+        """The combination and intervals chosen on held-out windows; None if these have no values.
 
-        prior: of the model that the training started from. seconds: that are left; windows that would take more are
-        left out, but for FEWEST_WINDOWS.
+        prior: the start model's calibration. seconds: the time that is left; windows beyond it are left out, but not
+        the first FEWEST_WINDOWS.
         """
         chosen = self.calibration_windows
         horizon = self.config.series.horizon

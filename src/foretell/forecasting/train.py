@@ -28,7 +28,6 @@ from foretell.forecasting.series_file import SeriesSource, list_sources, read_se
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
-from foretell.language_model import load_model
 from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
