@@ -362,10 +362,10 @@ def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
     texts = [column for column in layout.values if table.is_text(column)]
     if 0 < len(texts) < len(names) and not (first := table.body[0].cell(texts[0])).endswith("%"):
-        others = " ".join(f"--column {table.names[each]}" for each in layout.values if each not in texts)
+        others = [f"--column {table.names[each]}" for each in layout.values if each not in texts]
         raise DataError(
             f"{table.where}: the column '{table.names[texts[0]][:40]}' has texts such as '{first[:40]}'; name the "
-            f"columns to read: {others[:80]}"
+            f"columns to read: {' '.join(others[:4])}{' ...' * (len(others) > 4)}"
         )
     times = None if layout.time is None else table.column(layout.time)
     return {
