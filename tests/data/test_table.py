@@ -226,6 +226,7 @@ def test_values_of_parquet_keep_their_types_and_dates_are_text(tmp_path: Path):
     [
         ("a.csv", b"text,label\ncaf\xe9,1\n", "line 2: not UTF-8 .* encoding latin-1"),
         ("a.csv", b"text,label\ncaf\xe9 \x93bar\x94,1\n", "line 2: not UTF-8 .*0xe9.* encoding cp1252"),
+        ("a.csv", b"text,label\ncaf\xe9,1\n" + b"a,1\n" * 5000 + b"\x80 5,1\n", "line 2: .*0xe9.* encoding cp1252"),
         ("a.csv", b"text,label\ncaf\xe9 \x93bar\x9d,1\n", "line 2: not UTF-8 .*0xe9.* encoding latin-1"),
         ("a.csv", b"text,text\na,b\n", "2 columns are called 'text'"),
         ("a.csv", b"text,label\na\n", "line 2: 1 cells, but the header has 2"),

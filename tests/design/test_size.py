@@ -93,7 +93,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         1,
-        117,
+        118,
         "tokens are counted without padding; limits of zip and compressed files as a whole; the separator of a table; "
         "cp1252 is told from Latin 1; files of conversations are recognised; "
         "DataFrames and rows in memory are tables for all tasks; "
@@ -122,8 +122,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2009,
+        2104,
         "layouts of tables and dates, decimals that look like dates, seasons of slow waves, DataFrames, baselines, "
+        "layouts of tables and dates, decimals that look like dates, points of thousands, seasons of slow waves, "
+        "half days, weekdays without a value, calibrations in the time that is left, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
         "synthetic series for the included forecaster, the cycles of a season and of a week, trainings that start from "
         "a forecaster; "

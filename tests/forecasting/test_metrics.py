@@ -29,6 +29,11 @@ def test_the_seasonal_naive_forecast_repeats_the_last_season():
     assert seasonal_naive(HISTORY, 9, 2).tolist() == [7, 7]
 
 
+def test_a_value_missing_in_the_last_season_is_the_one_of_the_season_before():
+    assert seasonal_naive(np.array([1.0, 5.0, 2.0, NAN, NAN, 9.0, 4.0]), 3, 4).tolist() == [5, 9, 4, 5]
+    assert seasonal_naive(np.array([NAN, 5.0, 7.0, NAN, 6.0, NAN]), 3, 3).tolist() == [6, 6, 7]
+
+
 def test_mase_divides_by_the_seasonal_error_of_the_history():
     assert mase_scale(HISTORY, 2) == 1.5
     assert mase(np.array([2.0, 7.0, NAN]), np.array([5.0, 7.0, 1.0]), HISTORY, 2) == 1.0

@@ -97,11 +97,27 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
     assert "series 'b' has no value" in caplog.text
 
 
+def test_days_of_the_week_without_a_value_are_named(tmp_path, caplog):
+    days = [str(day) for day in np.arange("2024-01-01", "2024-01-25", dtype="datetime64[D]")]
+    path = tmp_path / "x.csv"
+    for closed, words in ((6, "never a value on Sunday, yet"), (None, "")):
+        rows = [f"{day},{index}" for index, day in enumerate(days) if index % 7 != closed]
+        path.write_text("\n".join(["ds,y", *rows]) + "\n", encoding="utf-8")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="foretell"):
+            read_series(path)
+        assert words in caplog.text and ("never" in caplog.text) == bool(words)
+
+
 REFUSED = {
     "empty": ("", "is empty"),
     "a comma before three digits": (
         "ds;y\n1;1,234\n2;2,345\n",
-        "line 2: '1,234' can be 1.234 or 1234; give decimal , or decimal .",
+        "line 2: '1,234' can be 1.234 or 1234; give decimal , for 1.234 or decimal . for 1234",
+    ),
+    "a point before three digits": (
+        "ds;y\n1;817\n2;-1.106\n3;\n4;0\n",
+        "line 3: '-1.106' can be -1.106 or -1106; give decimal . for -1.106 or decimal , for -1106",
     ),
     "decimal commas and points": (
         "ds;y\n1;1,5\n2;2.25\n",
@@ -137,10 +153,23 @@ REFUSED = {
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
     "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
+    "percent": ("ds,y\n1,28.7%\n2,25.7%\n", "line 2: '28.7%' is not a number; remove the % signs"),
+    "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; remove the % signs"),
+    "a column of texts": (
+        "date,S0,S1,weekday\n2023-01-01,1,5,Sunday\n2023-01-02,2,6,Monday\n",
+        "column 'weekday' has texts such as 'Sunday'; name the columns to read: columns S0 columns S1",
+    ),
+    "two columns of names": (
+        "store,date,sales,product\nS,1,1,A\nS,1,2,B\n",
+        "'product' is not used: .*; if it names a series together with another column, join the two into one",
+    ),
     "infinite": ("ds,y\n1,1\n2,1e999\n", "line 3: '1e999' is not a number"),
     "beyond squares": ("ds,y\n1,1\n2,-1e151\n", "line 3: -1e151 is beyond 1e\\+150"),
     "irregular": ("unique_id,ds,y\nsales,1,1\nsales,4,2\nsales,7,3\nsales,8,3\n", "series 'sales': irregular times"),
-    "twice": ("unique_id,ds,y\nsales,1,1\nsales,1,2\n", "series 'sales': the time 1 occurs twice"),
+    "twice": (
+        "unique_id,ds,y\nsales,1,1\nsales,1,2\n",
+        "series 'sales': the time 1 occurs twice; keep one .* or join the columns",
+    ),
     "no name": ("unique_id,ds,y\n,1,1\n", "unique_id is empty"),
     "two rows of one name": ("V1,V2,V3\na,1,2\na,2,3\n", "a second series 'a'"),
     "rows of one value": ("name,value\na,1\nb,2\n", "the meaning of the columns name, value is not clear"),
@@ -148,6 +177,28 @@ REFUSED = {
     "uneven rows": ("ds,y\n1,1\n2,2,3\n", "3 cells"),
     "nothing known": ("ds,y\n1,\n2,\n", "no series with a value"),
 }
+
+
+@pytest.mark.parametrize("values", [("1.106", "1.250"), ("1.106", "1200"), ("0.106", "817"), ("1.106", "817", "1.5")])
+def test_points_that_cannot_all_separate_thousands_are_decimal(values, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("y\n" + "\n".join(values) + "\n", encoding="utf-8")
+    (series,) = read_series(path)
+    assert series.values.tolist() == list(map(float, values))
+
+
+def test_points_that_may_separate_thousands_are_read_as_another_file_proves(tmp_path):
+    whole, thousands = tmp_path / "whole.csv", tmp_path / "thousands.csv"
+    whole.write_text("y\n5\n7\n", encoding="utf-8")
+    thousands.write_text("y\n817\n1.106\n", encoding="utf-8")
+    _, nothing = read_series_data(whole)
+    assert nothing.decimal is None
+    with pytest.raises(DataError, match="can be 1.106 or 1106"):
+        read_series(thousands, remembered=nothing)
+    for decimal, value in ((".", 1.106), (",", 1106)):
+        (series,), found = read_series_data(thousands, given=SeriesFormat(decimal=decimal))
+        assert series.values.tolist() == [817, value]
+        assert read_series(thousands, remembered=found)[0].values.tolist() == [817, value]
 
 
 @pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED)

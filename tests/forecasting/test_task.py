@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -59,6 +61,19 @@ def test_a_training_leaves_time_for_the_losses_by_context_and_the_calibration(se
     assert session.task.closing_evaluations == 6 + SAMPLING_COST * 2 * 4 * CALIBRATION_PATHS / (2 * 32)
     request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
     assert run_training(ForecastTraining(request), Reporter()).task.closing_evaluations == 0
+
+
+def test_a_calibration_that_would_take_too_long_has_fewer_windows(session, forecaster, monkeypatch):
+    monkeypatch.setattr("foretell.forecasting.task.FEWEST_WINDOWS", 1)
+    counts = [session.task.calibration(forecaster, seconds=seconds).windows for seconds in (-1.0, 3600.0)]
+    assert counts == [1, 2] == [1, len(session.task.calibration_windows)]
+
+
+def test_what_is_held_out_is_said_of_series_of_several_lengths(session, request_for, tmp_path):
+    training, task = ForecastTraining(request_for(tmp_path / "run")), session.task
+    both = SimpleNamespace(series=[*task.series, task.series[0].until(3)], config=task.config, about=task.about)
+    assert training.describe(task)[0].endswith("0 missing, the last 4 of each held out")
+    assert training.describe(cast("ForecastTask", both))[0].endswith("0 missing, at most the last 4 of each held out")
 
 
 def test_samples_show_numbers(session):

@@ -37,6 +37,9 @@ TIMES = {
     "UTC": (["2024-01-01T22:00:00Z", "2024-01-01T23:00:00Z"], "1 hour", 24, "2024-01-02T00:00:00Z"),
     "an offset": (["01.01.2024 23:00 +0530", "02.01.2024 00:00 +0530"], "1 hour", 24, "02.01.2024 01:00 +0530"),
     "an hour of one digit": (["1/30/2024 9:00", "1/30/2024 10:00"], "1 hour", 24, "1/30/2024 11:00"),
+    "half days": (["12/30/2023 11:00 PM", "12/31/2023 12:00 AM"], "1 hour", 24, "12/31/2023 01:00 AM"),
+    "an hour before noon": (["2023-12-31 10:30:00AM", "2023-12-31 11:30:00AM"], "1 hour", 24, "2023-12-31 12:30:00PM"),
+    "half days, one digit": (["1/30/2024 11:00 PM", "1/31/2024 1:00 AM"], "2 hours", None, "1/31/2024 3:00 AM"),
     "zeros of a second": (["2024-01-01 22:00:00.00", "2024-01-01 23:00:00.00"], "1 hour", 24, "2024-01-02 00:00:00.00"),
 }
 
@@ -82,7 +85,7 @@ def test_a_remembered_format_decides_between_two_readings():
 def test_a_given_format_must_fit():
     with pytest.raises(DataError, match="line 2: '2020-01-01' is not a time in the format %d.%m.%Y"):
         choose_date_format({"2020-01-01": "line 2"}, given="%d.%m.%Y")
-    for wrong in ("%Q", "day", "%d %d"):
+    for wrong in ("%Q", "day", "%d %d", "%Y-%m-%d %I:%M", "%Y-%m-%d %H:%M %p"):
         with pytest.raises(UsageError, match="date_format '"):
             choose_date_format({"2020-01-01": "line 2"}, given=wrong)
 

@@ -26,6 +26,7 @@ from foretell.errors import DataError, did_you_mean
 STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
+NEXT_BLOCK = 2**20  # bytes after a line that is not UTF-8, which tell its encoding
 FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
@@ -106,7 +107,7 @@ class TextFile:
                 try:
                     text = line.decode(encoding)
                 except UnicodeDecodeError as error:
-                    raise not_text(where, line + file.read(4096), error.start, offset, advice) from None
+                    raise not_text(where, line + file.read(NEXT_BLOCK), error.start, offset, advice) from None
                 if "\0" in text:
                     raise not_text(where, line, line.index(b"\0"), offset, advice)
                 if line_number == 1 and text.startswith("\ufeff"):

@@ -41,13 +41,16 @@ CODES = {
     "%V": r"(?P<V>0[1-9]|[1-4]\d|5[0-3])",
     "%H": r"(?P<H>[01]\d|2[0-3])",
     "%-H": r"(?P<H>1\d|2[0-3]|\d)",
+    "%I": r"(?P<I>0[1-9]|1[0-2])",
+    "%-I": r"(?P<I>1[0-2]|[1-9])",
+    "%p": r"(?P<p>[AP]M)",
     "%M": r"(?P<M>[0-5]\d)",
     "%S": r"(?P<S>[0-5]\d)",
     "%z": r"(?P<z>Z|[+-]\d\d:?\d\d)",
 }
 CODE = re.compile(r"(%-?[A-Za-z])")
 WHOLE = re.compile(r"[+-]?\d{1,18}")
-CLOCK = re.compile(r"([T ])(\d{1,2}):\d\d(:\d\d)?(\.0{1,9})?( ?(?:Z|[+-]\d\d:?\d\d))?$")
+CLOCK = re.compile(r"([T ])(\d{1,2}):\d\d(:\d\d)?(\.0{1,9})?( ?[AaPp][Mm])?( ?(?:Z|[+-]\d\d:?\d\d))?$")
 DAY = 86400  # seconds
 PIVOT = 69  # two digits from here on are years of the 20th century, as in POSIX
 
@@ -59,6 +62,8 @@ def pattern_of(date_format: str) -> re.Pattern[str]:
         return WHOLE
     parts = CODE.split(date_format)
     unknown = [part for part in parts[1::2] if part not in CODES]
+    if ("%p" in parts) != ("%I" in parts or "%-I" in parts):
+        raise UsageError(f"--date-format '{date_format}': %I and %p, for AM or PM, need each other")
     if unknown or len(parts) == 1 or len(set(parts[1::2])) < len(parts[1::2]):
         what = f"{unknown[0]} is not known" if unknown else "it has no code, or one twice"
         raise UsageError(f"--date-format '{date_format}': {what}; use {' '.join(CODES)}, or unix, or number")
@@ -71,11 +76,13 @@ def candidates(text: str) -> list[str]:
     if clock is None:
         tried = (*DAYS, *MONTHS)
     else:
-        separator, hour, seconds, fraction, zone = clock.groups()
+        separator, hour, seconds, fraction, half, zone = clock.groups()
         suffix = (
-            f":%M{':%S' if seconds else ''}{fraction or ''}{'' if zone is None else zone[: -len(zone.strip())] + '%z'}"
+            f":%M{':%S' if seconds else ''}{fraction or ''}{'' if half is None else half[:-2] + '%p'}"
+            f"{'' if zone is None else zone[: -len(zone.strip())] + '%z'}"
         )
-        hours = ("%H", "%-H") if len(hour) == 2 else ("%-H",)
+        code = "I" if half else "H"
+        hours = (f"%{code}", f"%-{code}") if len(hour) == 2 else (f"%-{code}",)
         tried = tuple(f"{day}{separator}{each}{suffix}" for each in hours for day in DAYS)
     loose = tuple(each.replace("%m", "%-m").replace("%d", "%-d") for each in tried if COMPACT not in each)
     return [each for each in dict.fromkeys((*tried, *loose)) if pattern_of(each).fullmatch(text)]
@@ -173,6 +180,8 @@ def iso_time(parts: dict[str, str]) -> str:
         month = SHORT_NAMES.index(parts["b"][:3].capitalize()) + 1
     else:
         month = 3 * int(parts["q"]) - 2 if "q" in parts else int(parts.get("m", 1))
+    if "I" in parts:  # 12 AM is midnight, 12 PM noon
+        parts = {**parts, "H": str(int(parts["I"]) % 12 + (12 if parts["p"].upper() == "PM" else 0))}
     clock = ":".join(f"{int(parts.get(part, 0)):02}" for part in "HMS")
     return f"{year}-{month:02}-{int(parts.get('d', 1)):02}T{clock}"
 
@@ -206,6 +215,9 @@ def write_time(seconds: int, date_format: str, local: str) -> str:
         "%V": f"{week[1]:02}",
         "%H": hour,
         "%-H": str(int(hour)),
+        "%I": f"{(int(hour) - 1) % 12 + 1:02}",
+        "%-I": str((int(hour) - 1) % 12 + 1),
+        "%p": "AM" if int(hour) < 12 else "PM",
         "%M": minute,
         "%S": second,
         "%z": local,
@@ -215,4 +227,4 @@ def write_time(seconds: int, date_format: str, local: str) -> str:
 
 def has_clock(date_format: str) -> bool:
     """True if times have a time of day."""
-    return "H" in date_format
+    return "H" in date_format or "I" in date_format

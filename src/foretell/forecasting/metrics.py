@@ -35,13 +35,15 @@ def auto_ets(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
 
 
 def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
-    """The forecast (H,) that repeats the last season; if that is incomplete, it repeats the last value."""
-    last = history[~np.isnan(history)][-1]
-    if len(history) < season:
-        return np.full(horizon, last)
-    cycle = history[-season:]
-    repeated = np.tile(cycle, math.ceil(horizon / season))[:horizon]
-    return np.where(np.isnan(repeated), last, repeated)
+    """The forecast (H,) that repeats the last known value of each phase of the season.
+
+    It is the last value of all for a phase without one, and with less history than a season.
+    """
+    known = np.flatnonzero(~np.isnan(history))
+    cycle = np.full(season, history[known[-1]])
+    if len(history) >= season:
+        cycle[(known - len(history)) % season] = history[known]  # of several values of a phase, the last one stays
+    return np.resize(cycle, horizon)
 
 
 def smape(actual: np.ndarray, forecast: np.ndarray) -> float:

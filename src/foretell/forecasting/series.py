@@ -24,6 +24,7 @@ SEASONS: dict[tuple[str, int], int] = {  # the usual number of values per cycle,
     ("weekday", 1): 5,
     **{(unit, step): 12 // step for unit in ("month", "month end") for step in (1, 3, 4, 6)},
 }
+WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")  # from 1970-01-01 on
 FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may still be daily
 COMMON_DAYS = 28  # days that every month has
 MOST_ABSENT = 0.5  # largest share of absent times on a regular grid
@@ -88,7 +89,10 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
     if (gaps == 0).any():
         first, second = (texts[order[int(np.argmin(gaps)) + index]] for index in (0, 1))
         times = first if first == second else f"{first} (also written {second})"
-        message = f"{name}: the time {times} occurs twice; keep one row of each time"
+        message = (
+            f"{name}: the time {times} occurs twice; keep one row of each time, or join the columns that together name "
+            "a series into one"
+        )
         advice = "; where clocks were set back, write times with their offset, as in +01:00"
         raise DataError(message + advice if has_clock(date_format) else message)
     step = Counter(gaps.tolist()).most_common(1)[0][0]
@@ -189,6 +193,15 @@ def check_size(values: np.ndarray, name: str) -> None:
 
 def too_large(value: str, where: str) -> DataError:
     return DataError(f"{where}: {value} is beyond {LARGEST:g}, too large to compute with; rescale it")
+
+
+def absent_weekdays(series: Series) -> list[str]:
+    """The days of the week on which a series of days has no value; none of less than two weeks."""
+    timeline = series.timeline
+    if (timeline.unit, timeline.step) != ("second", DAY) or len(series) < 2 * len(WEEKDAYS):
+        return []
+    known = set(((timeline.first // DAY + np.flatnonzero(~np.isnan(series.values))) % len(WEEKDAYS)).tolist())
+    return [day for index, day in enumerate(WEEKDAYS) if index not in known]
 
 
 def fingerprint(series: Sequence[Series]) -> str:

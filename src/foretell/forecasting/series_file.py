@@ -32,6 +32,7 @@ from foretell.forecasting.series import (
     LARGEST,
     Series,
     Timeline,
+    absent_weekdays,
     find_timeline,
     frequencies,
     lone_timeline,
@@ -55,7 +56,11 @@ from foretell.forecasting.series_layout import (
 )
 
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
+GROUPED = {
+    ",": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
+    ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
+}
+THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)")
 SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
 SNIFFED_LINES = 20
 MIDNIGHT = " 00:00:00"
@@ -143,7 +148,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
     decimal = choose_decimal(table, layout, hints)
-    groups = groups_of(table, layout, decimal)
+    groups = groups_of(table, layout, decimal or ".")
     date_format = date_format_of(table, layout, hints)
     timelines = on_timelines(groups, str(path), date_format)
     series = [each for each in (trimmed(each) for each in timelines) if len(each)]
@@ -151,6 +156,12 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
         logger.warning(f"left out: series '{name}' has no value")
     if not series:
         raise DataError(f"{path} has no series with a value")
+    if closed := [each for each in series if absent_weekdays(each)]:
+        days = " or ".join(absent_weekdays(closed[0]))
+        logger.warning(
+            f"never a value on {days}, yet these days are forecast too: '{closed[0].unique_id}' is the first of "
+            f"{len(closed):,} such series"
+        )
     resolved = SeriesFormat(
         id_column=None if layout.id is None or layout.kind == "rows" else table.names[layout.id],
         time_column=None if layout.time is None else table.names[layout.time],
@@ -239,6 +250,8 @@ def refuse_labels(table: SeriesTable) -> None:
     is_alone = len(table.names) == 1 or (
         len(table.names) == 2 and (is_time(first[0]) or table.names[0].lower() in TIME_NAMES)
     )
+    if is_alone and labels[0].endswith("%"):
+        raise not_a_number(labels[0], table.body[0].where)
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
             f"{table.where}: the column '{table.names[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
@@ -248,15 +261,17 @@ def refuse_labels(table: SeriesTable) -> None:
         )
 
 
-def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str:
-    """The decimal mark of the values. Raises DataError if both occur, and for a comma that may separate thousands."""
+def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
+    """The decimal mark of the values; None where no number has one.
+
+    Raises DataError if both occur, and for a comma or points that may separate thousands.
+    """
     if hints.given.decimal is not None:
         return hints.given.decimal
     cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
     marked = [(text, where) for text, where in cells if "," in text or "." in text]
-    commas = [(text, where) for text, where in marked if "," in text]
-    if not commas:
-        return "."
+    if not marked:
+        return None
     seen = {mark: next((each for each in marked if proves(each[0], mark)), None) for mark in ".,"}
     point, comma = seen["."], seen[","]
     if point and comma:
@@ -268,11 +283,29 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
         return "." if point else ","
     if hints.remembered.decimal is not None:
         return hints.remembered.decimal
-    text, where = commas[0]
+    unclear = [each for each in marked if "," in each[0]] or points_of_thousands(table, layout)
+    if not unclear:
+        return "."
+    text, where = unclear[0]
+    mark, other = ",." if "," in text else ".,"
+    small, large = text[:40].replace(mark, "."), text[:40].replace(mark, "")
     raise DataError(
-        f"{where}: '{text[:40]}' can be {text.replace(',', '.')} or {text.replace(',', '')}; give --decimal , or "
-        "--decimal ."
+        f"{where}: '{text[:40]}' can be {small} or {large}; give --decimal {mark} for {small} or --decimal {other} for "
+        f"{large}"
     )
+
+
+def points_of_thousands(table: SeriesTable, layout: Layout) -> list[tuple[str, str]]:
+    """The numbers with points, and their places, of a column in which points may separate thousands.
+
+    There each number has three digits after a point, or no point and at most three digits, and both kinds occur.
+    """
+    for column in layout.values:
+        cells = [(row.cell(column), row.where) for row in table.body if row.cell(column).lower() not in MISSING]
+        points = [each for each in cells if "." in each[0]]
+        if 0 < len(points) < len(cells) and all(THOUSANDS.fullmatch(text) for text, _ in cells):
+            return points
+    return []
 
 
 def proves(text: str, mark: str) -> bool:
@@ -301,10 +334,15 @@ def number(text: str, where: str, decimal: str) -> float:
         plain = plain.replace(",", "").replace("'", "")
     value = float(plain) if PLAIN.fullmatch(plain) else np.inf
     if not np.isfinite(value):
-        raise DataError(f"{where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
+        raise not_a_number(text, where)
     if abs(value) > LARGEST:
         raise too_large(text[:40], where)
     return value
+
+
+def not_a_number(text: str, where: str) -> DataError:
+    advice = "remove the % signs" if text.endswith("%") else "leave the cell empty if it is missing"
+    return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
 
 
 Groups = dict[str, tuple[list[str] | None, list[float]]]  # name: (times, or None for 1, 2, 3, ...; values)
@@ -322,6 +360,13 @@ def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
     for row in table.body:
         if len(row.cells) > len(table.names):
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
+    texts = [column for column in layout.values if table.is_text(column)]
+    if 0 < len(texts) < len(names) and not (first := table.body[0].cell(texts[0])).endswith("%"):
+        others = [f"--column {table.names[each]}" for each in layout.values if each not in texts]
+        raise DataError(
+            f"{table.where}: the column '{table.names[texts[0]][:40]}' has texts such as '{first[:40]}'; name the "
+            f"columns to read: {' '.join(others[:4])}{' ...' * (len(others) > 4)}"
+        )
     times = None if layout.time is None else table.column(layout.time)
     return {
         name: (times, [number(row.cell(column), row.where, decimal) for row in table.body])

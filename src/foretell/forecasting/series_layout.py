@@ -87,6 +87,10 @@ class SeriesTable:
     def column(self, index: int) -> list[str]:
         return [row.cell(index) for row in self.body]
 
+    def is_text(self, index: int) -> bool:
+        """True for a column in which no cell is a number, or missing."""
+        return not any(map(is_number, self.column(index)))
+
     def index(self, wanted: str, option: str) -> int:
         """The index of a column given by an option."""
         if wanted not in self.names:
@@ -245,10 +249,13 @@ def find_target(table: SeriesTable, rest: list[int], hints: FormatHints) -> int:
     if named is None:
         names = ", ".join(table.names[index] for index in rest)
         raise DataError(f"{table.where}: the columns {names[:80]} may have the values; --target-column names one")
-    other = next(table.names[index] for index in rest if index != named)
+    unused = [index for index in rest if index != named]
+    texts = [table.names[index] for index in unused if table.is_text(index)]
+    other = (texts or [table.names[index] for index in unused])[0]
     if other == table.names[named]:
         raise DataError(f"{table.where}: two columns are called '{other[:40]}'; rename one")
+    advice = "; if it names a series together with another column, join the two into one" if texts else ""
     raise DataError(
         f"{table.where}: the column '{other[:40]}' is not used: {OWN_PAST}; --target-column {table.names[named]} "
-        "leaves other columns out"
+        f"leaves other columns out{advice}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.data.memory import check_some
 from foretell.device import DeviceName
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, counted
 from foretell.finding import default_run_directory
 from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
@@ -26,6 +27,7 @@ from foretell.forecasting.series import Series, choose_seasons, default_horizon,
 from foretell.forecasting.series_file import SeriesSource, list_sources, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
+from foretell.forecasting.windows import held_out_values
 from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
@@ -218,7 +220,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.about.get("from")
         prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
-        calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
+        minutes = self.request.minutes
+        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - self.began)
+        calibration = session.task.calibration(replace(forecaster, calibration=None), prior, left)
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())
@@ -228,8 +232,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
                 f"{chosen.model_error:.3f} of the model alone"
             )
         logger.info(
-            f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
-            f"in {time.monotonic() - began:.0f} s{', as wide as recent changes' * (calibration.unit == 'changes')}"
+            f"intervals   calibrated on {counted(calibration.windows, 'held-out window')} of "
+            f"{session.task.config.series.horizon} in {time.monotonic() - began:.0f} s"
+            f"{', as wide as recent changes' * (calibration.unit == 'changes')}"
         )
 
     def describe(self, task: ForecastTask) -> list[str]:
@@ -239,7 +244,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         spread = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"
         windows = config.series.held_out_windows
         count = f"{windows} x {config.series.horizon}" if windows > 1 else f"{config.series.horizon}"
-        held_out = f"the last {count} of each held out" if config.series.hold_out else "none held out"
+        counts = {held_out_values(length, config.series.horizon, windows) for length in lengths}
+        most = "at most " if len(counts) > 1 else ""  # short series hold out one window, or nothing
+        held_out = f"{most}the last {count} of each held out" if config.series.hold_out else "none held out"
         training = config.training
         return [
             f"series      {len(series):,} of {spread} values, steps of {', '.join(frequencies(series))}; "
