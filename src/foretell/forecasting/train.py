@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.data.memory import check_some
@@ -28,6 +29,7 @@ from foretell.forecasting.series_file import SeriesSource, list_sources, read_se
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
+from foretell.language_model import load_model
 from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
@@ -205,6 +207,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
         defaults = TRAINING if self.request.start is None else {**TRAINING, **TUNING}
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
+
+    def load_model(self, directory: Path, device: torch.device) -> Decoder:
+        return load_model(directory, device, for_training=True).decoder
 
     def make_task(
         self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from foretell.config import Config
 from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
+from foretell.language_model import load_model
 from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
@@ -125,6 +129,9 @@ class TextTraining(Training[TextRequest, TextTask]):
             information = information_of_neighbors(text.read(0, min(len(text), MOST_TOKENS)), config.model.vocab_size)
             set_similar_vectors([model.embed.token.weight], information, config.training.seed)
         return model
+
+    def load_model(self, directory: Path, device: torch.device) -> Decoder:
+        return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
         return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)

@@ -16,7 +16,6 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError, ConfigError, shell_words
-from foretell.language_model import load_model
 from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
@@ -123,9 +122,9 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The model before its first step, with new weights or the start's; by default a decoder."""
         return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
 
+    @abstractmethod
     def load_model(self, directory: Path, device: torch.device) -> Any:
-        """The model of a checkpoint, by default a decoder."""
-        return load_model(directory, device, for_training=True).decoder
+        """The model of a checkpoint."""
 
     @abstractmethod
     def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
