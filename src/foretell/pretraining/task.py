@@ -111,7 +111,7 @@ class TextTask(Task):
         check_mask(self.decoder, batch, dtype)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        """The loss of the untrained model, which should be ln V, as for a uniform distribution, if vectors are random."""
+        """The loss of the untrained model, which should be ln V, as for a uniform distribution (random vectors)."""
         vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
         line = perplexity.describe_first_loss(loss, vocab_size)
         is_random = not self.config.training.similar_vectors  # others favor similar tokens: 3.7 more at --size small
