@@ -177,7 +177,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
         "float32 by oneDNN on AMD; rotary positions in encoder-decoder attention; "
         "wrong sizes of a cache are one line; "
-        "arguments of another type; modules in a wrapper of the compiler are refused; whole passes in one call; blocks can be pickled",
+        "arguments of another type; modules in a wrapper of the compiler are refused; "
+        "whole passes in one call; blocks can be pickled",
     ),
     ("planning", 0, 2, "arguments of another type are refused"),
     ("pretraining", 3, 274, "speedruns, whose records others repeat; a stop before the first step; plans"),

@@ -260,7 +260,7 @@ def test_a_size_that_does_not_fit_the_memory_is_left_out_with_a_message(long_ser
     training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
     machine = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 2**26))
     assert training.choose(series, machine).size == "tiny"
-    (message,) = [each for each in caplog.messages if each.startswith("left out    the size small: ")]
+    (message,) = [each for each in caplog.messages if each.startswith("skipped     the size small: ")]
     assert message.endswith(", and cpu memory is 67.1 MB") and "need" in message
 
 
