@@ -109,7 +109,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         4,
-        1720,
+        1723,
         "tags, a tuned linear baseline, folds, groups, conversations, ensembles and advice, words, Shapley values; "
         "labels, numbers and tags on the page; the separator of predictions, advice on headers, commands; any answer; "
         "the error of a long text over HTTP; one thread for the baseline; what is not a string is refused; "
@@ -171,7 +171,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         9,
-        1375,
+        1376,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "

@@ -53,6 +53,7 @@ def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Col
     [
         (["text", "title", "label"], "classify", columns(), "which column holds the text.*text_column.*'title'"),
         (["text", "label", "class"], "classify", columns(), "which column holds the label.*label_column"),
+        (["messages"], "classify", columns(), "its columns are 'messages'; for conversations: task chat"),
         (["text", "label"], "classify", columns(("txt",)), "no column 'txt', did you mean 'text'"),
         (["text", "label"], "classify", columns(("label",), "label"), "named as text and as label"),
         (["a", "b", "c", "label"], "entailment", columns(), "which two columns"),

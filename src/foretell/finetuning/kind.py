@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretell.data.questions import CHAT_FIELDS
 from foretell.data.table import LINES, Format, Row, Table, list_names
 from foretell.errors import DataError, UsageError, did_you_mean
 from foretell.finetuning.figures import draw_calibration, draw_confusion
@@ -364,6 +365,8 @@ def only_column(available: Sequence[str], names: Sequence[str], what: str, optio
     if len(matching) == 1:
         return matching[0]
     advice = "; if it has no header line: --columns text,label" if Path(where).suffix in (".csv", ".tsv") else ""
+    if not {name.lower() for name in available}.isdisjoint(CHAT_FIELDS):
+        advice = "; for conversations: --task chat"
     raise DataError(
         f"{where}: which column holds the {what}? Name it with {option}; its columns are {list_names(available, 12)}"
         f"{advice}"

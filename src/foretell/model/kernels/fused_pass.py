@@ -151,4 +151,5 @@ def can_fuse_pass(decoder: Decoder) -> bool:
     matrices = [head.fast, *(matrix for block in list[Any](trunk.blocks) for matrix in block.fused.matrices)]
     tables = [*embed.parameters(), *embed.buffers()]
     dtypes = {table.dtype for table in tables if table.is_floating_point()} | {matrix.dtype for matrix in matrices}
-    return len(dtypes) == 1 and not any(table.is_inference() for table in tables)
+    can_read = all(table.is_contiguous() and not table.is_inference() for table in tables)
+    return len(dtypes) == 1 and can_read
