@@ -205,6 +205,14 @@ def test_a_row_without_a_token_is_refused(make):
         fused.last_logits(torch.ones(2, 2, dtype=torch.long), view, [2, 0], [2, 0])
 
 
+def test_more_logits_than_tokens_are_refused(make):
+    decoder = make("llama")
+    for each in (decoder, with_fast_kernels(decoder)):
+        view = PagedKVView(PagedKVCache(each.config, 3, each.dtype, "cpu"), [PagedRow([1], 0, 1)])
+        with torch.no_grad(), pytest.raises(AssertionError):
+            list(each.last_logits(torch.tensor([[1]]), view, [1], [3]))
+
+
 def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
     decoder = make("gpt2")
     fused = with_fast_kernels(decoder)
