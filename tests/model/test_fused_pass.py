@@ -276,9 +276,14 @@ def test_threads_get_angles_of_all_their_positions(make):
     assert fused.fused.angles_until(1500)[0].shape[2] == 2000  # at most the context
 
 
-def test_deep_copies_are_refused(make):
-    with pytest.raises(TypeError, match="copy or pickle the plain one"):
-        deepcopy(with_fast_kernels(make("gpt2")))
+def test_deep_copies_are_refused_or_have_their_own_addresses(make):
+    fused: Any = with_fast_kernels(make("gpt2"))
+    with pytest.raises(TypeError, match="copy the plain one"):
+        deepcopy(fused)
+    matmul = fused.head.fast.matmul
+    copied = deepcopy(matmul)
+    assert matmul.record["words"] == matmul.matrix.words.data_ptr() != copied.matrix.words.data_ptr()
+    assert copied.record["words"] == copied.matrix.words.data_ptr()
 
 
 class Doubled(nn.Module):

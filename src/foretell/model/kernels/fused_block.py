@@ -77,6 +77,9 @@ class FusedWeights:
         self.per_row = self._scratch_per_row()
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a decoder prepared for generation has addresses of its weights; copy the plain one")
+
     def watch_hooks(self, block: Any) -> None:
         """Use the compiled program only while the modules of this block have no hooks and are not replaced."""
         self.parts = Parts(block, [module for module in block.modules() if module is not block])

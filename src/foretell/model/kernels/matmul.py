@@ -53,7 +53,7 @@ class Matmul:
         return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a decoder prepared for generation has addresses of its weights; copy or pickle the plain one")
+        return Matmul, (self.matrix, self.unit)  # a copy makes its own record, with its own addresses
 
     @cached_property
     def address(self) -> int:
