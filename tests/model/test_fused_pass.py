@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
 from typing import Any
 from weakref import ref
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.errors import ContextLengthError
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.cpu_matmul import CPULinear
 from foretell.model.kernels.fast_decoder import with_fast_kernels
@@ -176,6 +179,113 @@ def change_last_norm(decoder: Decoder) -> None:
     decoder.get_parameter("trunk.norm.bias").add_(3)
 
 
+@torch.no_grad()
+def test_tokens_that_compiled_code_cannot_read_are_left_to_the_modules(make):
+    cases = (
+        ("llama", torch.tensor([[1, 2, 3]], dtype=torch.int32), 0, None),
+        ("llama", torch.arange(9)[None], 0, ContextLengthError),
+        ("gpt2", torch.tensor([[1]]), 20, IndexError),  # a position after the table's end
+        ("sinusoidal, norm after", torch.tensor([[1]]), 20, None),
+    )
+    for name, ids, start, error in cases:
+        decoder = make(name, context_length=8)
+        logits = []
+        for each in (decoder, with_fast_kernels(decoder)):
+            row = PagedRow([1, 2], start, ids.shape[1])
+            view = PagedKVView(PagedKVCache(each.config, 3, each.dtype, "cpu"), [row])
+            with nullcontext() if error is None else pytest.raises(error):
+                logits += each.last_logits(ids, view, view.counts, view.counts)
+        assert error is not None or distance(*logits) < 1e-5
+
+
+def test_a_row_without_a_token_is_refused(make):
+    fused = with_fast_kernels(make("llama"))
+    view = PagedKVView(PagedKVCache(fused.config, 3, fused.dtype, "cpu"), [PagedRow([1], 0, 2), PagedRow([2], 0, 0)])
+    with torch.no_grad(), pytest.raises(AssertionError):
+        fused.last_logits(torch.ones(2, 2, dtype=torch.long), view, [2, 0], [2, 0])
+
+
+def test_more_logits_than_tokens_are_refused(make):
+    decoder = make("llama")
+    for each in (decoder, with_fast_kernels(decoder)):
+        view = PagedKVView(PagedKVCache(each.config, 3, each.dtype, "cpu"), [PagedRow([1], 0, 1)])
+        with torch.no_grad(), pytest.raises(AssertionError):
+            list(each.last_logits(torch.tensor([[1]]), view, [1], [3]))
+
+
+def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
+    decoder = make("gpt2")
+    fused = with_fast_kernels(decoder)
+    assert isinstance(fused, FusedDecoder)
+    address = decoder.embed.token.weight.data_ptr()
+    decoder.bfloat16()
+    assert fused.fused.embedding.tokens.data_ptr() == address == fused.fused.embedding.values[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "sinusoidal, norm after"])
+def test_hooks_on_positions_do_not_see_the_preparation_nor_outlive_their_removal(name, make):
+    decoder, calls = make(name), list[int]()
+    hook = decoder.get_submodule("embed.position").register_forward_hook(lambda *given: calls.append(1) or given[2] * 2)
+    fused = with_fast_kernels(decoder)
+    assert calls == []
+    hook.remove()
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_dropout_of_the_embedding_is_applied_in_training(make):
+    decoder = make("gpt2", dropout={"embedding": 0.5}).eval()
+    fused = with_fast_kernels(decoder)
+    expected = read(fused)
+    decoder.get_submodule("embed.dropout").train()
+    assert distance(read(decoder), expected) > 1e-2
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_embeddings_of_other_forms_are_computed(make):
+    strided, small, replaced = make("gpt2"), make("gpt2", tie_embeddings=False), make("gpt2")
+    strided.embed.token.weight = nn.Parameter(strided.embed.token.weight.t().contiguous().t(), requires_grad=False)
+    replace(replaced, "embed.dropout", Doubled)
+    for decoder in (strided, replaced):
+        assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    small.embed.token = nn.Embedding.from_pretrained(small.embed.token.weight[:2].clone())
+    with pytest.raises(IndexError):
+        read(with_fast_kernels(small))
+
+
+@pytest.mark.parametrize("path", ["trunk.norm", "trunk.blocks.0.attention_norm"])
+def test_norms_with_weights_of_inference_mode_are_left_to_the_modules(path, make):
+    decoder = make("gpt2")
+    norm: Any = decoder.get_submodule(path)
+    with torch.inference_mode():
+        norm.weight = nn.Parameter(norm.weight * 3, requires_grad=False)
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+
+
+def test_threads_get_angles_of_all_their_positions(make):
+    fused: Any = with_fast_kernels(make("llama", context_length=2000))
+
+    class Interrupted(FusedPass):
+        """Another thread stores fewer angles right after this one has stored its own."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, few if name == "angles" else value)
+
+    few = fused.fused.angles_until(10)
+    assert few[0].shape[2] == 256
+    fused.fused.__class__ = Interrupted
+    assert fused.fused.angles_until(1500)[0].shape[2] == 2000  # at most the context
+
+
+def test_deep_copies_are_refused_or_have_their_own_addresses(make):
+    fused: Any = with_fast_kernels(make("gpt2"))
+    with pytest.raises(TypeError, match="copy the plain one"):
+        deepcopy(fused)
+    matmul = fused.head.fast.matmul
+    copied = deepcopy(matmul)
+    assert matmul.record["words"] == matmul.matrix.words.data_ptr() != copied.matrix.words.data_ptr()
+    assert copied.record["words"] == copied.matrix.words.data_ptr()
+
+
 class Doubled(nn.Module):
     """A layer whose output is doubled."""
 
@@ -209,6 +319,15 @@ def test_changes_of_the_original_decoder_are_seen(change, make):
     change(decoder)  # whose hooks, weights and inner modules the other has too
     assert distance(read(decoder), unchanged) > 1e-2
     assert distance(read(decoder), read(fused)) < 1e-4
+
+
+@pytest.mark.parametrize("path", ["attention.query", "attention.output", "attention_norm", "feedforward.down"])
+def test_a_module_of_a_fused_block_that_is_replaced_later_is_used(path, make):
+    decoder = make("gpt2", **WHOLE)
+    fused = with_fast_kernels(decoder)
+    for each in (decoder, fused):
+        each.set_submodule(f"trunk.blocks.1.{path}", Doubled(each.get_submodule(f"trunk.blocks.1.{path}")))
+    assert distance(read(decoder), read(fused)) < 1e-5
 
 
 @pytest.mark.parametrize("path", ["trunk.blocks.2", "trunk.norm", "head"])

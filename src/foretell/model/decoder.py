@@ -201,6 +201,7 @@ def last_of_rows(hidden: Tensor, counts: list[int], num_last: list[int]) -> Tens
 
 def last_places(counts: list[int], num_last: list[int], length: int) -> list[int]:
     """The places of the last num_last[b] of the counts[b] tokens of each row, in the tokens of all rows (B length,)."""
+    assert all(last <= count for count, last in zip(counts, num_last, strict=True)), "more logits than tokens of a row"
     rows = enumerate(zip(counts, num_last, strict=True))
     return [row * length + token for row, (count, last) in rows for token in range(count - last, count)]
 

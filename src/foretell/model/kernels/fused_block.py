@@ -23,7 +23,7 @@ from foretell.model.kernels.block_program import BLOCK, PASS, PHASES
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import FastWeight, can_pack, is_always_fastest, layers_on_parts, pack_layers
-from foretell.model.kernels.fused_norm import NORMS, FusedNorm, version_of
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, version_of
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.pass_program import PASS_PHASES, PROGRAM, compute_pass
@@ -47,6 +47,21 @@ from foretell.model.transformer import (
 )
 
 
+class Parts:
+    """The hooks of some modules, and the modules below a module: what shows that their forward has changed."""
+
+    def __init__(self, top: nn.Module, hooked: list[nn.Module]):
+        # these are the modules' dictionaries, so later hooks and modules are noticed: a trace may replace a core
+        self.hooks = [*GLOBAL_HOOKS, *(hooks for module in hooked for hooks in hooks_of(module))]
+        self.children = [module._modules for module in top.modules() if module._modules]
+        self.old_children = list(map(dict, self.children))
+
+    def are_plain(self, top: nn.Module) -> bool:
+        """True if no module has a hook, and none has been replaced, also not in a copy of the top module."""
+        is_same = self.children[0] is top._modules and self.children == self.old_children
+        return is_same and not any(self.hooks)
+
+
 class FusedWeights:
     """The packed weights of a block, with version numbers that show changes."""
 
@@ -56,19 +71,18 @@ class FusedWeights:
         self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        self.watch_hooks(block)
         self.max_rows = MAX_ROWS
         self.record = self._record(block)
         self.address = self.record.ctypes.data
         self.per_row = self._scratch_per_row()
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a decoder prepared for generation has addresses of its weights; copy the plain one")
+
     def watch_hooks(self, block: Any) -> None:
-        """Use the compiled program only while the modules of this block have no hooks, and its core is not replaced."""
-        # these are the modules' dictionaries, so later hooks are noticed
-        inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
-        self.hooks = GLOBAL_HOOKS + inner_hooks
-        self.parts, self.core = block.attention._modules, block.attention.core  # a trace may replace the core
+        """Use the compiled program only while the modules of this block have no hooks and are not replaced."""
+        self.parts = Parts(block, [module for module in block.modules() if module is not block])
 
     def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -87,12 +101,12 @@ class FusedWeights:
         widths = sum(matrix.inputs + matrix.outputs + 2 * INPUTS for matrix in matrices)
         return widths + 2 * matrices[0].inputs + max(map(prepared_per_row, matrices))
 
-    def suits(self, x: Tensor, kv: KVView) -> bool:
-        """True if the compiled program computes this call."""
+    def suits(self, block: nn.Module, x: Tensor, kv: KVView) -> bool:
+        """True if the compiled program computes this call of a block."""
         is_few = x.shape[0] * x.shape[1] <= self.max_rows
-        if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
+        if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype:
             return False
-        if self.parts["core"] is not self.core:
+        if not self.parts.are_plain(block):
             return False
         is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
         return is_paged and list(map(version_of, self.sources)) == self.versions
@@ -133,7 +147,7 @@ class FusedForward(RefersToHooks):
     fused: FusedWeights
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        if self.fused.suits(x, kv) and not self.training:
+        if self.fused.suits(self, x, kv) and not self.training:
             assert isinstance(kv, PagedKVView)
             return self.fused.run(x, kv, rotation)
         return super().forward(x, kv, rotation)
@@ -174,7 +188,9 @@ def fused_form(block: nn.Module) -> nn.Module:
         return block
     fused = recast(block, FUSED[type(block)])
     fused.fused = FusedWeights(block)
-    return copy_with(fused, forms_for_many_rows(block, fused.fused.matrices))
+    form = copy_with(fused, forms_for_many_rows(block, fused.fused.matrices))
+    form.fused.watch_hooks(form)
+    return form
 
 
 COMPILED: dict[type[nn.Module], type[CompiledActivation]] = {nn.SiLU: CompiledSiLU, nn.GELU: CompiledGELU}
@@ -204,9 +220,11 @@ def can_fuse(block: Any) -> bool:
     if type(feedforward) not in (MLP, GatedMLP) or activation_name(feedforward.activation) not in ACTIVATIONS:
         return False
     norms = (block.attention_norm, norm_of_feedforward(block), attention.query_norm, attention.key_norm)
-    if any(type(norm) not in NORMS for norm in norms) or type(block.feedforward_residual) is not AddUpdate:
+    if any(type(norm) not in NORMS or not can_watch(norm) for norm in norms):
         return False
     residuals = (AddUpdate, ReplaceByUpdate)
+    if type(block.feedforward_residual) is not AddUpdate:
+        return False
     return type(block.attention_residual) in residuals and all(map(can_join, layer_groups(block)))
 
 
@@ -262,6 +280,7 @@ class Step:
         """rotation: cosines and sines of each token or, if `is_table`, of all positions up to the last one."""
         tables, positions = kv.block_numbers, kv.position_numbers
         counts = np.array(kv.counts, dtype=np.int64)
+        assert counts.min() > 0, "a row without a token would be read before its first position"
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
         M, T = positions.size, positions.shape[1]
         self.rows = padded_rows(M)

@@ -63,6 +63,11 @@ class FewRowsRMSNorm(FewRowsNorm, CPURMSNorm):
 NORMS = {nn.Identity: 0, LayerNorm: 1, FewRowsLayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2, FewRowsRMSNorm: 2}
 
 
+def can_watch(norm: nn.Module) -> bool:
+    """True if changes of a norm's weights can be detected."""
+    return not any(weight.is_inference() for weight in norm.parameters())
+
+
 def few_rows_norm(norm: nn.Module, width: int) -> nn.Module:
     """A norm of NORMS in the form for few rows, which shares its weights; no norm is left as it is."""
     if isinstance(norm, nn.Identity):

@@ -7,6 +7,7 @@ With hooks, gradients, many tokens, changed weights or replaced modules, the pas
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,19 +17,21 @@ from torch import Tensor, nn
 
 from foretell.model.cache import KVView
 from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_places, rows_at_once
+from foretell.model.dropout import Dropout
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import FastForward
-from foretell.model.kernels.fused_block import FusedForward, Step, hooks_of, run_pass
-from foretell.model.kernels.fused_norm import NORMS, FusedNorm, few_rows_norm, version_of
+from foretell.model.kernels.fused_block import FusedForward, Parts, Step, run_pass
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, few_rows_norm, version_of
 from foretell.model.kernels.matmul import padded_rows, scratch_per_row
 from foretell.model.kernels.pass_program import EMBEDDING, HEAD
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import NoRotation, RotaryPosition, Rotation
 from foretell.model.quantized_linear import QuantizedEmbedding
-from foretell.model.surgery import GLOBAL_HOOKS, RefersToHooks, copy_with, recast
+from foretell.model.surgery import RefersToHooks, copy_with, recast
 from foretell.model.transformer import Transformer
 
 EMBEDDINGS, TOKENS = (TokenEmbedding, TokenAndPositionEmbedding), (nn.Embedding, QuantizedEmbedding)
+DROPOUTS = (nn.Identity, Dropout)
 ROTATIONS = (NoRotation, RotaryPosition)
 FEWEST_ANGLES = 256  # positions whose angles are computed at once; later twice the number, and so on
 
@@ -43,25 +46,23 @@ class FusedPass:
         parts = (*self.blocks, self.norm, self.head, self.embedding)
         self.sources = [source for part in parts for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        modules = list(decoder.modules())
-        self.hooks = [*GLOBAL_HOOKS, *(hooks for module in modules for hooks in hooks_of(module))]
-        self.children = [module._modules for module in modules if module._modules]  # live ones, and as they are now:
-        self.packed_children = list(map(dict, self.children))
-        self.rotation = decoder.trunk.rotation
+        self.watch(decoder)
+        self.context_length, self.rotation = decoder.config.context_length, decoder.trunk.rotation
         self.angles: Rotation | None = None
         self.max_logits = min(MAX_ROWS, rows_at_once(decoder))
+
+    def watch(self, decoder: Decoder) -> None:
+        """Use the compiled program only while no module of this decoder has a hook or is replaced."""
+        self.parts = Parts(decoder, list(decoder.modules()))
 
     def suits(self, decoder: Decoder, ids: Tensor, kv: KVView, num_logits: int) -> bool:
         """True if the program computes this pass."""
         is_few = ids.numel() <= MAX_ROWS and 0 < num_logits <= self.max_logits
         if not is_few or type(kv) is not PagedKVView or torch.is_grad_enabled() or decoder.training:
             return False
-        if kv.cache.keys.dtype != self.head.dtype or any(self.hooks):
+        if kv.cache.keys.dtype != self.head.dtype or not self.parts.are_plain(decoder):
             return False
-        if self.children[0] is not decoder._modules or self.children != self.packed_children:
-            return False
-        numbers = ids.numpy()
-        if numbers.min() < 0 or numbers.max() >= self.embedding.num_tokens:
+        if not self.embedding.has(ids) or kv.num_keys > self.context_length:
             return False
         return list(map(version_of, self.sources)) == self.versions
 
@@ -89,10 +90,11 @@ class FusedPass:
         """Cosines and sines of the positions below `end`, and of some more."""
         if isinstance(self.rotation, NoRotation):
             return None
-        if self.angles is None or self.angles[0].shape[2] < end:
-            count = max(FEWEST_ANGLES, 1 << (end - 1).bit_length())
-            self.angles = self.rotation(torch.arange(count)[None], self.head.dtype)
-        return self.angles
+        angles = self.angles  # another thread may replace them by fewer
+        if angles is None or angles[0].shape[2] < end:
+            count = min(max(FEWEST_ANGLES, 1 << (end - 1).bit_length()), self.context_length)
+            angles = self.angles = self.rotation(torch.arange(count)[None], self.head.dtype)
+        return angles
 
 
 class EmbeddingTables:
@@ -105,12 +107,27 @@ class EmbeddingTables:
         if isinstance(token, QuantizedEmbedding):
             tables = (token.integers.data_ptr(), token.scales.data_ptr(), token.group)
         else:
-            tables = (token.weight.data_ptr(), 0, 0)
+            self.tokens = token.weight.detach()  # keeps the memory, which `Module.to` would free
+            tables = (self.tokens.data_ptr(), 0, 0)
         self.positions = torch.zeros(0)
         if isinstance(embed, TokenAndPositionEmbedding):
-            self.positions = embed.position(torch.arange(config.context_length)).detach().to(decoder.dtype)
+            # without hooks, which must not see this call, nor change the table for good
+            self.positions = embed.position.forward(torch.arange(config.context_length)).detach().to(decoder.dtype)
         positions = self.positions.data_ptr() if len(self.positions) else 0
-        self.num_tokens, self.values = config.vocab_size, (*tables, positions, config.width)
+        self.num_tokens, self.values = num_tokens(token), (*tables, positions, config.width)
+        self.dropout = embed.dropout
+
+    def has(self, ids: Tensor) -> bool:
+        """True if all ids have a row in the table, and none of its elements is dropped."""
+        if ids.dtype != torch.int64 or self.dropout.training:
+            return False
+        numbers = ids.numpy()
+        return bool(numbers.min() >= 0 and numbers.max() < self.num_tokens)
+
+
+def num_tokens(token: nn.Module) -> int:
+    """The number of rows of a token embedding."""
+    return token.out_features if isinstance(token, QuantizedEmbedding) else token.weight.shape[0]
 
 
 class FusedDecoder(RefersToHooks, Decoder):
@@ -126,7 +143,8 @@ class FusedDecoder(RefersToHooks, Decoder):
 
     def refer_to(self, copies: Mapping[nn.Module, nn.Module]) -> None:
         """Watch the hooks of this copy."""
-        self.fused = FusedPass(self)
+        self.fused = copy.copy(self.fused)
+        self.fused.watch(self)
 
 
 def fused_decoder(decoder: Decoder) -> Decoder:
@@ -148,8 +166,10 @@ def can_fuse_pass(decoder: Decoder) -> bool:
         return False
     if type(embed) not in EMBEDDINGS or type(embed.token) not in TOKENS or type(trunk.rotation) not in ROTATIONS:
         return False
+    if type(embed.dropout) not in DROPOUTS or not can_watch(trunk.norm):
+        return False
     matrices = [head.fast, *(matrix for block in list[Any](trunk.blocks) for matrix in block.fused.matrices)]
     tables = [*embed.parameters(), *embed.buffers()]
     dtypes = {table.dtype for table in tables if table.is_floating_point()} | {matrix.dtype for matrix in matrices}
-    can_read = all(table.is_contiguous() and not table.is_inference() for table in tables)
-    return len(dtypes) == 1 and can_read
+    is_readable = all(table.is_contiguous() and not table.is_inference() for table in tables)
+    return len(dtypes) == 1 and is_readable

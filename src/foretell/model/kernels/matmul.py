@@ -52,6 +52,9 @@ class Matmul:
         sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, plane_bytes, matrix.turns)
         return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
+    def __reduce__(self) -> Any:
+        return Matmul, (self.matrix, self.unit)  # a copy makes its own record, with its own addresses
+
     @cached_property
     def address(self) -> int:
         return self.record.ctypes.data
