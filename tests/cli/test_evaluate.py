@@ -85,7 +85,7 @@ def test_endings_are_recognised_by_their_fields(foretell, trained, files):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["cats.txt", "--stride", "0"], 2, "stride must be 1 to 32"),
+        (["cats.txt", "--stride", "0"], 2, "stride must be a whole number, 1 or more, not 0"),
         (["cats.txt", "--stride", "33"], 2, "stride must be 1 to 32"),
         (["choice.jsonl", "--stride", "4"], 2, "read as questions"),
         (["-", "--task", "choice"], 2, "from a file"),

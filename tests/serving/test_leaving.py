@@ -88,7 +88,9 @@ def test_a_client_that_leaves_while_it_sends_is_no_failure(start_server, toy_mod
 
 def test_a_reader_that_stalls_is_dropped(start_server, toy_model):
     """Its sequences end with it, long before they have all their tokens."""
-    program = "from foretell.serving import connection; connection.SECONDS = 0.5; import foretell.__main__"
+    program = (
+        "from foretell.serving import connection; connection.SECONDS = 0.5; import foretell.__main__ as run; run.main()"
+    )
     server = start_server(str(toy_model), "--memory", "0.02", program=("-c", program))
     free, num_tokens = server.metric("cache_blocks_free"), server.metric("tokens_total")
     body = {"prompt": ["x"] * 16, "max_tokens": 120, "n": 16, "ignore_eos": True, "logprobs": 20, "stream": True}

@@ -175,7 +175,7 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
             "precision": precision_of(plain[path], decoder.dtype),
         }
         for path, module in with_fast_kernels(decoder, wait=True).named_modules()
-        if type(module) is not type(plain[path])
+        if path and type(module) is not type(plain[path])
     ]
 
 
