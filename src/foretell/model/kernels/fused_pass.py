@@ -105,16 +105,19 @@ class EmbeddingTables:
         token = embed.token
         self.sources = [*embed.parameters(), *embed.buffers()]
         if isinstance(token, QuantizedEmbedding):
-            tables = (token.integers.data_ptr(), token.scales.data_ptr(), token.group)
+            tables, self.num_tokens = (
+                (token.integers.data_ptr(), token.scales.data_ptr(), token.group),
+                len(token.scales),
+            )
         else:
             self.tokens = token.weight.detach()  # keeps the memory, which `Module.to` would free
-            tables = (self.tokens.data_ptr(), 0, 0)
+            tables, self.num_tokens = (self.tokens.data_ptr(), 0, 0), len(self.tokens)
         self.positions = torch.zeros(0)
         if isinstance(embed, TokenAndPositionEmbedding):
             # without hooks, which must not see this call, nor change the table for good
             self.positions = embed.position.forward(torch.arange(config.context_length)).detach().to(decoder.dtype)
         positions = self.positions.data_ptr() if len(self.positions) else 0
-        self.num_tokens, self.values = num_tokens(token), (*tables, positions, config.width)
+        self.values = (*tables, positions, config.width)
         self.dropout = embed.dropout
 
     def has(self, ids: Tensor) -> bool:
@@ -123,11 +126,6 @@ class EmbeddingTables:
             return False
         numbers = ids.numpy()
         return bool(numbers.min() >= 0 and numbers.max() < self.num_tokens)
-
-
-def num_tokens(token: nn.Module) -> int:
-    """The number of rows of a token embedding."""
-    return token.out_features if isinstance(token, QuantizedEmbedding) else token.weight.shape[0]
 
 
 class FusedDecoder(RefersToHooks, Decoder):
