@@ -105,13 +105,11 @@ class EmbeddingTables:
         token = embed.token
         self.sources = [*embed.parameters(), *embed.buffers()]
         if isinstance(token, QuantizedEmbedding):
-            tables, self.num_tokens = (
-                (token.integers.data_ptr(), token.scales.data_ptr(), token.group),
-                len(token.scales),
-            )
+            tables, rows = (token.integers.data_ptr(), token.scales.data_ptr(), token.group), token.scales
         else:
-            self.tokens = token.weight.detach()  # keeps the memory, which `Module.to` would free
-            tables, self.num_tokens = (self.tokens.data_ptr(), 0, 0), len(self.tokens)
+            rows = token.weight.detach()  # keeps the memory, which `Module.to` would free
+            tables = (rows.data_ptr(), 0, 0)
+        self.rows = rows
         self.positions = torch.zeros(0)
         if isinstance(embed, TokenAndPositionEmbedding):
             # without hooks, which must not see this call, nor change the table for good
@@ -125,7 +123,7 @@ class EmbeddingTables:
         if ids.dtype != torch.int64 or self.dropout.training:
             return False
         numbers = ids.numpy()
-        return bool(numbers.min() >= 0 and numbers.max() < self.num_tokens)
+        return bool(numbers.min() >= 0 and numbers.max() < len(self.rows))
 
 
 class FusedDecoder(RefersToHooks, Decoder):
