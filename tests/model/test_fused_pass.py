@@ -219,7 +219,7 @@ def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
     assert isinstance(fused, FusedDecoder)
     address = decoder.embed.token.weight.data_ptr()
     decoder.bfloat16()
-    assert fused.fused.embedding.tokens.data_ptr() == address == fused.fused.embedding.values[0]
+    assert fused.fused.embedding.rows.data_ptr() == address == fused.fused.embedding.values[0]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "sinusoidal, norm after"])
