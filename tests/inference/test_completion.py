@@ -71,24 +71,24 @@ def test_wrong_arguments_are_refused_at_once(model, ask, arguments, options, err
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("ask", "arguments", "options", "message"),
     [
-        (lambda model: stream(model, ["x"]), "stream continues one prompt, a string, not list"),  # type: ignore
-        (lambda model: generate(model, [["x"]]), "a list of strings"),  # type: ignore
-        (lambda model: generate(model, "x", stop=3), "stop strings must be a list of strings"),  # type: ignore
-        (lambda model: generate(model, "x", "9"), "max_tokens must be a whole number"),  # type: ignore
-        (lambda model: generate(model, "x", n="9"), "n must be a whole number"),  # type: ignore
-        (lambda model: generate(model, "x", ban=[3]), "ban takes a list of words"),  # type: ignore
-        (lambda model: generate(model, "x", logit_bias=5), "logit_bias maps tokens to numbers"),  # type: ignore
-        (lambda model: Trace(model, replace=3.0), "replace maps names"),  # type: ignore
-        (lambda model: Trace(model, replace={"embed": 3.0}), "replace maps names"),  # type: ignore
-        (lambda model: explain(model, "x", 3), "'3' is not an address"),  # type: ignore
-        (lambda model: explain(model, 3), "a text must be a string"),  # type: ignore
+        (stream, (["x"],), {}, "stream continues one prompt, a string, not list"),
+        (generate, ([["x"]],), {}, "a list of strings"),
+        (generate, ("x",), {"stop": 3}, "stop strings must be a list of strings"),
+        (generate, ("x", "9"), {}, "max_tokens must be a whole number"),
+        (generate, ("x",), {"n": "9"}, "n must be a whole number"),
+        (generate, ("x",), {"ban": [3]}, "ban takes a list of words"),
+        (generate, ("x",), {"logit_bias": 5}, "logit_bias maps tokens to numbers"),
+        (Trace, (), {"replace": 3.0}, "replace maps names"),
+        (Trace, (), {"replace": {"embed": 3.0}}, "replace maps names"),
+        (explain, ("x", 3), {}, "'3' is not an address"),
+        (explain, (3,), {}, "a text must be a string"),
     ],
 )
-def test_values_of_another_type_are_refused_in_one_line(model, call, message):
+def test_values_of_another_type_are_refused_in_one_line(model, ask, arguments, options, message):
     with pytest.raises(UsageError, match=message):
-        call(model)
+        ask(model, *arguments, **options)
 
 
 def test_a_completion_prints_as_text_and_shows_as_html():
