@@ -5,8 +5,9 @@ Each form falls back to the plain one for gradients, for many rows and for weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -25,22 +26,31 @@ from foretell.model.surgery import recast
 DTYPES = (torch.float32, torch.bfloat16)
 
 
+class Sources:
+    """The tensors that something was packed from; their versions show changes in place."""
+
+    version = attrgetter("_version")
+
+    def __init__(self, tensors: Iterable[Tensor]):
+        self.tensors = list(tensors)
+        self.versions = list(map(self.version, self.tensors))
+
+    def are_current(self) -> bool:
+        """True if no tensor has changed since it was packed."""
+        return list(map(self.version, self.tensors)) == self.versions
+
+
 class FastWeight:
     """The packed weights of one layer, or of several with the same input, and the tensors they were packed from."""
 
     def __init__(self, matmul: Matmul, sources: list[Tensor], dtype: torch.dtype, max_rows: int | None):
-        self.matmul, self.sources, self.dtype, self.max_rows = matmul, sources, dtype, max_rows
-        self.versions = [source._version for source in sources]
+        self.matmul, self.sources, self.dtype, self.max_rows = matmul, Sources(sources), dtype, max_rows
 
     def suits(self, x: Tensor) -> bool:
         """True if the kernel computes the output for this input."""
         is_few = self.max_rows is None or x.numel() <= self.max_rows * self.matmul.matrix.inputs
         is_same = x.dtype == self.dtype and x.device.type == "cpu" and x.shape[-1] == self.matmul.matrix.inputs
-        return is_few and is_same and not torch.is_grad_enabled() and self.is_current()
-
-    def is_current(self) -> bool:
-        """True if no weight has changed since it was packed."""
-        return [source._version for source in self.sources] == self.versions
+        return is_few and is_same and not torch.is_grad_enabled() and self.sources.are_current()
 
 
 class FastForward(nn.Module):

@@ -22,8 +22,15 @@ from foretell.model.cache import KVView
 from foretell.model.kernels.block_program import BLOCK, PASS, PHASES
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.fast_linear import FastWeight, can_pack, is_always_fastest, layers_on_parts, pack_layers
-from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, version_of
+from foretell.model.kernels.fast_linear import (
+    FastWeight,
+    Sources,
+    can_pack,
+    is_always_fastest,
+    layers_on_parts,
+    pack_layers,
+)
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.pass_program import PASS_PHASES, PROGRAM, compute_pass
@@ -69,8 +76,7 @@ class FusedWeights:
         inner = inner_layers(block.feedforward)
         self.matrices = [pack_layers(layers, in_turns=layers == inner) for layers in layer_groups(block)]
         self.norms = norms_in_order(block)
-        self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
-        self.versions = list(map(version_of, self.sources))
+        self.sources = Sources(tensor for part in (*self.matrices, *self.norms) for tensor in part.sources.tensors)
         self.max_rows = MAX_ROWS
         self.record = self._record(block)
         self.address = self.record.ctypes.data
@@ -109,7 +115,7 @@ class FusedWeights:
         if not self.parts.are_plain(block):
             return False
         is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
-        return is_paged and list(map(version_of, self.sources)) == self.versions
+        return is_paged and self.sources.are_current()
 
     def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
         """The block's output (B, T, D)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from foretell.model.kernels.fast_decoder import MAX_ROWS
+from foretell.model.kernels.fast_linear import Sources
 from foretell.model.kernels.pass_program import NORMED, compute_norm
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.threads import LINE, run_on_threads
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.surgery import recast
-
-version_of = attrgetter("_version")
 
 
 class FusedNorm:
@@ -25,8 +23,7 @@ class FusedNorm:
     def __init__(self, norm: Any, width: int):
         kind = NORMS[type(norm)]
         weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
-        self.sources = [part for part in (weight, bias) if part is not None]
-        self.versions = list(map(version_of, self.sources))
+        self.sources = Sources(part for part in (weight, bias) if part is not None)
         self.scale = torch.ones(width) if weight is None else weight.detach().float().contiguous()
         self.shift = torch.full((width,), -0.0) if bias is None else bias.detach().float().contiguous()
         self.values = (kind, self.scale.data_ptr(), self.shift.data_ptr(), float(norm.eps) if kind else 0.0)
@@ -40,7 +37,7 @@ class FewRowsNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         width, dtypes = x.shape[-1], (torch.float32, torch.bfloat16)
         is_few = x.numel() <= MAX_ROWS * width and x.dtype in dtypes and not torch.is_grad_enabled()
-        if not is_few or list(map(version_of, self.fused.sources)) != self.fused.versions:
+        if not is_few or not self.fused.sources.are_current():
             return super().forward(x)
         x = x.contiguous()
         out = torch.empty_like(x)

@@ -19,9 +19,9 @@ from foretell.model.cache import KVView
 from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_places, rows_at_once
 from foretell.model.dropout import Dropout
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.fast_linear import FastForward
+from foretell.model.kernels.fast_linear import FastForward, Sources
 from foretell.model.kernels.fused_block import FusedForward, Parts, Step, run_pass
-from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, few_rows_norm, version_of
+from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, few_rows_norm
 from foretell.model.kernels.matmul import padded_rows, scratch_per_row
 from foretell.model.kernels.pass_program import EMBEDDING, HEAD
 from foretell.model.paged_cache import PagedKVView
@@ -44,8 +44,7 @@ class FusedPass:
         self.norm, self.head = FusedNorm(decoder.trunk.norm, decoder.config.width), decoder.head.fast
         self.embedding = EmbeddingTables(decoder)
         parts = (*self.blocks, self.norm, self.head, self.embedding)
-        self.sources = [source for part in parts for source in part.sources]
-        self.versions = list(map(version_of, self.sources))
+        self.sources = Sources(tensor for part in parts for tensor in part.sources.tensors)
         self.watch(decoder)
         self.context_length, self.rotation = decoder.config.context_length, decoder.trunk.rotation
         self.angles: Rotation | None = None
@@ -64,12 +63,12 @@ class FusedPass:
             return False
         if not self.embedding.has(ids) or kv.num_keys > self.context_length:
             return False
-        return list(map(version_of, self.sources)) == self.versions
+        return self.sources.are_current()
 
     def run(self, ids: Tensor, kv: PagedKVView, num_logits: list[int]) -> Tensor:
         """The logits (R, V) after the last num_logits[b] tokens of each row of ids (B, T)."""
         step, matrix, ids = Step(kv, self.angles_until(kv.num_keys), is_table=True), self.head.matmul, ids.contiguous()
-        assert ids.shape == step.shape, "the cache was told of other tokens"
+        assert ids.shape == step.shape, "the KV view is for other tokens"
         chosen = np.array(last_places(kv.counts, num_logits, ids.shape[1]))
         logits = torch.empty(len(chosen), matrix.matrix.outputs, dtype=self.head.dtype)
         streams = torch.empty(2, ids.numel(), matrix.matrix.inputs, dtype=self.head.dtype)
@@ -103,7 +102,7 @@ class EmbeddingTables:
     def __init__(self, decoder: Decoder):
         embed, config = decoder.embed, decoder.config
         token = embed.token
-        self.sources = [*embed.parameters(), *embed.buffers()]
+        self.sources = Sources([*embed.parameters(), *embed.buffers()])
         if isinstance(token, QuantizedEmbedding):
             tables, rows = (token.integers.data_ptr(), token.scales.data_ptr(), token.group), token.scales
         else:
