@@ -52,34 +52,34 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        894,
+        895,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
         "messages of errors for requests, and with the line of the input; free memory is returned; "
         "rows in memory for finetune; "
         "one check for the types of arguments, and for plurals; "
-        "messages with Python's keywords; wrong paths and globs; Ctrl-C during imports; presets are not models",
+        "messages with Python's keywords; wrong paths and globs; Ctrl-C during imports; presets are not models; heads in int4",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         5,
-        779,
+        787,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
         "origins that fit, and that reach trained values; conversations are recognised; "
         "decimal commas of labels, missing files of predictions; keys that no client can send, by their line; "
-        "outputs that cannot be standard output",
+        "outputs that cannot be standard output; heads in int4",
     ),
     (
         "config",
         0,
-        72,
+        81,
         "descriptions of fields for --help-config; costs and quantised weights without torch; "
         "heads that are rotated in part; minutes are checked before anything is read; "
-        "minutes that are not numbers",
+        "minutes that are not numbers; heads in int4",
     ),
     (
         "convert",
@@ -171,7 +171,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "model",
         9,
-        1432,
+        1474,
         "kernels compiled in the background, float32 and AVX2 products, attention with dropout, strict layers; "
         "blocks of the cache are cleared, no row reads padding; compiled activations for many rows; "
         "a pass that keeps its keys; compiled blocks with parallel parts; sums of softmax in one pass; "
@@ -179,11 +179,11 @@ RAISED: list[tuple[str, int, int, str]] = [
         "wrong sizes of a cache are one line; "
         "arguments of another type; modules in a wrapper of the compiler are refused; "
         "whole passes in one call; blocks can be pickled; "
-        "only where compiled code can read and watch all that the modules would",
+        "only where compiled code can read and watch all that the modules would; heads in int4",
     ),
     ("planning", 0, 2, "arguments of another type are refused"),
     ("pretraining", 3, 274, "speedruns, whose records others repeat; a stop before the first step; plans"),
-    ("quantization", 0, 64, "quantize from Python; its report is a document; the type of a model"),
+    ("quantization", 0, 85, "quantize from Python; its report is a document; the type of a model; heads in int4"),
     (
         "runs",
         1,
@@ -226,9 +226,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        155,
+        158,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
-        "whole texts are not kept; names of built-in templates",
+        "whole texts are not kept; names of built-in templates; short texts in batches",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (
@@ -241,10 +241,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "translation",
         2,
-        435,
+        445,
         "held-out files, the other direction, the check of the source language, the length penalty by measurement; "
         "batches with pairs of all lengths; BLEU of short sentences; initial vectors from the pairs; "
-        "the type of a translator; names of columns in TSV, two tables are joined",
+        "the type of a translator; names of columns in TSV, two tables are joined; pairs are encoded once",
     ),
     (
         "typesetting",

@@ -95,7 +95,7 @@ def test_a_quantised_model_translates(session, to, tmp_path):
 def test_a_new_model_has_similar_vectors_unless_the_settings_say_no(session, tmp_path, are_similar):
     overrides = {**OVERRIDES, "training": {**OVERRIDES["training"], "similar_vectors": are_similar}}
     training = TranslationTraining(request(tmp_path / "run", overrides=overrides))
-    data = PairText(session.task.data, session.task.vocabulary)
+    data = session.task.text
     config = training.config(session.task.config.model, {"residual": 0.0}, 60)
     weight = training.first_model(config, data, None).embed.token.weight
     red, rouge = (weight[session.task.vocabulary.source.encode(word)[0]] for word in ("red", "rouge"))
@@ -241,8 +241,8 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
     monkeypatch.setattr(TranslationTraining, "minutes_left", lambda self: 1.0 if minutes else self.default_minutes)
     training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
-    choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
-    per_epoch = training.loader(PairText(session.task.data, session.task.vocabulary), choice.config).batches_per_epoch
+    choice = training.choose(session.task.text, machine)
+    per_epoch = training.loader(session.task.text, choice.config).batches_per_epoch
     assert choice.config.training.steps == (steps or max(FEWEST_STEPS, 30 * per_epoch))
     assert choice.most_steps == max(FEWEST_STEPS, 30 * per_epoch)
     assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
@@ -255,7 +255,7 @@ def test_wide_models_have_larger_batches(size, pairs, batch_tokens, session, tmp
     overrides = {"pairs": pairs, "training": {"steps": 1}}
     training = TranslationTraining(PairRequest(out=tmp_path, size=size, overrides=overrides))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
-    choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
+    choice = training.choose(session.task.text, machine)
     assert choice.config.pairs.batch_tokens == batch_tokens
 
 

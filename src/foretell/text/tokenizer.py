@@ -190,8 +190,11 @@ class Tokenizer:
         for text, parts in zip(texts, pieces, strict=True):
             if len(parts) > 1:  # check the whole text, so that positions in messages count from its beginning
                 untrusted.refuse_surrogates(text)
-        encoded = self._iter_encoded(chain.from_iterable(pieces))
-        return [np.concatenate([np.empty(0, np.int32), *islice(encoded, len(parts))]) for parts in pieces]
+        encoded, none = self._iter_encoded(chain.from_iterable(pieces)), np.empty(0, np.int32)
+        return [
+            next(encoded) if len(parts) == 1 else np.concatenate([none, *islice(encoded, len(parts))])
+            for parts in pieces
+        ]
 
     def encode_long(self, text: str) -> np.ndarray:
         """The ids of `encode`, as int32, for a text of any length in bounded memory. Raises the errors of `encode`."""

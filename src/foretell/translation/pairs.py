@@ -233,9 +233,10 @@ class Vocabulary:
     def encode_pairs(self, pairs: Sequence[Pair]) -> list[EncodedPair]:
         sources = self.source.encode_batch([pair.source for pair in pairs])
         targets = self.target.encode_batch([pair.target for pair in pairs])
-        start, end = [self.start_id], [self.target_end_id]
+        marks = (self.source_end_id, self.start_id, self.target_end_id)
+        source_end, start, end = (np.array([mark], np.int32) for mark in marks)
         return [
-            EncodedPair(np.append(source, self.source_end_id), np.concatenate([start, target, end]))
+            EncodedPair(np.concatenate((source, source_end)), np.concatenate((start, target, end)))
             for source, target in zip(sources, targets, strict=True)
         ]
 

@@ -41,14 +41,13 @@ from foretell.translation.encoder_decoder import EncoderDecoder, make_encoder_de
 from foretell.translation.pair_information import give_similar_vectors
 from foretell.translation.pairs import (
     Pair,
-    Vocabulary,
     make_vocabulary,
     read_pairs,
     split_pairs,
     train_vocabulary,
     without_known,
 )
-from foretell.translation.task import PairData, TranslationTask, fitting
+from foretell.translation.task import PairData, PairText, TranslationTask, fitting
 from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
@@ -87,14 +86,6 @@ class PairRequest(TrainingRequest):
     def choices(self) -> dict[str, Any]:
         named = {"reverse": self.reverse or None, "columns": list(self.columns) or None}
         return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), **named}
-
-
-@dataclass(frozen=True)
-class PairText:
-    """The pairs of a run and the vocabularies made from them."""
-
-    pairs: PairData
-    vocabulary: Vocabulary
 
 
 class TranslationTraining(Training[PairRequest, TranslationTask]):
@@ -163,12 +154,12 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         )
 
     def loader(self, data: PairText, config: TranslationConfig) -> PairLoader:
-        """The batches of a run, made once, because encoding many pairs takes long."""
+        """The batches of a run, made once."""
         seed, context_length = config.training.seed, config.model.context_length
         fewest = current_world().size * config.training.gradient_accumulation_steps
         key = config.pairs, seed, context_length, fewest
         if key not in self.loaders:
-            pairs = fitting(data.vocabulary.encode_pairs(data.pairs.train), config.pairs)
+            pairs = fitting(data.train, config.pairs)
             self.loaders[key] = PairLoader(pairs, config.pairs.batch_tokens, seed, context_length, fewest)
         return self.loaders[key]
 
@@ -190,7 +181,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def make_task(
         self, config: TranslationConfig, data: PairText, model: EncoderDecoder, about: dict[str, Any]
     ) -> TranslationTask:
-        return TranslationTask(config, data.pairs, data.vocabulary, model, self.loader(data, config), about)
+        return TranslationTask(config, data, model, self.loader(data, config), about)
 
     def closed(self, session: Session[TranslationTask]) -> None:
         """Choose the length penalty of the best checkpoint on held-out pairs, unless it has one."""
