@@ -57,11 +57,13 @@ SHAPES: dict[str, Callable[[], ModelConfig]] = {
     "llama": lambda: make_section(ModelConfig, LLAMA_SHAPE),
 }
 # our precision -> that of each peer at equal bits
+INT4_HEAD = "int4-head"  # int4 with a head in int4
 PEERS: dict[str, dict[str, str]] = {
     "float32": {"llama.cpp": "f32", "CTranslate2": "float32"},
     "bfloat16": {"llama.cpp": "bf16", "transformers": "bfloat16"},
     "int8": {"llama.cpp": "q8_0", "CTranslate2": "int8"},
     "int4": {"llama.cpp": "q4_0"},
+    INT4_HEAD: {"llama.cpp": "q4_0"},
 }
 # --features: the variables that limit the instructions that programs use, where the processor has them
 FEATURES: dict[str, dict[str, str]] = {
@@ -282,7 +284,8 @@ def make_foretell(decoder: Decoder, precision: str, device: torch.device) -> For
     """foretell with a decoder in float32, which is changed to the precision."""
     if precision in DTYPES:
         return Foretell(decoder.to(device, DTYPES[precision]))
-    quantize_decoder(decoder, make_quantization(decoder, "int8" if precision == "int8" else "int4"))
+    to, head = ("int8", "int8") if precision == "int8" else ("int4", "int4" if precision == INT4_HEAD else "int8")
+    quantize_decoder(decoder, make_quantization(decoder, to, head=head))
     return Foretell(decoder.to(device, torch.bfloat16))
 
 

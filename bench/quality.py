@@ -103,23 +103,31 @@ def measure(name: str, plain: Decoder, rows: Tensor) -> list[dict[str, Any]]:
     halved = copy.deepcopy(plain).to(torch.bfloat16)
     size = sum(weight.nbytes for weight in halved.parameters())
     results.append(result(name, "bfloat16", perplexity(halved, measured), before, size))
-    for to, calibrated in (("int8", False), ("int4", False), ("int4", True)):
-        results.append(quantized_result(name, plain, measured, before, to, calibration if calibrated else None))
+    forms: list[tuple[Scheme, Scheme, bool]] = [  # of the layers, of the head, calibrated
+        ("int8", "int8", False),
+        ("int4", "int8", False),
+        ("int4", "int8", True),
+        ("int4", "int4", False),
+        ("int4", "int4", True),
+    ]
+    for to, head, calibrated in forms:
+        results.append(quantized_result(name, plain, measured, before, to, head, calibration if calibrated else None))
     return results
 
 
 def quantized_result(
-    name: str, plain: Decoder, measured: Tensor, before: float, to: Scheme, calibration: Tensor | None
+    name: str, plain: Decoder, measured: Tensor, before: float, to: Scheme, head: Scheme, calibration: Tensor | None
 ) -> dict[str, Any]:
     """The row of a quantised form; int4 is calibrated if there are rows for it."""
     decoder, started = copy.deepcopy(plain), time.perf_counter()
-    settings = make_quantization(decoder, to)
+    settings = make_quantization(decoder, to, head=head)
     if calibration is None:
         quantize_decoder(decoder, settings)
     else:
         quantize_for_inputs(decoder, settings, calibration, lambda done, total: None)
     seconds = time.perf_counter() - started
-    form = to if calibration is None else f"{to} calibrated"
+    form = to if head == "int8" else f"{to}, head too"
+    form = form if calibration is None else f"{form}, calibrated"
     tensors = chain(decoder.parameters(), decoder.buffers())
     size = sum(tensor.nbytes // (2 if tensor.is_floating_point() else 1) for tensor in tensors)  # the rest in bfloat16
     return result(name, form, perplexity(decoder, measured), before, size) | {

@@ -116,7 +116,7 @@ class LanguageModel:
         """`bfloat16`, or `bfloat16, weights in int8 in groups of 64`."""
         precision = dtype_name(self.dtype)
         settings = self.quantization
-        return precision if settings is None else f"{precision}, weights in {settings.to} in groups of {settings.group}"
+        return precision if settings is None else f"{precision}, weights in {settings.scheme}"
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The model's input for a text: the tokenizer's start token, if it has one, then the ids of the text.
@@ -200,18 +200,19 @@ class LanguageModel:
         part = self.parts.get(QUANTIZATION)
         return part.settings if isinstance(part, QuantizationPart) else None
 
-    def quantize(self, to: Scheme, group: int | None = None, keep: Sequence[str] = ()) -> Self:
+    def quantize(self, to: Scheme, group: int | None = None, keep: Sequence[str] = (), head: Scheme = "int8") -> Self:
         """A new model with weights rounded to int8 or int4; this one stays as it is.
 
         Both share the tensors that are not rounded, so `to` of one moves them in the other as well.
 
         group: the number of inputs of a row that share a scale; without one the scheme's default, or the largest below
         it that divides all widths. keep: globs of modules whose weights are not rounded. Norms, biases and position
-        embeddings never are. Raises UsageError for a model that is quantised already and for a glob without
+        embeddings never are. head: int4 for a head, and a token embedding tied to it, in int4, where the other layers
+        are in int4 too. Raises UsageError for a model that is quantised already and for a glob without
         a match, ConfigError for a group that does not divide a width.
         """
         self.check_not_quantized("quantize")
-        settings = make_quantization(self.decoder, to, group, keep)
+        settings = make_quantization(self.decoder, to, group, keep, head)
         layers = {path: self.decoder.get_submodule(path) for path in check_groups(self.decoder, settings)}
         return replace(self, decoder=copy_with(self.decoder, layers)).quantized_in_place(settings)
 

@@ -76,7 +76,7 @@ OPTIONS = {
     "trace": named("as-task pair file allow-special ids select out list json") | MODEL,
     "tokenize": named("file allow-special json"),
     "warm": named("json") | MODEL,
-    "quantize": named("to group keep calibrate text verify json device"),
+    "quantize": named("to group head keep calibrate text verify json device"),
     "push": named("update private family dtype verify json"),
     "convert": named("to adapter family dtype verify json"),
     "tokenizer train": named("kind vocab-size split text-field special start-token out json"),

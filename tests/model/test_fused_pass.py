@@ -79,11 +79,11 @@ def test_a_pass_computes_what_its_modules_do(name, threads, make, started):
     assert distance(read(decoder), read(with_fast_kernels(decoder))) < 2**-4  # the head rounds too
 
 
-@pytest.mark.parametrize("to", ["int8", "int4"])
+@pytest.mark.parametrize(("to", "head"), [("int8", "int8"), ("int4", "int8"), ("int4", "int4")])
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", "sinusoidal, norm after"])
-def test_quantised_passes_are_computed(to, name, make, started):
+def test_quantised_passes_are_computed(to, head, name, make, started):
     decoder = make(name, width=32, head_width=16, feedforward_width=64)
-    quantize_decoder(decoder, make_quantization(decoder, to))
+    quantize_decoder(decoder, make_quantization(decoder, to, head=head))
     # int4: rounding of 1 + integer / 16, six times as large as the weights, in all layers one after the other
     assert distance(read(decoder), read(with_fast_kernels(decoder))) < (1e-5 if to == "int8" else 2e-4)
     assert started == [2] * len(PASSES)
@@ -369,7 +369,7 @@ def test_a_wrong_part_is_detected(part, make):
     fused = with_fast_kernels(decoder)
     assert isinstance(fused, FusedDecoder)
     wrong: Any = getattr(fused.fused, part)
-    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:3], 0, wrong.values[4])
+    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:4], 0, wrong.values[5])
     assert distance(read(decoder), read(fused)) > 1e-3
 
 

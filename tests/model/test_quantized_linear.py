@@ -14,10 +14,12 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import empty_decoder, make_decoder
 from foretell.model.kernels import cpu_matmul
 from foretell.model.quantized_linear import (
+    EMBEDDINGS,
+    LINEARS,
     Int4Linear,
+    Int8Embedding,
     Int8Linear,
     QuantizationConfig,
-    QuantizedEmbedding,
     QuantizedMatrix,
     QuantizedTiedHead,
     Scheme,
@@ -38,6 +40,7 @@ SHAPES = {
     "head with bias": {**SIZES, "bias": {"head": True}},
 }
 SCHEMES: tuple[Scheme, ...] = ("int8", "int4")
+with_heads = pytest.mark.parametrize(("to", "head"), [("int8", "int8"), ("int4", "int8"), ("int4", "int4")])
 IDS = torch.arange(24).view(2, 12)
 
 
@@ -46,9 +49,11 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
     return make_decoder(make_section(ModelConfig, SHAPES[request.param]), seed=1).eval()
 
 
-def quantized(decoder: Decoder, to: Scheme, group: int = 8, keep: tuple[str, ...] = ()) -> Decoder:
+def quantized(
+    decoder: Decoder, to: Scheme, group: int = 8, keep: tuple[str, ...] = (), head: Scheme = "int8"
+) -> Decoder:
     changed = copy.deepcopy(decoder)
-    quantize_decoder(changed, QuantizationConfig(to=to, group=group, keep=keep))
+    quantize_decoder(changed, QuantizationConfig(to=to, group=group, keep=keep, head=head))
     return changed
 
 
@@ -63,11 +68,11 @@ def with_plain_layers(decoder: Decoder, changed: Decoder) -> Decoder:
 
 @pytest.mark.parametrize("at_once", [cpu_matmul.ELEMENTS_AT_ONCE, 50])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("to", SCHEMES)
+@with_heads
 def test_logits_equal_the_dequantised_weights(
-    decoder: Decoder, to: Scheme, dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, to: Scheme, head: Scheme, dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = quantized(decoder, to)
+    changed = quantized(decoder, to, head=head)
     plain = with_plain_layers(decoder, changed)
     monkeypatch.setattr(cpu_matmul, "ELEMENTS_AT_ONCE", at_once)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
@@ -78,21 +83,22 @@ def test_logits_equal_the_dequantised_weights(
         assert not torch.allclose(logits, decoder(IDS).to(dtype), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("to", SCHEMES)
-def test_which_layers_are_quantised(decoder: Decoder, to: Scheme) -> None:
-    changed = quantized(decoder, to)
+@with_heads
+def test_which_layers_are_quantised(decoder: Decoder, to: Scheme, head: Scheme) -> None:
+    changed = quantized(decoder, to, head=head)
     left = {type(module) for module in changed.modules() if isinstance(module, nn.Linear)}
-    assert not left and isinstance(changed.embed.token, QuantizedEmbedding)
-    kind = {"int8": Int8Linear, "int4": Int4Linear}[to]
-    assert all(type(module) is kind for path, module in quantized_layers(changed).items() if "blocks" in path)
-    assert type(changed.head) is (QuantizedTiedHead if decoder.config.tie_embeddings else Int8Linear)
+    assert not left
+    assert all(type(module) is LINEARS[to] for path, module in quantized_layers(changed).items() if "blocks" in path)
+    is_tied = decoder.config.tie_embeddings
+    assert type(changed.head) is (QuantizedTiedHead if is_tied else LINEARS[head])
+    assert type(changed.embed.token) is (EMBEDDINGS[head] if is_tied else Int8Embedding)
     floats = {path for path, tensor in changed.state_dict().items() if path.endswith("weight")}
     assert all("norm" in path or path == "embed.position.weight" for path in floats)
 
 
-@pytest.mark.parametrize("to", SCHEMES)
-def test_a_tied_head_reads_the_integers_of_the_embedding(to: Scheme) -> None:
-    changed = quantized(make_decoder(make_section(ModelConfig, SIZES), seed=1), to)
+@with_heads
+def test_a_tied_head_reads_the_integers_of_the_embedding(to: Scheme, head: Scheme) -> None:
+    changed = quantized(make_decoder(make_section(ModelConfig, SIZES), seed=1), to, head=head)
     assert isinstance(changed.head, QuantizedTiedHead) and changed.head.token[0] is changed.embed.token
     assert not [key for key in changed.state_dict() if key.startswith("head")]
 
@@ -115,9 +121,9 @@ def test_names_in_a_trace_and_the_number_of_weights_stay(decoder: Decoder) -> No
     assert count_weights(changed) == count_weights(decoder) == sum(weight.numel() for weight in decoder.parameters())
 
 
-@pytest.mark.parametrize("to", SCHEMES)
-def test_shapes_on_the_meta_device_equal_a_quantised_decoder(decoder: Decoder, to: Scheme) -> None:
-    settings = make_quantization(decoder, to)
+@with_heads
+def test_shapes_on_the_meta_device_equal_a_quantised_decoder(decoder: Decoder, to: Scheme, head: Scheme) -> None:
+    settings = make_quantization(decoder, to, head=head)
     empty = empty_decoder(decoder.config)
     quantize_decoder(empty, settings)
     quantize_decoder(decoder, settings)
@@ -125,9 +131,9 @@ def test_shapes_on_the_meta_device_equal_a_quantised_decoder(decoder: Decoder, t
     assert {path: (tensor.shape, tensor.dtype) for path, tensor in empty.state_dict().items()} == of
 
 
-@pytest.mark.parametrize("to", SCHEMES)
-def test_precision_changes_no_value(decoder: Decoder, to: Scheme) -> None:
-    changed = quantized(decoder, to)
+@with_heads
+def test_precision_changes_no_value(decoder: Decoder, to: Scheme, head: Scheme) -> None:
+    changed = quantized(decoder, to, head=head)
     before = {path: layer.weight for path, layer in quantized_layers(changed).items()}
     changed.to(torch.bfloat16).to(torch.float32)
     assert changed.dtype == torch.float32
@@ -154,6 +160,11 @@ def test_a_glob_without_a_match_is_refused() -> None:
     decoder = make_decoder(make_section(ModelConfig, LLAMA), seed=1)
     with pytest.raises(UsageError, match="nothing here is named"):
         quantize_decoder(decoder, QuantizationConfig(to="int8", group=8, keep=("**.attn",)))
+
+
+def test_a_head_with_fewer_bits_than_the_other_layers_is_refused(decoder: Decoder) -> None:
+    with pytest.raises(UsageError, match="head int4 is for int4 models, not for int8"):
+        make_quantization(decoder, "int8", head="int4")
 
 
 @pytest.mark.parametrize(("width", "group", "is_warned"), [(68, 4, True), (64, 32, False), (88, 22, False)])

@@ -197,6 +197,10 @@ def quantize(
         int | None,
         arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths."),
     ] = None,
+    head: Annotated[
+        Literal["int8", "int4"],
+        Parameter(help="Of an int4 model: int8, or int4, which is faster and less accurate.", show_choices=False),
+    ] = "int8",
     keep: Annotated[
         list[str] | None,
         Parameter(consume_multiple=False, help="A glob of module paths that are not quantised; may be repeated."),
@@ -220,13 +224,16 @@ def quantize(
     check_new(out)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave --calibrate out")
+    from foretell.model.quantized_linear import check_schemes
+
+    check_schemes(to, head)
     loaded = open_model(model, device=device, dtype="float32", verify=verify)
     from foretell.convert.huggingface import stored_dtype
     from foretell.quantization.quantize import WeightFiles
     from foretell.quantization.quantize import quantize as quantize_model
 
     quantized, result = quantize_model(
-        loaded, to, group=group, keep=keep or (), calibrate=calibrate, text=text, step=ProgressLine
+        loaded, to, group=group, head=head, keep=keep or (), calibrate=calibrate, text=text, step=ProgressLine
     )
     source = find_weights_of(model)
     quantized.save(out, stored_dtype(source))

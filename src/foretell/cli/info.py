@@ -304,7 +304,8 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
     rows += [("training", f"{flops:,.1f} MFLOP per token"), ("cache", f"{cache:,} bytes per token")]
     if settings := facts.get("quantization"):
-        rounding = "calibrated" if settings["calibrated"] else "rounded to nearest"
+        from foretell.config import QuantizationConfig
+
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
-        rows.append(("weights", f"{settings['to']} in groups of {settings['group']}, {rounding}; {size}"))
+        rows.append(("weights", f"{QuantizationConfig(**settings)}; {size}"))
     return rows

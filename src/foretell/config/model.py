@@ -206,8 +206,17 @@ class QuantizationConfig(Section):
 
     to: Scheme
     group: int = Field(gt=1)  # inputs of one row that share a scale
+    head: Scheme = "int8"  # of the head, and of the token embedding if the head is tied to it
     keep: tuple[str, ...] = ()  # globs of module paths whose weights are not rounded
     calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
+
+    @property
+    def scheme(self) -> str:
+        """`int8 in groups of 64`."""
+        return f"{self.to}{' with a head in int4' if self.head == 'int4' else ''} in groups of {self.group}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, {'calibrated' if self.calibrated else 'rounded to nearest'}"
 
 
 def _as_int(value: Any) -> int | None:

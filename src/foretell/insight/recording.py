@@ -22,7 +22,7 @@ from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.decoder import HEAD, Decoder, check_logits, logit_chunks, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
-from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
+from foretell.model.quantized_linear import QuantizedMatrix, quantized_layers, stored_matrix
 from foretell.model.structure import Structure, Value
 from foretell.typesetting.document import ending, quoted
 
@@ -221,7 +221,7 @@ class Recording:
     def weight_path(self, value: Value) -> str:
         """The path of the weight that a value's module multiplies with, which may belong to another module."""
         module = self.module(value)
-        layer = module.token[0] if isinstance(module, QuantizedTiedHead) else module
+        layer = stored_matrix(module)
         for path, quantized in quantized_layers(self.model.decoder).items():
             if quantized is layer:
                 return f"{path}.weight"

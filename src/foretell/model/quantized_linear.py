@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretell.config import QuantizationConfig, Scheme
 from foretell.device import check_name
+from foretell.errors import UsageError
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
 from foretell.model.kernels.cpu_matmul import fastest_dtype, linear_in_parts
@@ -154,13 +155,21 @@ class Int4Linear(QuantizedLinear, Int4Matrix):
     """A linear layer in int4."""
 
 
-class QuantizedEmbedding(Int8Matrix):
-    """`nn.Embedding` in int8, also in an int4 model: in int4, a tied head would lose most of the quality."""
+class QuantizedEmbedding(QuantizedMatrix):
+    """`nn.Embedding` with integers instead of its weight."""
 
     description = Description(formula="token vector", inputs=("ids",), is_float32=True)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.rows(ids, self.scales.dtype)  # (..., D)
+
+
+class Int8Embedding(QuantizedEmbedding, Int8Matrix):
+    """A token embedding in int8."""
+
+
+class Int4Embedding(QuantizedEmbedding, Int4Matrix):
+    """A token embedding in int4, for a head tied to it."""
 
 
 class QuantizedTiedHead(TiedHead):
@@ -179,20 +188,26 @@ class QuantizedTiedHead(TiedHead):
         return self.token[0].matmul(input, self.bias)  # (..., V)
 
 
+def stored_matrix(layer: Any) -> Any:
+    """The module that holds a layer's weights: the embedding for a quantised tied head, else the layer."""
+    return layer.token[0] if isinstance(layer, QuantizedTiedHead) else layer
+
+
 LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
+EMBEDDINGS: dict[str, type[QuantizedEmbedding]] = {"int8": Int8Embedding, "int4": Int4Embedding}
 TOKEN = "embed.token"
 
 
 def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
 
-    Token embedding and head are int8 in an int4 model too: in int4 they would lose more quality than all other layers.
-    On the meta device the new layers have only shapes. A group that does not divide a width is a `ConfigError`, and a
-    glob without a match a `UsageError`.
+    A head, and a token embedding tied to it, have the scheme `config.head`: int8 is the default in an int4 model too,
+    because in int4 they lose nearly as much quality as all other layers. On the meta device the new layers have only
+    shapes. A group that does not divide a width is a `ConfigError`, and a glob without a match a `UsageError`.
     """
     layers = check_groups(decoder, config)
     if layers:
-        token = quantized_embedding(decoder, config.group) if TOKEN in layers else None
+        token = quantized_embedding(decoder, config) if TOKEN in layers else None
         replace(decoder, layers, lambda layer: quantized_form(layer, config, token, is_head=layer is decoder.head))
     return layers
 
@@ -206,10 +221,10 @@ def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     return layers
 
 
-def quantized_embedding(decoder: Decoder, group: int) -> QuantizedEmbedding:
-    """The token embedding of a decoder in int8."""
-    weight = matrix_of(decoder.embed.token)
-    return QuantizedEmbedding(QuantizedEmbedding.buffers_of(weight.detach(), group))
+def quantized_embedding(decoder: Decoder, config: QuantizationConfig) -> QuantizedEmbedding:
+    """The token embedding of a decoder; in int8, unless a head in int4 is tied to it."""
+    kind = EMBEDDINGS[config.head] if isinstance(decoder.head, TiedHead) else Int8Embedding
+    return kind(kind.buffers_of(matrix_of(decoder.embed.token).detach(), config.group))
 
 
 def quantized_form(
@@ -223,7 +238,7 @@ def quantized_form(
         assert token is not None
         return QuantizedTiedHead(token, layer.bias)
     assert isinstance(layer, nn.Linear)
-    kind = Int8Linear if is_head else LINEARS[config.to]
+    kind = LINEARS[config.head if is_head else config.to]
     return kind(kind.buffers_of(layer.weight.detach(), config.group), layer.bias)
 
 
@@ -244,17 +259,18 @@ def matrix_of(layer: nn.Module) -> Tensor:
 
 
 def make_quantization(
-    decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = ()
+    decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = (), head: Scheme = "int8"
 ) -> QuantizationConfig:
     """The settings for a decoder; `group` defaults to one that fits its widths.
 
-    Logs a warning for int4 in groups so small that int8 takes about as much memory: it is more accurate.
+    Raises UsageError for a head with fewer bits than the other layers. Logs a warning for int4 in groups so small that
+    int8 takes about as much memory: it is more accurate.
     """
-    check_name("scheme", to, get_args(Scheme))
+    check_schemes(to, head)
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     chosen = choose_group(to, widths) if group is None else group
-    settings = QuantizationConfig(to=to, group=chosen, keep=tuple(keep or ()))
+    settings = QuantizationConfig(to=to, group=chosen, head=head, keep=tuple(keep or ()))
     if to == "int4":
         bits, bits_of_int8 = bits_per_weight(to, chosen), bits_per_weight("int8", choose_group("int8", widths))
         if bits > 0.9 * bits_of_int8:
@@ -263,6 +279,14 @@ def make_quantization(
                 "more accurate"
             )
     return settings
+
+
+def check_schemes(to: Scheme, head: Scheme) -> None:
+    """Refuse unknown names, and a head in int4 with other layers in int8."""
+    for name in (to, head):
+        check_name("scheme", name, get_args(Scheme))
+    if head == "int4" != to:
+        raise UsageError(f"--head int4 is for int4 models, not for {to}; leave --head out")
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:

@@ -14,9 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import HEAD, Decoder
 from foretell.model.quantization import MAX_INT4, fit_int4, pack_int4
-from foretell.model.quantized_linear import Int4Linear, QuantizationConfig, check_groups, quantize_decoder
+from foretell.model.quantized_linear import (
+    Int4Linear,
+    QuantizationConfig,
+    check_groups,
+    quantize_decoder,
+    stored_matrix,
+)
 from foretell.model.surgery import replace
 
 DAMPING = 0.01  # added to the diagonal of X'X, as a share of its mean; the paper's value
@@ -79,10 +85,13 @@ def quantize_for_inputs(
 ) -> list[str]:
     """Like `quantize_decoder` to int4, but with each linear layer of a block rounded for its inputs on ids (N, T).
 
-    Layers outside the blocks, such as the head, are rounded to nearest. progress: called with (done, all) blocks.
+    A head in int4 is rounded for its inputs in the unrounded model. progress: called with (done, all) blocks.
     """
     paths = check_groups(decoder, config)
+    head = round_head(decoder, config, rows) if HEAD in paths and config.head == "int4" else {}
     quantize_decoder(decoder, config.model_copy(update={"keep": (*config.keep, f"{BLOCKS}.**")}))
+    for name, buffer in head.items():
+        stored_matrix(decoder.head).get_buffer(name).copy_(buffer)
     calls = block_calls(decoder, rows)
     for index, block in enumerate(decoder.trunk.blocks):
         layers = {path: decoder.get_submodule(path) for path in paths if path.startswith(f"{BLOCKS}.{index}.")}
@@ -94,12 +103,25 @@ def quantize_for_inputs(
     return paths
 
 
+def round_head(decoder: Decoder, config: QuantizationConfig, rows: Tensor) -> dict[str, Tensor]:
+    """The buffers of a head in int4, rounded for its inputs on ids (N, T)."""
+    products = InputProducts()
+    for part in batches(decoder, rows):
+        products.add(decoder.hidden(part))
+    return round_with_feedback(decoder.head.weight, products.inverse_factor(), config.group)
+
+
+def batches(decoder: Decoder, rows: Tensor) -> tuple[Tensor, ...]:
+    """A few rows of ids (N, T) at a time."""
+    return rows.to(decoder.device).split(max(1, TOKENS_AT_ONCE // rows.shape[1]))
+
+
 def block_calls(decoder: Decoder, rows: Tensor) -> list[Call]:
     """The arguments of the first block, for a few rows of ids (N, T) at a time."""
     calls: list[Call] = []
     hook = decoder.trunk.blocks[0].register_forward_pre_hook(lambda _, given: calls.append(given))
     with hook:
-        for part in rows.to(decoder.device).split(max(1, TOKENS_AT_ONCE // rows.shape[1])):
+        for part in batches(decoder, rows):
             decoder.hidden(part)
     return calls
 

@@ -119,10 +119,8 @@ class QuantizationReport(Shown):
         if files is not None:
             before, after = f"{files.before / 1e6:,.1f}", f"{files.after / 1e6:,.1f}"
             costs.insert(0, ("megabytes", before, after, f"{files.after / files.before - 1:+.1%}"))
-        rounding = "calibrated" if settings.calibrated else "rounded to nearest"
-        title = f"{settings.to}, groups of {settings.group}, {rounding}"
         return DocumentSection(
-            title if files is None else f"{files.path}: {title}",
+            f"{settings}" if files is None else f"{files.path}: {settings}",
             [
                 Table(("error of the output", "layers", "mean", "largest"), kinds),
                 Table(("", "before", "after", "change"), costs),
@@ -182,6 +180,7 @@ def quantize(
     to: Scheme,
     *,
     group: int | None = None,
+    head: Scheme = "int8",
     keep: Sequence[str] = (),
     calibrate: str | Path | None = None,
     text: str | Path | None = None,
@@ -189,15 +188,15 @@ def quantize(
 ) -> tuple[LanguageModel, QuantizationReport]:
     """A new model with weights in int8 or int4, and a report: the error of each layer and the change in perplexity.
 
-    group, keep: as for `LanguageModel.quantize`. calibrate: a file or folder of texts to calibrate int4 with. text:
-    texts to measure on; default: half of the calibration text, or Python's language reference. step: shows the
+    group, head, keep: as for `LanguageModel.quantize`. calibrate: a file or folder of texts to calibrate int4 with.
+    text: texts to measure on; default: half of the calibration text, or Python's language reference. step: shows the
     progress. The model should be in float32. Raises UsageError, ConfigError or DataError.
     """
     check_model(model)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave calibrate out")
     model.check_not_quantized("quantize")
-    settings = make_quantization(model.decoder, to, group, keep)
+    settings = make_quantization(model.decoder, to, group, keep, head)
     measured = read_texts(text) if text or not calibrate else None
     texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
     quantized, report = quantize_with_report(model, settings, texts, step)

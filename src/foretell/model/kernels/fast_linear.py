@@ -20,7 +20,14 @@ from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
 from foretell.model.quantization import unpack_int4
-from foretell.model.quantized_linear import Int4Linear, Int8Linear, Int8Matrix, QuantizedMatrix, QuantizedTiedHead
+from foretell.model.quantized_linear import (
+    Int4Linear,
+    Int8Linear,
+    Int8Matrix,
+    QuantizedMatrix,
+    QuantizedTiedHead,
+    stored_matrix,
+)
 from foretell.model.surgery import recast
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -170,11 +177,6 @@ def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> li
         form.fast = FastWeight(matmul, sources_of(layer), joined.dtype, joined.max_rows)
         forms.append(form)
     return forms
-
-
-def stored_matrix(layer: Any) -> Any:
-    """The module that holds a layer's weights: the embedding for a quantised tied head, else the layer."""
-    return layer.token[0] if isinstance(layer, QuantizedTiedHead) else layer
 
 
 def joined_in_turns(parts: list[Tensor]) -> Tensor:

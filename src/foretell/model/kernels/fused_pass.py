@@ -26,11 +26,11 @@ from foretell.model.kernels.matmul import padded_rows, scratch_per_row
 from foretell.model.kernels.pass_program import EMBEDDING, HEAD
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import NoRotation, RotaryPosition, Rotation
-from foretell.model.quantized_linear import QuantizedEmbedding
+from foretell.model.quantized_linear import Int4Embedding, Int8Embedding, QuantizedEmbedding
 from foretell.model.surgery import RefersToHooks, copy_with, recast
 from foretell.model.transformer import Transformer
 
-EMBEDDINGS, TOKENS = (TokenEmbedding, TokenAndPositionEmbedding), (nn.Embedding, QuantizedEmbedding)
+EMBEDDINGS, TOKENS = (TokenEmbedding, TokenAndPositionEmbedding), (nn.Embedding, Int8Embedding, Int4Embedding)
 DROPOUTS = (nn.Identity, Dropout)
 ROTATIONS = (NoRotation, RotaryPosition)
 FEWEST_ANGLES = 256  # positions whose angles are computed at once; later twice the number, and so on
@@ -104,10 +104,11 @@ class EmbeddingTables:
         token = embed.token
         self.sources = Sources([*embed.parameters(), *embed.buffers()])
         if isinstance(token, QuantizedEmbedding):
-            tables, rows = (token.integers.data_ptr(), token.scales.data_ptr(), token.group), token.scales
+            minima = token.minima.data_ptr() if isinstance(token, Int4Embedding) else 0
+            rows, tables = token.scales, (token.integers.data_ptr(), token.scales.data_ptr(), minima, token.group)
         else:
             rows = token.weight.detach()  # keeps the memory, which `Module.to` would free
-            tables = (rows.data_ptr(), 0, 0)
+            tables = (rows.data_ptr(), 0, 0, 0)
         self.rows = rows
         self.positions = torch.zeros(0)
         if isinstance(embed, TokenAndPositionEmbedding):
