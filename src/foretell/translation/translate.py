@@ -19,6 +19,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
+from foretell.translation.consensus import best_of
 from foretell.translation.pairs import Pair
 from foretell.translation.translator import LENGTH_PENALTY, Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -53,6 +54,7 @@ class Translation:
 class Decoding:
     """The decoding method: beam search, greedy with one beam, or sampling if `sampling` is given.
 
+    A beam search gives the hypothesis that is closest to all (consensus.py).
     alpha: the exponent of the length penalty (Wu et al. 2016); None for the model's.
     """
 
@@ -107,7 +109,8 @@ def decode(translator: Translator, sources: list[list[int]], samples: list[int],
     if decoding.sampling is not None:
         return sample(translator, sources, samples, decoding.sampling, decoding.alpha_for(translator))
     beams = search(translator, sources, decoding.beam_size, decoding.alpha_for(translator))
-    return [(best.ids, best.score, best.finish_reason) for best, *_ in beams]
+    chosen = [best_of(beam, decoding.alpha_for(translator), translator.vocabulary) for beam in beams]
+    return [(best.ids, best.score, best.finish_reason) for best in chosen]
 
 
 def search(translator: Translator, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
@@ -227,7 +230,7 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
         beams |= {sources[index]: beam for index, beam in zip(members, beams_of_group, strict=True)}
     qualities = {}
     for alpha in LENGTH_PENALTIES:
-        best = {source: best_of(beam, alpha) for source, beam in beams.items()}
+        best = {source: best_of(beam, alpha, translator.vocabulary) for source, beam in beams.items()}
         texts = {source: translator.vocabulary.decode(hypothesis.ids) for source, hypothesis in best.items()}
         qualities[alpha] = compare([pair for pair in pairs if pair.source in texts], texts)
 
@@ -235,13 +238,6 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
         return -qualities[alpha].bleu, -qualities[alpha].chrf, abs(alpha - LENGTH_PENALTY)
 
     return {alpha: qualities[alpha] for alpha in sorted(qualities, key=rank)}
-
-
-def best_of(beam: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """The hypothesis with the best score under another length penalty."""
-    return max(
-        beam, key=lambda each: each.logprob / length_penalty(len(each.ids) + (each.finish_reason == "end"), alpha)
-    )
 
 
 @dataclass(frozen=True)
