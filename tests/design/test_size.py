@@ -184,7 +184,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ),
     ("planning", 0, 2, "arguments of another type are refused"),
     ("pretraining", 3, 274, "speedruns, whose records others repeat; a stop before the first step; plans"),
-    ("quantization", 0, 85, "quantize from Python; its report is a document; the type of a model; heads in int4"),
+    ("quantization", 0, 86, "quantize from Python; its report is a document; the type of a model; heads in int4"),
     (
         "runs",
         1,

@@ -105,10 +105,11 @@ def quantize_for_inputs(
 
 def round_head(decoder: Decoder, config: QuantizationConfig, rows: Tensor) -> dict[str, Tensor]:
     """The buffers of a head in int4, rounded for its inputs on ids (N, T)."""
-    products = InputProducts()
+    products, weight = InputProducts(), decoder.head.weight
+    assert isinstance(weight, Tensor)
     for part in batches(decoder, rows):
         products.add(decoder.hidden(part))
-    return round_with_feedback(decoder.head.weight, products.inverse_factor(), config.group)
+    return round_with_feedback(weight, products.inverse_factor(), config.group)
 
 
 def batches(decoder: Decoder, rows: Tensor) -> tuple[Tensor, ...]:
