@@ -56,8 +56,8 @@ SHAPES: dict[str, Callable[[], ModelConfig]] = {
     "gpt2": lambda: preset_config("gpt2"),
     "llama": lambda: make_section(ModelConfig, LLAMA_SHAPE),
 }
-# our precision -> that of each peer at equal bits
 INT4_HEAD = "int4-head"  # int4 with a head in int4
+# our precision -> that of each peer at equal bits
 PEERS: dict[str, dict[str, str]] = {
     "float32": {"llama.cpp": "f32", "CTranslate2": "float32"},
     "bfloat16": {"llama.cpp": "bf16", "transformers": "bfloat16"},

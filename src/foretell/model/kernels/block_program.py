@@ -149,31 +149,19 @@ def do_task(block, step, x, out, scratch, phase, task, tasks):
 
 @merged
 def compute_rows(block, step, x, out, scratch, phase, first, end):
-    """The phases that read whole rows of tokens first, ... end - 1."""
-    stream, D, is_narrow = scratch.stream, padded_inputs(block.width), step.is_narrow != 0
-    source = scratch.source
+    """The phases that work on whole rows, for tokens first, ... end - 1."""
+    is_narrow = step.is_narrow != 0
     if phase == 0:
-        read_rows(x, block.width, stream, D, is_narrow, first, end)
-    if phase == 2:
+        read_input(block, x, scratch, is_narrow, first, end)
+    elif phase == 2:
         store_rows(block, step, scratch.qkv, is_narrow, first, end)
-    elif phase == 4:
-        source = scratch.mixed
-    elif phase == 8:
-        source = scratch.hidden
-    if phase == 6 or phase == 10:
-        norm = block.after_attention if phase == 6 else block.after_feedforward
-        norm_rows(norm, stream, stream, D, block.width, is_narrow, first, end)
-    if phase == 6 and block.is_parallel:
-        read_rows(x, block.width, source, D, is_narrow, first, end)
-        norm_rows(block.before_feedforward, source, source, D, block.width, is_narrow, first, end)
-    elif phase == 0 or phase == 6:
-        norm = block.before_attention if phase == 0 else block.before_feedforward
-        norm_rows(norm, stream, source, D, block.width, is_narrow, first, end)
-    if phase == 10:
-        for row in range(first, end):
-            write_numbers(stream, row * D, block.width, out, row * block.width, is_narrow)
-    elif phase != 2:
-        prepare(matrix_of(block, phase), source, scratch.prepared, step.rows, is_narrow, first, end)
+    elif phase == 6:
+        norm_between(block, x, scratch, is_narrow, first, end)
+    elif phase == 10:
+        write_output(block, scratch.stream, out, is_narrow, first, end)
+    if phase != 2 and phase != 10:
+        matrix, source = matrix_of(block, phase), input_of(scratch, phase)
+        prepare(matrix, source, scratch.prepared, step.rows, is_narrow, first, end)
 
 
 @merged
@@ -181,15 +169,7 @@ def compute_tiles(block, step, scratch, phase, task, tasks):
     """The phases that multiply by some tiles of a matrix."""
     matrix, at_once, is_narrow = matrix_of(block, phase), tiles_at_once(block, phase), step.is_narrow != 0
     first, last = share(padded_outputs(matrix.outputs) // 16 // at_once, task, tasks)
-    source, result = scratch.source, scratch.update
-    if phase == 1:
-        result = scratch.qkv
-    elif phase == 5:
-        source = scratch.mixed
-    elif phase == 7:
-        result = scratch.inner
-    else:
-        source = scratch.hidden
+    source, result = input_of(scratch, phase), output_of(scratch, phase)
     multiply_part(matrix, source, scratch.prepared, step.rows, is_narrow, result, first * at_once, last * at_once)
     if phase == 7:
         activate_tiles(block, result, scratch.hidden, step.M, is_narrow, first, last)
@@ -198,7 +178,51 @@ def compute_tiles(block, step, scratch, phase, task, tasks):
         add_update(matrix.outputs, scratch.stream, result, step.M, has_residual, is_narrow, first, last)
 
 
+@inlined
+def input_of(scratch, phase):
+    """The address of the input of a phase's matrix."""
+    if phase == 4 or phase == 5:
+        return scratch.mixed
+    return scratch.hidden if phase > 7 else scratch.source
+
+
+@inlined
+def output_of(scratch, phase):
+    """The address of the output of a phase's matrix."""
+    if phase == 1:
+        return scratch.qkv
+    return scratch.inner if phase == 7 else scratch.update
+
+
 # --- parts of a phase ------------------------------------------------------------------------------------------------
+
+
+@inlined
+def read_input(block, x, scratch, is_narrow, first, end):
+    """Read the block's input into the stream, and write the norm before the attention."""
+    D = padded_inputs(block.width)
+    read_rows(x, block.width, scratch.stream, D, is_narrow, first, end)
+    norm_rows(block.before_attention, scratch.stream, scratch.source, D, block.width, is_narrow, first, end)
+
+
+@inlined
+def norm_between(block, x, scratch, is_narrow, first, end):
+    """The norm after the attention, and the norm before the feed-forward layer, which may read the block's input."""
+    D, stream = padded_inputs(block.width), scratch.stream
+    norm_rows(block.after_attention, stream, stream, D, block.width, is_narrow, first, end)
+    if block.is_parallel:
+        read_rows(x, block.width, scratch.source, D, is_narrow, first, end)
+        stream = scratch.source
+    norm_rows(block.before_feedforward, stream, scratch.source, D, block.width, is_narrow, first, end)
+
+
+@inlined
+def write_output(block, stream, out, is_narrow, first, end):
+    """The norm after the feed-forward layer, in the model's dtype."""
+    D = padded_inputs(block.width)
+    norm_rows(block.after_feedforward, stream, stream, D, block.width, is_narrow, first, end)
+    for row in range(first, end):
+        write_numbers(stream, row * D, block.width, out, row * block.width, is_narrow)
 
 
 @inlined

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -126,24 +126,28 @@ class FusedWeights:
         return out
 
 
-def run_pass(
-    step: Step,
-    streams: tuple[int, int],
-    blocks: list[FusedWeights],
-    embedding: np.ndarray | None = None,
-    head: np.ndarray | None = None,
-    head_scratch: int = 0,
-    is_padded: bool = False,
-) -> None:
-    """Run blocks from the first stream to the second and back, by address; before them the embedding, then the head.
+class Ends(NamedTuple):
+    """The records of embedding and head for a pass from ids to logits.
 
-    head_scratch: float32 numbers that the head needs. is_padded: the head reads zeros after its inputs.
+    scratch: float32 numbers that the head needs. is_padded: the head reads zeros after its inputs.
     """
+
+    embedding: np.ndarray | None = None
+    head: np.ndarray | None = None
+    scratch: int = 0
+    is_padded: bool = False
+
+
+BLOCKS_ALONE = Ends()
+
+
+def run_pass(step: Step, streams: tuple[int, int], blocks: list[FusedWeights], ends: Ends = BLOCKS_ALONE) -> None:
+    """Run blocks from the first stream to the second and back, by address; before them the embedding, then the head."""
     records = np.array([block.address for block in blocks], np.int64)
-    parts = (0 if record is None else record.ctypes.data for record in (embedding, head))
+    parts = (0 if record is None else record.ctypes.data for record in (ends.embedding, ends.head))
     call = np.array((0, 0, 0, step.address, *streams, *parts, len(blocks), records.ctypes.data), PROGRAM)
-    scratch = max(step.rows * max(block.per_row for block in blocks), head_scratch) + LINE
-    is_padded = is_padded or any(block.is_padded for block in blocks)
+    scratch = max(step.rows * max(block.per_row for block in blocks), ends.scratch) + LINE
+    is_padded = ends.is_padded or any(block.is_padded for block in blocks)
     run_on_threads(compute_pass, call, PASS_PHASES + PHASES * len(blocks), scratch, is_padded)
 
 

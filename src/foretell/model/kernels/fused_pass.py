@@ -20,7 +20,7 @@ from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbe
 from foretell.model.dropout import Dropout
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import FastForward, Sources
-from foretell.model.kernels.fused_block import FusedForward, Parts, Step, run_pass
+from foretell.model.kernels.fused_block import Ends, FusedForward, Parts, Step, run_pass
 from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, few_rows_norm
 from foretell.model.kernels.matmul import padded_rows, scratch_per_row
 from foretell.model.kernels.pass_program import EMBEDDING, HEAD
@@ -74,15 +74,13 @@ class FusedPass:
         streams = torch.empty(2, ids.numel(), matrix.matrix.inputs, dtype=self.head.dtype)
         rows = padded_rows(len(chosen))
         places = (chosen.ctypes.data, len(chosen), rows, logits.data_ptr())
-        run_pass(
-            step,
-            (streams[0].data_ptr(), streams[1].data_ptr()),
-            self.blocks,
+        ends = Ends(
             np.array((ids.data_ptr(), *self.embedding.values), EMBEDDING),
             np.array((self.norm.values, matrix.record.item(), *places), HEAD),
             rows * scratch_per_row(matrix.matrix),
             matrix.is_padded,
         )
+        run_pass(step, (streams[0].data_ptr(), streams[1].data_ptr()), self.blocks, ends)
         return logits
 
     def angles_until(self, end: int) -> Rotation | None:
