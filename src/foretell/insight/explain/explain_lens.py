@@ -11,23 +11,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-from foretell.errors import UsageError
 from foretell.insight.explain.steps import Equation, Remark, Step
 from foretell.insight.implied_values import implied_values
 from foretell.insight.recording import record
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure
-from foretell.paths import suggest
 
 LENS = ".lens."
 NAME_OF_NUMBER = re.compile(r"[\w.]+(?=\[)")
-
-
-def point_of(structure: Structure, name: str) -> str | None:
-    """The point of the stream whose lens has a number of this name; None for any other name."""
-    point, lens, _ = name.partition(LENS)
-    return point if lens and point in structure.stream else None
 
 
 @contextmanager
@@ -49,12 +41,6 @@ def names_in_lens(structure: Structure, point: str) -> dict[str, str]:
         return name == last or (name in values and any(map(follows, values[name].reads)))
 
     return {name: f"{point}{LENS}{name}" for name in values if follows(name)} | {last: point}
-
-
-def check_in_lens(names: Mapping[str, str], name: str) -> None:
-    """Raise `UsageError` for a number that is not computed after the last layer."""
-    if name not in names.values():
-        raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
 
 
 def renamed(step: Step, names: Mapping[str, str]) -> Step:

@@ -68,11 +68,6 @@ def neuron_names(page: PageModel, layer: int) -> list[str]:
     return neurons_in(page, layer).values
 
 
-def written_tokens(traced: TracedPass, index: str) -> np.ndarray:
-    layer, section = map(int, index.split("."))
-    return neuron_writes(traced, layer, section)
-
-
 def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
     """The indices of the sections of written tokens, last positions first; at most `most` sections per layer."""
     if not has_contributions(page):
@@ -165,7 +160,7 @@ CONTRIBUTIONS = (
     ),
     Family(
         "neurons.writes.{}",
-        written_tokens,
+        lambda traced, index: neuron_writes(traced, *map(int, index.split("."))),
         pack_exact,
         lambda page: write_sections(page, page.config.context_length),
         lambda page, index: [*stream_needs(page, index), *neuron_names(page, layer_in(index))],
