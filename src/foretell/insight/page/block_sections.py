@@ -23,7 +23,7 @@ from foretell.insight.page.contributions import (
     write_operations,
 )
 from foretell.insight.page.family import Family, PositionFamily, last_number, value_family
-from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
+from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
 MOST_NUMBERS = 10_000_000  # up to this many numbers of the layers, a file may have room for all
@@ -66,6 +66,17 @@ def layers_with_neurons(page: PageModel) -> list[int]:
 
 def neuron_names(page: PageModel, layer: int) -> list[str]:
     return neurons_in(page, layer).values
+
+
+def neuron_family(attribute: str, pack: Callable[[str, Any], PackedSection]) -> Family:
+    return Family(
+        f"neurons.{attribute}.{{}}",
+        lambda traced, layer: array(getattr(strongest_neurons(traced, layer), attribute)),
+        pack,
+        layers_with_neurons,
+        neuron_names,
+        "the strongest neurons, layer by layer",
+    )
 
 
 def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
@@ -119,7 +130,6 @@ def source_positions(page: PageModel, _: int) -> list[str]:
 
 
 LAST = "the values of the layers at the last positions, one by one"
-STRONGEST = "the strongest neurons, layer by layer"
 # Small sections, which a file keeps before the vectors of the stream
 CONTRIBUTIONS = (
     values_family(True, "means and variances of the norms, layer by layer"),
@@ -142,22 +152,8 @@ CONTRIBUTIONS = (
         contribution_sections,
         group=lambda _: 0,
     ),
-    Family(
-        "neurons.ids.{}",
-        lambda traced, layer: array(strongest_neurons(traced, layer).ids),
-        pack_whole,
-        layers_with_neurons,
-        neuron_names,
-        STRONGEST,
-    ),
-    Family(
-        "neurons.values.{}",
-        lambda traced, layer: array(strongest_neurons(traced, layer).values),
-        pack_rounded,
-        layers_with_neurons,
-        neuron_names,
-        STRONGEST,
-    ),
+    neuron_family("ids", pack_whole),
+    neuron_family("values", pack_rounded),
     Family(
         "neurons.writes.{}",
         lambda traced, index: neuron_writes(traced, *map(int, index.split("."))),
