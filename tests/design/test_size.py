@@ -156,7 +156,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3266,
+        3271,
         "the page opens every number, also of labels, series and encoders, in a file and live; one lens for explain, "
         "page and server; Shapley values; wrong types, globs and budgets are one line",
     ),

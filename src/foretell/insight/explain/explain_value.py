@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import torch
 
@@ -18,7 +17,7 @@ from foretell.insight.explain.explain_distribution import (
     stored_in_distribution,
 )
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
-from foretell.insight.explain.explain_lens import LENS, ending_at, names_in_lens, renamed
+from foretell.insight.explain.explain_lens import LENS, ending_at, in_lens, names_in_lens
 from foretell.insight.explain.explain_neuron import NEURONS, explain_neuron
 from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number, make_explanation
@@ -99,9 +98,7 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
         raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
     with ending_at(model, text, point):
         explanation = explain_value(model, text, str(Address(inner, wanted.index)))
-    steps = tuple(renamed(step, names) for step in explanation.steps)
-    meaning = (f"the logit lens of {point}", *explanation.meaning)
-    return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
+    return in_lens(explanation, point, names)
 
 
 def find(address: Address, values: Mapping[str, Value]) -> Address:
