@@ -71,7 +71,7 @@ def layer_norm(e: Vector, gamma: Vector, beta: Vector | float, epsilon: float = 
     return (e - m) / math.sqrt(v + epsilon) * gamma + beta
 
 
-def rms_norm(e: Vector, gamma: Vector, epsilon: float = EPSILON) -> Vector:
+def rms_norm(e: Vector, gamma: Vector, _: Vector | float, epsilon: float = EPSILON) -> Vector:
     """e / sqrt(mean(e^2) + epsilon) * gamma: `layer_norm` with m = beta = 0 (Zhang and Sennrich 2019, section 4)."""
     return e / math.sqrt((e**2).mean() + epsilon) * gamma
 
@@ -81,21 +81,38 @@ def in_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def mean(x: Tensor) -> Tensor:
+    return in_float32(x).mean(dim=-1, keepdim=True)
+
+
+def variance(x: Tensor) -> Tensor:
+    """The mean squared difference from the mean, which divides by D, not by D - 1."""
+    return in_float32(x).var(dim=-1, correction=0, keepdim=True)
+
+
+def mean_square(x: Tensor) -> Tensor:
+    return in_float32(x).square().mean(dim=-1, keepdim=True)
+
+
+def elements(x: Vector) -> Mapping[str, Vector]:
+    return {"x": x}
+
+
+def squares(x: Vector) -> Mapping[str, Vector]:
+    return {"x": x, "x²": x**2}
+
+
 def differences_from_mean(x: Vector) -> Mapping[str, Vector]:
-    """The columns of the variance, which divides by D, not by D - 1."""
     difference = x - math.fsum(x) / len(x)
     return {"x": x, "x - mean": difference, "(x - mean)²": difference**2}
 
 
-MEAN = Statistic(lambda x: in_float32(x).mean(dim=-1, keepdim=True), lambda x: {"x": x})
-VARIANCE = Statistic(
-    lambda x: in_float32(x).var(dim=-1, correction=0, keepdim=True), differences_from_mean, is_centered=True
-)
-MEAN_SQUARE = Statistic(lambda x: in_float32(x).square().mean(dim=-1, keepdim=True), lambda x: {"x": x, "x²": x**2})
+# No lambdas, with which a model and an explanation could not be pickled
+MEAN = Statistic(mean, elements)
+VARIANCE = Statistic(variance, differences_from_mean, is_centered=True)
+MEAN_SQUARE = Statistic(mean_square, squares)
 
 NORMS = {
     "layernorm": Norm("layer_norm", layer_norm, {"mean": MEAN, "variance": VARIANCE}, has_bias=True),
-    "rmsnorm": Norm(
-        "rms_norm", lambda x, weight, _, epsilon: rms_norm(x, weight, epsilon), {"mean_square": MEAN_SQUARE}
-    ),
+    "rmsnorm": Norm("rms_norm", rms_norm, {"mean_square": MEAN_SQUARE}),
 }

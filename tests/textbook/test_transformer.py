@@ -125,7 +125,7 @@ def test_norms_match_torch():
     e, gamma, beta = rng.normal(size=(3, 7))
     x, scale, shift = (torch.from_numpy(part) for part in (e, gamma, beta))
     assert layer_norm(e, gamma, beta) == pytest.approx(F.layer_norm(x, (7,), scale, shift).numpy())
-    assert rms_norm(e, gamma) == pytest.approx(F.rms_norm(x, (7,), scale, eps=1e-5).numpy())
+    assert rms_norm(e, gamma, 0.0) == pytest.approx(F.rms_norm(x, (7,), scale, eps=1e-5).numpy())
 
 
 def test_layer_norm_of_a_constant_vector_is_its_shift():

@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, launch: Launch, store: dist.Store | None = None):
         self.rank, self.size = launch.rank, launch.world_size
-        self.local_rank, self.local_size = launch.local_rank, launch.local_world_size
+        self.local_rank = launch.local_rank
         self.store = store
         self._decisions = 0
         self._meeting: Tensor | None = None  # the tensor of the last `wait`

@@ -140,7 +140,11 @@ class Trace(Shown):
 
     def calls(self, name: str) -> list[Tensor]:
         """The values of all calls, in order, with the shapes that the module returned."""
-        self._check_selected(name.removeprefix(GRADIENT))
+        plain = name.removeprefix(GRADIENT)
+        if plain not in self.structure.values:
+            raise UsageError(f"nothing here is named '{plain}'{suggest(plain, self.structure.names)}")
+        if plain not in self.selected:
+            raise UsageError(f"{plain} was not recorded; add it to what the trace selects")
         value = self.structure.values.get(name)  # None for a gradient
         if value is None or not value.is_derived:
             return self._values.calls(name)
@@ -264,12 +268,6 @@ class Trace(Shown):
         inside = f"{self.structure.memory}."  # "." in a model without a memory
         values = [value for value in self._recorded(self.selected) if f"{value.name}.".startswith(inside) == of_memory]
         self._values.budget.foresee(values, self.structure, ids, size)
-
-    def _check_selected(self, name: str) -> None:
-        if name not in self.structure.values:
-            raise UsageError(f"nothing here is named '{name}'{suggest(name, self.structure.names)}")
-        if name not in self.selected:
-            raise UsageError(f"{name} was not recorded; add it to what the trace selects")
 
 
 Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call

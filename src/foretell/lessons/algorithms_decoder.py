@@ -92,18 +92,14 @@ def model_weights(theta: transformer.DTransformerParameters) -> dict[str, np.nda
             for kind, symbol in {"weight": "W", "bias": "b"}.items():
                 parts = [getattr(head, f"{symbol}_{letter}") for head in heads]
                 weights[f"{path}.attention.{name}.{kind}"] = np.concatenate(parts)
-        weights |= {
-            f"{path}.attention.output.weight": layer.attention.W_o,
-            f"{path}.attention.output.bias": layer.attention.b_o,
-            f"{path}.attention_norm.weight": layer.gamma_1,
-            f"{path}.attention_norm.bias": layer.beta_1,
-            f"{path}.feedforward_norm.weight": layer.gamma_2,
-            f"{path}.feedforward_norm.bias": layer.beta_2,
-            f"{path}.feedforward.up.weight": layer.W_mlp1,
-            f"{path}.feedforward.up.bias": layer.b_mlp1,
-            f"{path}.feedforward.down.weight": layer.W_mlp2,
-            f"{path}.feedforward.down.bias": layer.b_mlp2,
-        }
+        for name, (weight, bias) in {
+            "attention.output": (layer.attention.W_o, layer.attention.b_o),
+            "attention_norm": (layer.gamma_1, layer.beta_1),
+            "feedforward_norm": (layer.gamma_2, layer.beta_2),
+            "feedforward.up": (layer.W_mlp1, layer.b_mlp1),
+            "feedforward.down": (layer.W_mlp2, layer.b_mlp2),
+        }.items():
+            weights |= {f"{path}.{name}.weight": weight, f"{path}.{name}.bias": bias}
     return weights
 
 

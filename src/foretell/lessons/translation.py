@@ -79,26 +79,6 @@ PRINTED_TABLES = (INPUT, QUERIES, TRANSPOSED_KEYS)
 
 
 @dataclass(frozen=True)
-class LayerValues:
-    """One decoder layer on random weights, in the textbook's convention: one column per token."""
-
-    embedded: np.ndarray  # X (width, 4)
-    heads: list[np.ndarray]  # Z1 ... Zh, (head width, 4) each
-    output_weight: np.ndarray  # W0
-    M: np.ndarray  # (width, 4), the output of masked attention
-    encoder_input: np.ndarray  # (width, 3)
-    encoder_weights: np.ndarray  # (3, 3) of the first head, one row per source word
-    R: np.ndarray  # (width, 3), the encoder's output
-    torch_encoded: np.ndarray  # the same from torch's own layer
-    query: np.ndarray  # W_Q M of the first head, (head width, 4)
-    key: np.ndarray  # W_K R of the first head, (head width, 3)
-    cross_weights: np.ndarray  # (4, 3) of the first head, one row per target word
-    cross: np.ndarray  # (width, 4)
-    states: list[np.ndarray]  # the stream after each of the layer's six steps, residuals and norms included
-    torch_output: np.ndarray  # (width, 4), from torch's own layer
-
-
-@dataclass(frozen=True)
 class LiveTranslation:
     """A sentence translated by a trained model: each step's words so far, and the token that it added."""
 
@@ -123,10 +103,10 @@ class TranslationLesson(Lesson):
         self.exact_scores = self.dot_products / root
         self.cross_weights = softmax_per_column(np.array(CROSS_SCORES).T / root).T
         inputs = draw_inputs()
-        self.layer = run_layer(inputs)
+        self.layer = LayerValues(inputs)
         # The largest change of each word's cross-attention, and of its masked attention, when the last word is replaced
-        other_source = run_layer(replace(inputs, source=replace_last(inputs.source)))
-        other_target = run_layer(replace(inputs, words=replace_last(inputs.words)))
+        other_source = LayerValues(replace(inputs, source=replace_last(inputs.source)))
+        other_target = LayerValues(replace(inputs, words=replace_last(inputs.words)))
         self.source_changes = column_changes(self.layer.cross, other_source.cross)
         self.target_changes = column_changes(self.layer.M, other_target.M)
 
@@ -295,35 +275,35 @@ def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
     return MultiHeadParameters(heads, rng.normal(size=(WIDTH, NUM_HEADS * HEAD_WIDTH)), np.zeros(WIDTH))
 
 
-def run_layer(inputs: LayerInputs) -> LayerValues:
-    """Embedding, positions and the two attentions in the source's form, and the whole layer of Vaswani et al. 2017.
+class LayerValues:
+    """One decoder layer on random weights, in the textbook's convention: one column per token.
 
-    The source computes queries from M, the output of masked attention. In the whole layer (section 3.1) every step
-    has a residual and a norm, so its queries come from LayerNorm(X + M).
+    Embedding, positions and the two attentions in the source's form, and the whole layer of Vaswani et al. 2017. The
+    source computes queries from M, the output of masked attention. In the whole layer (section 3.1) every step has a
+    residual and a norm, so its queries come from LayerNorm(X + M).
     """
-    positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
-    X, mask = embed(range(X_LENGTH), inputs.words, positions), unidirectional_mask(X_LENGTH)
-    source, encoder = embed(range(Z_LENGTH), inputs.source, positions), inputs.encoder
-    R = encoder_layer_states(source, encoder, relu)[-1]
-    layer, first = inputs.layer, inputs.layer.cross_attention.heads[0]
-    M = mh_attention(X, X, layer.attention, mask)
-    no_mask = bidirectional_mask(Z_LENGTH, X_LENGTH)
-    return LayerValues(
-        X,
-        [attention(X, X, head, mask) for head in layer.attention.heads],
-        layer.attention.W_o,
-        M,
-        source,
-        attention_weights(source, source, encoder.attention.heads[0], bidirectional_mask(Z_LENGTH, Z_LENGTH)).T,
-        R,
-        torch_encoder_layer(source, encoder),
-        project(first.W_q, first.b_q, M),
-        project(first.W_k, first.b_k, R),
-        attention_weights(M, R, first, no_mask).T,
-        cross_attention(M, R, layer.cross_attention),
-        decoder_layer_states(X, R, layer),
-        torch_layer(X, R, layer),
-    )
+
+    def __init__(self, inputs: LayerInputs):
+        positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
+        layer, encoder, mask = inputs.layer, inputs.encoder, unidirectional_mask(X_LENGTH)
+        first, encoder_head = layer.cross_attention.heads[0], encoder.attention.heads[0]
+        self.embedded = X = embed(range(X_LENGTH), inputs.words, positions)  # (width, 4)
+        self.heads = [attention(X, X, head, mask) for head in layer.attention.heads]  # Z1 ... Zh, (head width, 4) each
+        self.output_weight = layer.attention.W_o  # W0
+        self.M = M = mh_attention(X, X, layer.attention, mask)  # (width, 4), the output of masked attention
+        self.encoder_input = source = embed(range(Z_LENGTH), inputs.source, positions)  # (width, 3)
+        no_mask = bidirectional_mask(Z_LENGTH, Z_LENGTH)
+        self.encoder_weights = attention_weights(source, source, encoder_head, no_mask).T  # (3, 3), a row per word
+        self.R = R = encoder_layer_states(source, encoder, relu)[-1]  # (width, 3), the encoder's output
+        self.torch_encoded = torch_encoder_layer(source, encoder)  # the same from torch's own layer
+        self.query = project(first.W_q, first.b_q, M)  # (head width, 4), of the first head
+        self.key = project(first.W_k, first.b_k, R)  # (head width, 3)
+        no_mask = bidirectional_mask(Z_LENGTH, X_LENGTH)
+        self.cross_weights = attention_weights(M, R, first, no_mask).T  # (4, 3), one row per target word
+        self.cross = cross_attention(M, R, layer.cross_attention)  # (width, 4)
+        # The stream after each of the layer's six steps, residuals and norms included
+        self.states = decoder_layer_states(X, R, layer)
+        self.torch_output = torch_layer(X, R, layer)  # (width, 4), from torch's own layer
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -94,6 +95,11 @@ def test_a_walk_fits_80_columns_and_json(config, make_model):
     values = json.loads(json.dumps(walked.to_json(), allow_nan=False))
     assert [token["text"] for token in values["tokens"]] == list(TEXT)
     assert len(values["layers"]) == 2
+
+
+def test_a_walk_can_be_pickled(config, make_model):
+    walked = walk(make_model(config), TEXT)
+    assert str(pickle.loads(pickle.dumps(walked))) == str(walked)
 
 
 def test_twelve_layers_of_twelve_heads_take_few_lines(make_model):

@@ -51,10 +51,7 @@ from foretell.model.structure import model_structure
 
 LOGITS, DIFFERENCE = "logits", ".difference"
 WHOLE = f"{OutcomeReadout.name}.whole"
-
-
-def is_contribution(name: str) -> bool:
-    return name.startswith((LogitReadout.name, OutcomeReadout.name, LOGITS + DIFFERENCE))
+BEGINNINGS = (LogitReadout.name, OutcomeReadout.name, LOGITS + DIFFERENCE)  # of the names of contributions
 
 
 def explain_contribution(

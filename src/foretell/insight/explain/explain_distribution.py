@@ -35,6 +35,7 @@ from foretell.paths import suggest
 PROBABILITIES, LOSS = "probabilities", "loss"
 FILTERED, KEPT = f"{PROBABILITIES}.filtered", f"{PROBABILITIES}.kept"
 NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
+OF_SAMPLING = (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)  # names without their settings
 
 
 class Distribution:
@@ -179,10 +180,6 @@ def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float 
 
 
 # --- the filtered distribution, and the next value of a series --------------------------------------------------------
-
-
-def is_of_sampling(name: str) -> bool:
-    return name.partition("(")[0] in (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)
 
 
 def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> Explanation:

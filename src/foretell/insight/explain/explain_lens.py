@@ -11,23 +11,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-from foretell.errors import UsageError
+from foretell.insight.explain.explanation import Explanation
 from foretell.insight.explain.steps import Equation, Remark, Step
 from foretell.insight.implied_values import implied_values
 from foretell.insight.recording import record
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure
-from foretell.paths import suggest
 
 LENS = ".lens."
 NAME_OF_NUMBER = re.compile(r"[\w.]+(?=\[)")
-
-
-def point_of(structure: Structure, name: str) -> str | None:
-    """The point of the stream whose lens has a number of this name; None for any other name."""
-    point, lens, _ = name.partition(LENS)
-    return point if lens and point in structure.stream else None
 
 
 @contextmanager
@@ -51,22 +44,23 @@ def names_in_lens(structure: Structure, point: str) -> dict[str, str]:
     return {name: f"{point}{LENS}{name}" for name in values if follows(name)} | {last: point}
 
 
-def check_in_lens(names: Mapping[str, str], name: str) -> None:
-    """Raise `UsageError` for a number that is not computed after the last layer."""
-    if name not in names.values():
-        raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
+def in_lens(explanation: Explanation, point: str, names: Mapping[str, str]) -> Explanation:
+    """The explanation of a number in a pass that ends at a point, as one of the lens there."""
+    steps = tuple(renamed(step, names) for step in explanation.steps)
+    meaning = (f"the logit lens of {point}", *explanation.meaning)
+    return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
 
 
 def renamed(step: Step, names: Mapping[str, str]) -> Step:
     """A step with its operands renamed to the lens's."""
 
-    def in_lens(text: str) -> str:
+    def as_own(text: str) -> str:
         return NAME_OF_NUMBER.sub(lambda match: names.get(match[0], match[0]), text)
 
     if isinstance(step, Remark):
-        return Remark(in_lens(step.text))
-    operands = {name: in_lens(address) for name, address in step.operands.items()}
+        return Remark(as_own(step.text))
+    operands = {name: as_own(address) for name, address in step.operands.items()}
     if isinstance(step, Equation):
-        return replace(step, note=in_lens(step.note), operands=operands)
-    opens = {name: in_lens(address) for name, address in step.opens.items()}
-    return replace(step, note=in_lens(step.note), operands=operands, opens=opens)
+        return replace(step, note=as_own(step.note), operands=operands)
+    opens = {name: as_own(address) for name, address in step.opens.items()}
+    return replace(step, note=as_own(step.note), operands=operands, opens=opens)

@@ -22,7 +22,7 @@ from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, fac
 from foretell.insight.page.block_values import Neurons, neurons_of
 from foretell.insight.recording import Array, Recording, address_of, record, to_array
 from foretell.language_model import LanguageModel
-from foretell.model.structure import Structure, model_structure
+from foretell.model.structure import model_structure
 from foretell.paths import suggest
 from foretell.typesetting.expression import Expression, Number, Root
 
@@ -33,11 +33,6 @@ KINDS: dict[str, Dimensions] = {
     "vector": ("position", "neuron", "element"),
     "contributions": ("position", "neuron", "token"),
 }
-
-
-def is_of_neuron(structure: Structure, name: str) -> bool:
-    block, neurons, _ = name.partition(NEURONS)
-    return bool(neurons) and block in structure.stream[1:]
 
 
 def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> Explanation:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import torch
 
-from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
-from foretell.insight.explain.explain_contribution import explain_contribution, is_contribution
+from foretell.insight.explain.explain_contribution import BEGINNINGS, explain_contribution
 from foretell.insight.explain.explain_distribution import (
     DISTRIBUTION_EXPLAINERS,
+    OF_SAMPLING,
     explain_sampling,
-    is_of_sampling,
     stored_in_distribution,
 )
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
-from foretell.insight.explain.explain_lens import LENS, check_in_lens, ending_at, names_in_lens, point_of, renamed
-from foretell.insight.explain.explain_neuron import explain_neuron, is_of_neuron
+from foretell.insight.explain.explain_lens import LENS, ending_at, in_lens, names_in_lens
+from foretell.insight.explain.explain_neuron import NEURONS, explain_neuron
 from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
-from foretell.insight.explain.explanation import Explanation, make_explanation
+from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number, make_explanation
 from foretell.insight.explain.steps import Explainer, Remark, Step, Working, equals
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.implied_values import implied_values
@@ -68,17 +66,19 @@ def explain_value(
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
-    if is_contribution(parsed.name):
+    if parsed.name.startswith(BEGINNINGS):
         return explain_contribution(model, text, outcomes, parsed)
-    if is_of_sampling(parsed.name):
+    if parsed.name.partition("(")[0] in OF_SAMPLING:
         return explain_sampling(record(model, text, []), parsed, levels)
     if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
         return explain_outcome(record(model, text, []), outcomes, parsed)
     if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
         return explain_parameter(record(model, text, []), parsed)
-    if is_of_neuron(structure, parsed.name):
+    block, neurons, _ = parsed.name.partition(NEURONS)
+    if neurons and block in structure.stream[1:]:
         return explain_neuron(model, text, parsed)
-    if (point := point_of(structure, parsed.name)) is not None:
+    point, lens, _ = parsed.name.partition(LENS)
+    if lens and point in structure.stream:
         return explain_in_lens(model, text, parsed, point)
     values = {**implied_values(structure), **structure.values}
     wanted = find(parsed, values)
@@ -94,12 +94,11 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
     names = names_in_lens(model_structure(model.decoder), point)
     inner = wanted.name.removeprefix(f"{point}{LENS}")
     inner = ALIASES.get(inner, inner)
-    check_in_lens(names, f"{point}{LENS}{inner}")
+    if (name := f"{point}{LENS}{inner}") not in names.values():
+        raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
     with ending_at(model, text, point):
         explanation = explain_value(model, text, str(Address(inner, wanted.index)))
-    steps = tuple(renamed(step, names) for step in explanation.steps)
-    meaning = (f"the logit lens of {point}", *explanation.meaning)
-    return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
+    return in_lens(explanation, point, names)
 
 
 def find(address: Address, values: Mapping[str, Value]) -> Address:
@@ -117,16 +116,15 @@ def explain_parameter(recording: Recording, wanted: Address) -> Explanation:
     """A weight of the model, which has no operands; for a quantised weight, its stored numbers."""
     name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
     shape = weight_shapes(recording.model.decoder)[name]
-    dimensions = ("row", "column")[: len(shape)]
-    index = resolve_index(wanted, dimensions, shape)
-    value = float(recording.weight(name, *index))
-    stored = stored_terms(recording, name, index[0], index[-1])
-    steps: list[Step] = [Remark(f"{address_of(name, *index)} is a weight: training sets it.")]
-    if stored:
-        steps.append(equals(value, "w", *stored))
-    meaning = tuple(f"{dimension} {entry}" for dimension, entry in zip(dimensions, index, strict=True))
-    dtype = dtype_name(recording.model.dtype)
-    return Explanation(name, index, meaning, tuple(steps), value, dtype, bool(stored), value, 0.0)
+
+    def explain(index: tuple[int, ...]) -> Explained:
+        value, stored = float(recording.weight(name, *index)), stored_terms(recording, name, index[0], index[-1])
+        remark = Remark(f"{address_of(name, *index)} is a weight: training sets it.")
+        return value, Working([remark, *([equals(value, "w", *stored)] if stored else [])], value, 0.0)
+
+    is_derived = bool(recording.stored_weight(name, 0))
+    kind = NumberKind(("row", "column")[: len(shape)], shape, explain, recording.model.dtype, is_derived)
+    return explain_number(recording, {name: kind}, Address(name, wanted.index), {})
 
 
 def weight_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from foretell.insight.page.contributions import (
     write_operations,
 )
 from foretell.insight.page.family import Family, PositionFamily, last_number, value_family
-from foretell.insight.page.packing import pack_exact, pack_rounded, pack_text, pack_whole
+from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_whole
 from foretell.insight.page.traced_pass import PageModel, TracedPass, array
 
 MOST_NUMBERS = 10_000_000  # up to this many numbers of the layers, a file may have room for all
@@ -68,9 +68,15 @@ def neuron_names(page: PageModel, layer: int) -> list[str]:
     return neurons_in(page, layer).values
 
 
-def written_tokens(traced: TracedPass, index: str) -> np.ndarray:
-    layer, section = map(int, index.split("."))
-    return neuron_writes(traced, layer, section)
+def neuron_family(attribute: str, pack: Callable[[str, Any], PackedSection]) -> Family:
+    return Family(
+        f"neurons.{attribute}.{{}}",
+        lambda traced, layer: array(getattr(strongest_neurons(traced, layer), attribute)),
+        pack,
+        layers_with_neurons,
+        neuron_names,
+        "the strongest neurons, layer by layer",
+    )
 
 
 def write_sections(page: PageModel, tokens: int, most: int | None = None) -> list[str]:
@@ -124,7 +130,6 @@ def source_positions(page: PageModel, _: int) -> list[str]:
 
 
 LAST = "the values of the layers at the last positions, one by one"
-STRONGEST = "the strongest neurons, layer by layer"
 # Small sections, which a file keeps before the vectors of the stream
 CONTRIBUTIONS = (
     values_family(True, "means and variances of the norms, layer by layer"),
@@ -147,25 +152,11 @@ CONTRIBUTIONS = (
         contribution_sections,
         group=lambda _: 0,
     ),
-    Family(
-        "neurons.ids.{}",
-        lambda traced, layer: array(strongest_neurons(traced, layer).ids),
-        pack_whole,
-        layers_with_neurons,
-        neuron_names,
-        STRONGEST,
-    ),
-    Family(
-        "neurons.values.{}",
-        lambda traced, layer: array(strongest_neurons(traced, layer).values),
-        pack_rounded,
-        layers_with_neurons,
-        neuron_names,
-        STRONGEST,
-    ),
+    neuron_family("ids", pack_whole),
+    neuron_family("values", pack_rounded),
     Family(
         "neurons.writes.{}",
-        written_tokens,
+        lambda traced, index: neuron_writes(traced, *map(int, index.split("."))),
         pack_exact,
         lambda page: write_sections(page, page.config.context_length),
         lambda page, index: [*stream_needs(page, index), *neuron_names(page, layer_in(index))],

@@ -34,9 +34,9 @@ def attention_operands(page: PageModel, layer: int) -> list[str]:
     return [page.attention[layer].weights]
 
 
-def lens_family(name: str, attribute: str, pack: Callable[[str, Any], PackedSection] = pack_rounded) -> Family:
+def lens_family(attribute: str, pack: Callable[[str, Any], PackedSection] = pack_rounded) -> Family:
     return Family(
-        f"lens.{name}.{{}}",
+        f"lens.{attribute}.{{}}",
         lambda traced, point: getattr(traced.lens(point), attribute),
         pack,
         lambda page: range(len(page.lens_points)),
@@ -127,12 +127,12 @@ FAMILIES = (
     Family("vocabulary", lambda traced, _: json.dumps(traced.page.vocabulary, ensure_ascii=False), pack_text),
     Family("logits", lambda traced, _: traced.logits, pack_exact),
     Family("stream.sizes", norms, needs=stream_names),
-    lens_family("ids", "ids", pack_whole),
-    lens_family("probabilities", "probabilities"),
-    lens_family("logits", "logits"),
-    lens_family("following", "following"),
-    lens_family("ranks", "ranks", pack_whole),
-    lens_family("entropies", "entropies"),
+    lens_family("ids", pack_whole),
+    lens_family("probabilities"),
+    lens_family("logits"),
+    lens_family("following"),
+    lens_family("ranks", pack_whole),
+    lens_family("entropies"),
     memory_family("cross", lambda page: page.cross),
     memory_family("encoder", lambda page: page.encoder),
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),

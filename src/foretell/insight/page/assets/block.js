@@ -50,7 +50,7 @@ function showValues(data, choice, stack, place, name, isWanted) {
     fill(facts, ...read.filter(({ value }) => isStatistic(value)).flatMap(({ value, line }) => statisticFacts(value, line)));
     strips.show(read.filter(({ value }) => !isStatistic(value)).map(({ line }) => line), whyMissing(data));
   };
-  choice.listen((changed) => ["token", "key", "sourceToken", "layer", "head", "data"].some((each) => changed.has(each)) && show());
+  choice.on(["token", "key", "sourceToken", "layer", "head", "data"], show);
 }
 
 const TITLES = {
@@ -114,5 +114,5 @@ export function showHeadOutputs(data, choice) {
     const lines = Array.from({ length: data.shape.heads }, (_, head) => value && readLine(data, { ...choice, head }, value));
     strips.show(lines.filter((line) => line).map((line, head) => ({ ...line, label: `head ${head}` })), whyMissing(data));
   };
-  choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "layer", "data"], show);
 }

@@ -15,6 +15,7 @@ export function makeChoice(data) {
   chooseLargest();
 
   choice.listen = (listener) => listeners.push(listener);
+  choice.on = (names, show) => choice.listen((changed) => names.some((name) => changed.has(name)) && show());
   choice.announce = (changed = new Set(EVERYTHING)) => {
     for (const listener of listeners) listener(changed);
   };

@@ -1,7 +1,7 @@
 // Direct contributions of heads and layers to the logit of a token after the chosen one, which add up to the logit.
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
-import { barHeading, button, byId, caption, fill, heading, headings, hint, make, onArrows, region, tableHead } from "./dom.js";
+import { barHeading, button, byId, caption, fill, heading, headings, hint, make, numberCell, onArrows, region, tableHead } from "./dom.js";
 import { addressOf, four, named, opensDifference, quoted, two } from "./format.js";
 import { signedBar } from "./terms.js";
 
@@ -18,7 +18,7 @@ export function showContributions(data, choice) {
     const own = comparison.difference(rows, ["contributions", choice.token], "head", "logits");
     fill(byId("contributions"), comparison.selects(rows, show), make("div", { class: "columns" }, ...contributionTables(data, choice, "contribution", parts, own)));
   };
-  choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "layer", "head", "data"], show);
   onTheme(show);
 }
 
@@ -87,9 +87,8 @@ function sumTable(id, parts, own, noun) {
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
   const total = own.parts.reduce((sum, value) => sum + value, 0), constants = own.constants ?? [];
   const remainder = constants.reduce((rest, [, value]) => rest - value, own.logit - total);
-  const number = (value, address) => make("td", { class: "number", ...(typeof address === "object" ? address : { "data-address": address }) }, four(value));
-  const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), number(value, address), signedBar(value / largest));
-  const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), number(value, address), make("td", {}));
+  const line = ({ words, value, address }) => make("tr", {}, make("th", { scope: "row" }, words), numberCell(four(value), address), signedBar(value / largest));
+  const end = (words, value, address) => make("tr", { class: "total" }, make("th", { scope: "row" }, words), numberCell(four(value), address), make("td", {}));
   const isRounding = Math.abs(remainder) <= 0.02 * Math.max(1, Math.abs(own.logit)); // of bfloat16
   const words = `What each part added to the ${noun}, directly: the dot product of its vector, divided by the last norm, with a row of the head. Blue raises the ${noun}, orange lowers it. The remainder is ${isRounding ? "rounding" : "from a value of the stream that was changed"}.`;
   return region("Contributions by layer",

@@ -47,7 +47,12 @@ export const region = (label, content = [], height = "") => make("div", { class:
 export const tableHead = (...cells) => make("thead", {}, make("tr", {}, ...cells));
 export const heading = (name, isOfNumbers = false) => make("th", { scope: "col", class: isOfNumbers && "number" }, name);
 export const headings = (names, numWords = 1) => names.map((name, i) => heading(name, i >= numWords));
+// A cell with a number; address: of the number, or the attributes of one of another pass.
+export const numberCell = (words, address) => make("td", { class: "number", ...(typeof address === "object" ? address : { "data-address": address }) }, words);
 export const barHeading = () => make("td", { "aria-hidden": "true" });
+
+// Terms with their numbers: [[term, number, attributes of the number]].
+export const factList = (facts) => make("dl", { class: "compared" }, ...facts.map(([term, value, attributes]) => make("div", {}, make("dt", {}, term), make("dd", attributes, value))));
 
 // A caption whose text stays in sight when the table is scrolled sideways.
 export const caption = (text) => make("caption", {}, make("span", {}, text));

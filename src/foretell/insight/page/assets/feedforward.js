@@ -1,6 +1,6 @@
 // The strongest neurons of the chosen feed-forward layer at the chosen token, and what they write into the vocabulary.
 import { blockOf, whyMissing } from "./data.js";
-import { button, byId, caption, fill, heading, headings, hint, make, region, tableHead } from "./dom.js";
+import { button, byId, caption, fill, heading, headings, hint, make, numberCell, region, tableHead } from "./dom.js";
 import { addressOf, four, named, short, two, visible } from "./format.js";
 
 export function showNeurons(data, choice) {
@@ -12,7 +12,7 @@ export function showNeurons(data, choice) {
     const ids = data.get(`neurons.ids.${layer}`), values = data.get(`neurons.values.${layer}`);
     fill(byId("neurons"), ids && values ? neuronTable(data, choice, neurons, ids, values) : hint(whyMissing(data)));
   };
-  choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "layer", "data"], show);
 }
 
 function neuronTable(data, choice, names, ids, values) {
@@ -23,8 +23,8 @@ function neuronTable(data, choice, names, ids, values) {
   const line = (id, k) => {
     const numbers = values.vector(token, k);
     return make("tr", {}, make("th", { scope: "row" }, activation && data.switchOff ? button(String(id), () => data.switchOff({ value: activation, neurons: [id] }), { class: "link", title: `Switch off neuron ${id}` }) : String(id)),
-      ...names.map((name, i) => make("td", { class: "number", "data-address": addressOf(name, token, id) }, four(numbers[i]))),
-      make("td", { class: "number", "data-address": addressOf(`${neuron}.vector_norm`, token, id) }, four(numbers.at(-1))),
+      ...names.map((name, i) => numberCell(four(numbers[i]), addressOf(name, token, id))),
+      numberCell(four(numbers.at(-1)), addressOf(`${neuron}.vector_norm`, token, id)),
       ...(written ? [written(k).raised, written(k).lowered].map((tokens) => tokensCell(data, tokens, (to) => addressOf(`${neuron}.contributions`, token, id, to))) : []));
   };
   const words = `The neurons that add the longest vectors to the stream: ${columns.join(", ")} are numbers of the pass, “length” is the norm of the vector that the neuron adds.`

@@ -1,6 +1,6 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
 import { coreOf, dot, firstKey, groupOf, hasLens, hasOperands, inCore, isKept, isRounded, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "./data.js";
-import { byId, fill, hint, make, math } from "./dom.js";
+import { byId, factList, fill, hint, make, math } from "./dom.js";
 import { addressOf, count, four, named, quoted, storedProbability } from "./format.js";
 
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
@@ -56,13 +56,13 @@ function segment(parts) {
 
 // The embedding of the chosen token.
 export function showEmbedding(data, choice) {
-  choice.listen((changed) => (changed.has("token") || changed.has("data")) && fill(byId("embedding"), embedding(data, choice)));
+  choice.on(["token", "data"], () => fill(byId("embedding"), embedding(data, choice)));
 }
 
 // The formulas of the chosen pair and of the logit after the chosen token.
 export function showFormulas(data, choice) {
   const show = () => fill(byId("formulas"), pair(data, choice), logit(data, choice));
-  choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "key", "layer", "head"], show);
 }
 
 const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? hint(part)
@@ -123,9 +123,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
     formula(name, "=", fraction(above(symbol("e"), row(below(symbol("s"), row(whole(token), ",", whole(key))), "−", symbol("m"))), sum), "=",
       fraction(above(symbol("e"), row(number(all[key - first], address("scaled", key)), "−", signed(largest, ofLargest))), number(total, address("weights.divisor"))), "=",
       fraction(number(powers[key - first], address("weights.exponentials", key)), number(total, address("weights.divisor"))), "=", number(shares[key - first], ofWeight)),
-    make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight", "data-address": ofWeight }, four(recorded))),
-      make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight", "data-address": ofWeight }, four(shares[key - first])))),
+    factList([["recorded in the pass", four(recorded), { id: "recorded-weight", "data-address": ofWeight }], ["computed here", four(shares[key - first]), { id: "computed-weight", "data-address": ofWeight }]]),
     hint("m = ", make("span", { "data-address": ofLargest }, four(largest)),
       ` is the largest scaled attention score of the row; the sum is over ${count(all.length, "visible key")}.${isRounded(data, layer) ? " The weight is computed from vectors to four decimals, so its last digits may differ." : ""}`),
   ];
@@ -146,8 +144,7 @@ function logit(data, { token }) {
     formula(symbol("h"), "=", vector(h, ofH)),
     formula(below(symbol("w"), words(text)), "=", vector(w, ofW)),
     formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w, ofH, ofW), ...ends, "=", number(dot(h, w) + bias, ofLogit)),
-    make("dl", { class: "compared" },
-      make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { "data-address": ofLogit }, four(best.logit))),
-      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", { "data-address": addressOf("probabilities", token, best.id) }, storedProbability(best.probability)))),
+    factList([["recorded in the pass", four(best.logit), { "data-address": ofLogit }],
+      ["probability, by softmax over the vocabulary", storedProbability(best.probability), { "data-address": addressOf("probabilities", token, best.id) }]]),
     "h is the stream after the last layer and norm; w is the token’s row of the head.");
 }

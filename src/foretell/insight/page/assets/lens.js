@@ -1,7 +1,7 @@
 // The logit lens: over layers and positions as a map, and at the chosen token as a table.
 import { inkOn, onTheme, weightColor } from "./colors.js";
 import { hasLens, lensAddress, lensRows, readLens, whyMissing } from "./data.js";
-import { byId, caption, fill, fitCanvas, heading, hint, make, onWidth, region, tableHead } from "./dom.js";
+import { byId, caption, fill, fitCanvas, heading, hint, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { four, named, quoted, short, storedProbability, visible } from "./format.js";
 import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
@@ -54,7 +54,7 @@ export function showLensMap(data, choice) {
     describe();
     paint();
   };
-  choice.listen((changed) => ["token", "layer", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "layer", "data"], show);
   onTheme(show);
   onWidth(byId("lens-map"), (known) => { width = known; paint(); });
 }
@@ -131,7 +131,7 @@ function scaleOf(data, quantity) {
 // The logit lens at the chosen token: the top next tokens after each layer.
 export function showLens(data, choice) {
   const show = () => fill(byId("lens"), ...(hasLens(data, choice.token) ? [lensTable(data, choice)] : [hint("The lens is kept for the last positions only.")]));
-  choice.listen((changed) => (changed.has("token") || changed.has("layer")) && show());
+  choice.on(["token", "layer"], show);
   onTheme(show);
 }
 
@@ -152,7 +152,7 @@ function lensTable(data, choice) {
     const { top, following } = reading;
     return make("tr", place.layer === choice.layer ? { class: "chosen" } : {},
       make("th", { scope: "row" }, place.label), ...top.map(cell(addressAt(index))),
-      ...(next ? [make("td", { class: "number", "data-address": addressAt(index)(next.id) }, storedProbability(following))] : []));
+      ...(next ? [numberCell(storedProbability(following), addressAt(index)(next.id))] : []));
   };
   const ranks = Array.from({ length: columns }, (_, i) => heading(["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
   const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer: the probability of the next token. Shades as in the attention maps.`

@@ -14,9 +14,7 @@ export function showMemory(data, choice) {
     chips.forEach((chip, i) => chip.setAttribute("aria-pressed", i === choice.sourceToken));
     paintMaps(data, choice);
   };
-  choice.listen((changed) => {
-    if (["token", "layer", "head", "sourceToken"].some((name) => changed.has(name))) paint();
-  });
+  choice.on(["token", "layer", "head", "sourceToken"], paint);
   onTheme(paint);
 }
 

@@ -1,6 +1,6 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
 import { hasLens, readLens, whyMissing } from "./data.js";
-import { bar, barHeading, button, byId, caption, fill, headings, hint, make, tableHead } from "./dom.js";
+import { bar, barHeading, button, byId, caption, fill, headings, hint, make, numberCell, tableHead } from "./dom.js";
 import { addressOf, count, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
 
 function sortedIds(logits) {
@@ -90,7 +90,7 @@ export function barTable(title, rows, digits, { append = null, noun = "Token" } 
   const line = ({ id, text, probability, address, mark, before, addressBefore }) => make("tr", mark ? { class: "marked" } : {},
     make("th", { scope: "row" }, piece({ id, text }), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
     ...(hasBefore ? [make("td", { class: "number before", "data-address": addressBefore }, digits(before))] : []),
-    make("td", { class: "number", "data-address": address }, digits(probability)),
+    numberCell(digits(probability), address),
     bar(probability, before));
   return make("table", { class: "bars" },
     caption(`${title}; a full bar is probability 1`),
@@ -183,7 +183,7 @@ export function showNext(data, choice) {
   ];
   const put = ({ temperature, topK, topP, minP }) => [temperature, topK ?? size, topP, minP].forEach((value, i) => controls[i].put(value));
   const reset = button("Reset to the model’s distribution", () => put(MODELS));
-  choice.listen((changed) => changed.has("settings") && put({ ...settings }));
+  choice.on(["settings"], () => put({ ...settings }));
   const sample = data.append && button("Sample a token", () => data.append(draw(distribution(logits, order, settings), order)));
   fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
   update();
@@ -205,5 +205,5 @@ export function showHere(data, choice) {
       : "This is the last token of the text.";
     fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
   };
-  choice.listen((changed) => (changed.has("token") || changed.has("data")) && show());
+  choice.on(["token", "data"], show);
 }

@@ -2,7 +2,7 @@
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { contributionTables, makeComparison } from "./contributions.js";
 import { argMax, softmax, whyMissing } from "./data.js";
-import { barHeading, button, byId, caption, fill, headings, hint, make, region, tableHead } from "./dom.js";
+import { barHeading, button, byId, caption, fill, headings, hint, make, numberCell, region, tableHead } from "./dom.js";
 import { addressOf, four, opens, probability, quoted, visible } from "./format.js";
 import { barTable } from "./next.js";
 import { signedBar } from "./terms.js";
@@ -52,7 +52,7 @@ export function showOutcome(data, choice) {
     fill(byId("outcome-contributions"), ...(rows.length > 1 ? [comparison.selects(rows, show)] : []),
       make("div", { class: "columns" }, make("div", {}, wordPart(data, choice, own, words.whole), heads), sums));
   };
-  choice.listen((changed) => ["token", "layer", "head", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "layer", "head", "data"], show);
   onTheme(show);
 }
 
@@ -113,7 +113,7 @@ function showTags(data, choice, owners, at, ofWord) {
   const chip = (word) => make("button", { type: "button", class: "token tagged", style: `background:${tagColor(word.best, names)}`, "aria-pressed": word.last === at, onclick: () => choice.set({ token: word.last }) },
     make("bdi", {}, visible(word.text)), make("small", {}, visible(names[word.best])));
   const line = (word) => make("tr", { class: word.last === at ? "chosen" : "" }, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(word.text))),
-    make("td", {}, visible(names[word.best])), make("td", { class: "number", "data-address": word.address }, probability(word.share)));
+    make("td", {}, visible(names[word.best])), numberCell(probability(word.share), word.address));
   fill(byId("outcome"), make("div", { class: "tokens", id: "outcome-tags" }, ...words.map(chip)), make("div", { class: "columns" },
     region("The tags of all words", make("table", { id: "outcome-tag-table" }, caption("Every word with its most probable tag"),
       tableHead(...headings(["Word", "Tag", "Probability"], 2)), make("tbody", {}, ...words.map(line))), "limited"),
@@ -144,7 +144,7 @@ function wordPart(data, choice, own, owners) {
   const color = (value) => `background:${css(signColor(value / largest))};color:${inkOnSign(value / largest)}`;
   const isChosen = ({ first, last }) => first <= choice.token && choice.token <= last;
   const chip = (word) => button(make("bdi", {}, visible(word.text)), () => choice.set({ token: word.last }), { class: "token", style: color(word.value), title: four(word.value), "aria-pressed": isChosen(word) });
-  const line = ({ text, value, address }) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text))), make("td", { class: "number", "data-address": address }, four(value)), signedBar(value / largest));
+  const line = ({ text, value, address }) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text))), numberCell(four(value), address), signedBar(value / largest));
   const total = words.reduce((sum, { value }) => sum + value, 0);
   const sorted = [...words].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   const text = "What each word added, directly: what the heads read at its tokens, and what embedding and feed-forward layers added there. Blue raises, orange lowers. It is not the effect of leaving the word out.";
@@ -152,5 +152,5 @@ function wordPart(data, choice, own, owners) {
     region("Contributions of words",
       make("table", { class: "bars signed", id: "outcome-word-table" }, caption(text),
         tableHead(...headings(["Word", "Contribution"]), barHeading()),
-        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), make("td", { class: "number", "data-address": own.address(ALL) }, four(total)), make("td", {})))), "limited"));
+        make("tbody", {}, ...sorted.map(line), make("tr", { class: "total" }, make("th", { scope: "row" }, "Sum"), numberCell(four(total), own.address(ALL)), make("td", {})))), "limited"));
 }

@@ -1,6 +1,6 @@
 // One row of attention, of the chosen token in the chosen head: as arcs and as a table.
 import { firstKey, hasOperands, inCore, isKept, scaledScores, weightRow } from "./data.js";
-import { bar, barHeading, button, byId, caption, draw, fill, heading, headings, hint, make, onWidth, region, tableHead } from "./dom.js";
+import { bar, barHeading, button, byId, caption, draw, fill, heading, headings, hint, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { count, four, named, short, visible } from "./format.js";
 
 // Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
@@ -96,7 +96,7 @@ export function showRow(data, choice) {
     const order = button(byWeight ? "Sort by position" : "Sort by weight", () => { byWeight = !byWeight; show(); });
     fill(byId("row-table"), order, region("Row of attention", rowTable(data, choice, byWeight), "tall"));
   };
-  choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "key", "layer", "head"], show);
 }
 
 function rowTable(data, choice, byWeight) {
@@ -106,10 +106,10 @@ function rowTable(data, choice, byWeight) {
   const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, scaled: own?.[i] }));
   if (byWeight) entries.sort((a, b) => b.weight - a.weight || a.key - b.key);
   const line = ({ key, weight, scaled }) => make("tr", { class: key === choice.key ? "chosen" : "" },
-    make("td", { class: "number" }, String(key)),
+    numberCell(String(key)),
     make("th", { scope: "row" }, button(make("bdi", { class: "piece" }, visible(data.tokens[key].text)), () => choice.set({ key }), { class: "link", "aria-label": `${visible(data.tokens[key].text)}, show its formula` })),
-    ...(own ? [make("td", { class: "number", "data-address": inCore(data, layer, "scaled", head, token, key) }, four(scaled))] : []),
-    make("td", { class: "number", "data-address": inCore(data, layer, "weights", head, token, key) }, four(weight)),
+    ...(own ? [numberCell(four(scaled), inCore(data, layer, "scaled", head, token, key))] : []),
+    numberCell(four(weight), inCore(data, layer, "weights", head, token, key)),
     bar(weight));
   const hidden = data.tokens.length - entries.length;
   const words = `Layer ${layer}, head ${head}: ${count(entries.length, "visible key")}${hidden ? `, ${hidden.toLocaleString("en")} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;

@@ -1,6 +1,6 @@
 // The values that a forecaster has read, and the distribution of the next one, in their unit.
 import { softmax } from "./data.js";
-import { byId, caption, draw, fill, headings, make, onWidth, region, tableHead } from "./dom.js";
+import { byId, caption, draw, fill, headings, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { named, probability, value as inDigits } from "./format.js";
 import { niceTicks } from "./stream.js";
 
@@ -35,7 +35,7 @@ export function showSeries(data, choice) {
     if (width) fill(picture, chart(data, choice, series, width));
     fill(numbers, table(data, series));
   };
-  choice.listen((changed) => (changed.has("token") || changed.has("data")) && show());
+  choice.on(["token", "data"], show);
   onWidth(byId("series"), (known) => { width = known; show(); });
 }
 
@@ -82,5 +82,5 @@ function table(data, { mean, quantile }) {
   const words = `The next value, after ${named(data, data.last)}: the model’s own distribution, before any calibration or naive part of a forecast. A missing value is never drawn.`;
   return make("table", {}, caption(words),
     tableHead(...headings(columns.map(([name]) => name), 0)),
-    make("tbody", {}, make("tr", {}, ...columns.map(([, each, address]) => make("td", { class: "number", "data-address": address }, inDigits(each))))));
+    make("tbody", {}, make("tr", {}, ...columns.map(([, each, address]) => numberCell(inDigits(each), address)))));
 }

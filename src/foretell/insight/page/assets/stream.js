@@ -1,6 +1,6 @@
 // The residual stream of the chosen token: norms and vectors.
 import { streamVector, whyMissing } from "./data.js";
-import { byId, caption, draw, fill, headings, make, onWidth, region, tableHead } from "./dom.js";
+import { byId, caption, draw, fill, headings, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { addressOf, four, named } from "./format.js";
 import { makeStrips } from "./strips.js";
 
@@ -18,7 +18,7 @@ export function showSizes(data, choice) {
     if (width) fill(picture, chart(data, sizes, range, choice, width));
     fill(numbers, normTable(data, sizes, range, choice.token));
   };
-  choice.listen((changed) => (changed.has("token") || changed.has("layer")) && show());
+  choice.on(["token", "layer"], show);
   onWidth(byId("sizes"), (known) => { width = known; show(); });
 }
 
@@ -58,7 +58,7 @@ export function niceTicks(low, high) {
 
 function normTable(data, sizes, range, token) {
   const line = (place, i) => make("tr", {}, make("th", { scope: "row", title: place.name }, place.label),
-    ...[token, ...range[i].tokens].map((each) => make("td", { class: "number", "data-address": addressOf(`${place.name}.vector_norm`, each) }, four(sizes.at(i, each)))));
+    ...[token, ...range[i].tokens].map((each) => numberCell(four(sizes.at(i, each)), addressOf(`${place.name}.vector_norm`, each))));
   return make("table", {}, caption(`Euclidean norm. Line: ${named(data, token)}; band: all tokens; dashes: their median.`),
     tableHead(...headings(["Point", "Chosen", "Minimum", "Median", "Maximum"])),
     make("tbody", {}, ...data.places.map(line)));
@@ -72,7 +72,7 @@ export function showVectors(data, choice) {
     byId("vectors-title").textContent = `The stream’s vectors at ${named(data, choice.token)}`;
     strips.show(vectorsOf(data, choice.token), whyMissing(data));
   };
-  choice.listen((changed) => (changed.has("token") || changed.has("data")) && show());
+  choice.on(["token", "data"], show);
 }
 
 // All vectors that the page has for a token, with their addresses.

@@ -1,6 +1,6 @@
 // Vectors as rows of cells, one cell per number: hovering or arrow keys read a number, a click or Enter keeps it.
 import { onTheme, signColor } from "./colors.js";
-import { caption, fill, fitCanvas, headings, make, onWidth, region, tableHead } from "./dom.js";
+import { caption, fill, fitCanvas, headings, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { four } from "./format.js";
 import { frame, held, inks, makeHeatMap } from "./heatmap.js";
 
@@ -93,7 +93,7 @@ function sameLength(lines) {
 function vectorTable(words, lines) {
   const size = lines[0].values.length, whole = size <= TABLE_NUMBERS;
   const shown = whole ? lines[0].values.map((_, i) => i) : [...Array(TABLE_ENDS[0]).keys(), null, ...Array.from({ length: TABLE_ENDS[1] }, (_, i) => size - TABLE_ENDS[1] + i)];
-  const cell = ({ values, address }, i) => (i === null ? make("td", { class: "number" }, "…") : make("td", { class: "number", "data-address": address(i) }, four(values[i])));
+  const cell = ({ values, address }, i) => (i === null ? numberCell("…") : numberCell(four(values[i]), address(i)));
   const line = (each) => make("tr", {}, make("th", { scope: "row" }, each.label), ...shown.map((i) => cell(each, i)));
   return make("details", { open: whole || undefined }, make("summary", {}, `As a table: ${size.toLocaleString("en")} numbers each`),
     region(`${words} as a table`,

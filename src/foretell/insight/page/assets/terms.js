@@ -1,6 +1,6 @@
 // The attention score of the chosen pair term by term: q·k is a sum of one product per dimension.
 import { groupOf, hasOperands, inCore, isRounded, isVisible, keyVector, queryVector, whyMissing } from "./data.js";
-import { barHeading, button, byId, caption, draw, fill, headings, hint, make, onWidth, region, tableHead } from "./dom.js";
+import { barHeading, button, byId, caption, draw, fill, headings, hint, make, numberCell, onWidth, region, tableHead } from "./dom.js";
 import { four, named } from "./format.js";
 
 const HEIGHT = 150, MARGIN = 14; // pixels
@@ -21,7 +21,7 @@ export function showTerms(data, choice) {
     const order = button(bySize ? "Sort by dimension" : "Sort by size", () => { bySize = !bySize; show(); });
     fill(table, order, region("Terms of the attention score", termTable(data, choice, terms, bySize), "tall limited"));
   };
-  choice.listen((changed) => ["token", "key", "layer", "head", "data"].some((name) => changed.has(name)) && show());
+  choice.on(["token", "key", "layer", "head", "data"], show);
   onWidth(byId("terms"), (known) => { width = known; show(); });
 }
 
@@ -50,9 +50,9 @@ function termTable(data, { layer, head, token, key }, terms, bySize) {
   const { headWidth } = data.shape, address = (name, ...index) => inCore(data, layer, name, ...index), group = groupOf(data, head);
   const isRotary = data.position === "rotary";
   const sorted = bySize ? [...terms].sort((a, b) => Math.abs(b.term) - Math.abs(a.term)) : terms;
-  const number = (value, address) => make("td", { class: "number", "data-address": address }, four(value));
+  const number = (value, address) => numberCell(four(value), address);
   const largest = Math.max(...terms.map(({ term }) => Math.abs(term))) || 1;
-  const line = ({ i, q, k, term, pair }) => make("tr", {}, make("th", { scope: "row" }, String(i)), ...(isRotary ? [make("td", { class: "number" }, String(pair))] : []),
+  const line = ({ i, q, k, term, pair }) => make("tr", {}, make("th", { scope: "row" }, String(i)), ...(isRotary ? [numberCell(String(pair))] : []),
     number(q, address("query", head, token, i)), number(k, address("key", group, key, i)), number(term, address("weights.terms", head, token, key, i)), signedBar(term / largest));
   const sum = terms.reduce((total, { term }) => total + term, 0), scaled = sum / Math.sqrt(headWidth);
   const total = (words, value, name) => make("tr", { class: "total" }, make("th", { scope: "row", colspan: isRotary ? 4 : 3 }, words), number(value, address(name, head, token, key)), make("td", {}));

@@ -1,7 +1,7 @@
 // Changes of the pass: parts that are switched off or scaled, vectors that are added, values from another text; and the
 // prediction and the loss of the changed pass next to the original.
 import { argMax, blockOf, coreOf } from "../data.js";
-import { button, byId, caption, fill, headings, hint, make, tableHead } from "../dom.js";
+import { button, byId, caption, fill, headings, hint, make, numberCell, tableHead } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, probability as inDigits, quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { isNumber, predictionOf } from "../outcomes.js";
@@ -160,8 +160,8 @@ async function showEffect(data, token) {
   const { noun, names, address, shares: after } = now, { shares: before } = predictionOf(plain, token), [best, earlier] = [argMax(after), argMax(before)];
   const prediction = `${noun === "Token" ? "Prediction" : noun === "Tag" ? `Tag of ${named(data, token)}` : noun}: ${quoted(names[best])}, ${best === earlier ? "as before" : `originally ${quoted(names[earlier])}`}. `;
   const line = (id) => make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(names[id]))),
-    make("td", { class: "number", "data-address": address(id) }, inDigits(after[id])),
-    make("td", { class: "number", ...opens({ address: address(id), ...ORIGINAL }) }, inDigits(before[id])), difference("td", address(id), after[id] - before[id], { class: "number" }));
+    numberCell(inDigits(after[id]), address(id)),
+    numberCell(inDigits(before[id]), opens({ address: address(id), ...ORIGINAL })), difference("td", address(id), after[id] - before[id], { class: "number" }));
   showResult(make("p", { class: "summary" }, prediction, ...(isNumber(data) ? numberInWords(data, plain) : []), ...lossInWords(loss, mean(plain.get("losses").whole))),
     make("div", { class: "scroll" }, make("table", {}, caption(`The most probable ${noun.toLowerCase()}s of both passes`),
       tableHead(...headings([noun, "Changed", "Original", "Difference"])),

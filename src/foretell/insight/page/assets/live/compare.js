@@ -1,6 +1,6 @@
 // The shown pass next to another one: of another text, of another model, or of the same model without changes.
 import { lensAddress, readLens } from "../data.js";
-import { bar, barHeading, button, byId, caption, fill, heading, headings, hint, make, onLeave, region, tableHead } from "../dom.js";
+import { bar, barHeading, button, byId, caption, fill, heading, headings, hint, make, numberCell, onLeave, region, tableHead } from "../dom.js";
 import { isNumber, predictionOf } from "../outcomes.js";
 import { four, opens, opensDifference, probability, quoted, short, visible } from "../format.js";
 import { addFoldedPanel, signed } from "./panels.js";
@@ -44,7 +44,7 @@ export function showCompare(data, choice) {
   const { source, others, answer } = byId("other-model").value === model ? session.state : { source: "", others: [], answer: 0 }; // it reads the same
   const fields = { model, source, others, answer: Number(answer), text, appended: [], change: [] };
   otherPass(data, fields, leaving.signal, fail).then((pass) => { other = pass; show(); });
-  choice.listen((changed) => changed.has("data") && show());
+  choice.on(["data"], show);
 }
 
 // The other pass: its logits, and the lens at its last token; null if it cannot be had or compared, and why to `fail`.
@@ -96,8 +96,8 @@ function lensRows(data, other, elsewhere) {
   const count = Math.max(data.lensPlaces.length, other.lensPlaces.length);
   const cells = (pass, fields, point) => {
     const best = point < pass.lensPlaces.length && readLens(pass, point, pass.last)?.top[0];
-    if (!best) return [make("td", { class: "number" }, "…"), make("td", {})];
-    return [make("td", { class: "number" }, make("bdi", { class: "piece" }, short(pass.vocabulary[best.id]))), make("td", { class: "number", ...opens({ address: lensAddress(pass, point, "probabilities", pass.last, best.id), ...fields }) }, probability(best.probability))];
+    if (!best) return [numberCell("…"), make("td", {})];
+    return [numberCell(make("bdi", { class: "piece" }, short(pass.vocabulary[best.id]))), numberCell(probability(best.probability), opens({ address: lensAddress(pass, point, "probabilities", pass.last, best.id), ...fields }))];
   };
   const label = (point) => (data.lensPlaces.length > point ? data : other);
   return Array.from({ length: count }, (_, point) => make("tr", {},

@@ -1,7 +1,7 @@
 // Patching from a second text: the effect on a token's log-probability of replacing the stream after each layer, at one
 // position at a time, by the second text's. The rows of the map arrive one by one. A click adds a patch as a change.
 import { css, inkOnSign, onTheme, signColor } from "../colors.js";
-import { button, byId, caption, fill, heading, headings, hint, make, onArrows, region, tableHead } from "../dom.js";
+import { button, byId, caption, fill, heading, headings, hint, make, numberCell, onArrows, region, tableHead } from "../dom.js";
 import { addressOf, four, named, opens, opensDifference, quoted, short } from "../format.js";
 import { shown } from "../main.js";
 import { addFoldedPanel, signed } from "./panels.js";
@@ -120,8 +120,8 @@ function patchTable() {
   const { rows, data, isOpen } = map;
   const line = (row) => (cell) => {
     const address = logprobOf(row), after = { address, ...patched(row, cell) };
-    return make("tr", {}, make("th", { scope: "row" }, placeOf(row)), make("td", {}, named(data, cell.position)), make("td", { class: "number", ...opens(after) }, four(cell.logprob)),
-      make("td", { class: "number", ...opensDifference(after, { address, ...unpatched() }) }, signed(four, cell.logprob_difference)));
+    return make("tr", {}, make("th", { scope: "row" }, placeOf(row)), make("td", {}, named(data, cell.position)), numberCell(four(cell.logprob), opens(after)),
+      numberCell(signed(four, cell.logprob_difference), opensDifference(after, { address, ...unpatched() })));
   };
   const head = tableHead(...headings(["Patch", "Position", "Log-probability", "Change"], 2)), holder = region("Patches as a table", [], "tall limited");
   const show = () => map.isOpen && !holder.firstChild && fill(holder, make("table", {}, caption(`The log-probability of ${quoted(rows[0].token.text)} after each patch, and its change`), head, make("tbody", {}, ...rows.flatMap((row) => row.positions.map(line(row))))));

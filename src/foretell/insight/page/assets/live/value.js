@@ -1,5 +1,5 @@
 // The panel of one number: its operands, each of which opens in turn, down to weights, with the path back.
-import { button, byId, caption, fill, heading, hint, make, onArrows, region, setOpener, tableHead } from "../dom.js";
+import { button, byId, caption, factList, fill, heading, hint, make, onArrows, region, setOpener, tableHead } from "../dom.js";
 import { inOneScale, opens, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
@@ -141,7 +141,7 @@ function body({ words, headWidth, meaning, stored, recomputed, difference, dtype
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
     hint([...(words ? [words] : []), ...meaning].join(", ")),
-    make("dl", { class: "compared" }, ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
+    factList(facts),
     make("p", { class: "summary" }, verdict),
     ...steps.flatMap((each, i) => step(each, i, headWidth)),
   ];
