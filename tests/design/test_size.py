@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        895,
+        899,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -60,7 +60,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "rows in memory for finetune; "
         "one check for the types of arguments, and for plurals; "
         "messages with Python's keywords; wrong paths and globs; Ctrl-C during imports; presets are not models; "
-        "heads in int4",
+        "heads in int4; "
+        "values of a series",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
@@ -123,7 +124,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2109,
+        2115,
         "layouts of tables and dates, decimals that look like dates, points of thousands, seasons of slow waves, "
         "half days, weekdays without a value, calibrations in the time that is left, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
@@ -133,7 +134,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "values too large to compute with are refused wherever they come from; what a training held out; "
         "the season of each series; several files, folders and lazy frames; "
         "empty lists are refused; "
-        "arguments of another type",
+        "arguments of another type; values of a bin at other times of a season",
     ),
     (
         "generation",
@@ -156,7 +157,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3310,
+        3313,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -166,7 +167,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the advice of a budget over HTTP; arguments of another type; contributions to passes with replaced values, "
         "and the terms of the stream in a file; rotated keys of a memory; "
         "short representations of results, budgets that are not positive; "
-        "globs, addresses and tokens of another type; a value that a compiled copy hides",
+        "globs, addresses and tokens of another type; a value that a compiled copy hides; values of a series in the outline",
     ),
     ("lessons", 2, 340, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (

@@ -113,7 +113,7 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
     first = ExploredModel(name, plain, look_bytes, levels=plain.levels)
 
     def explored(request: PassRequest) -> ExploredModel:
-        given = reading_values(forecaster, request.text, tokenizer)
+        given = reading_values(forecaster, request.text, tokenizer, len(request.appended))
         return first.with_input(given, given.levels)
 
     def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> dict[str, Any]:
