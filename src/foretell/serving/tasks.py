@@ -38,7 +38,7 @@ class ForecastRequest(Request):
 
     series: Annotated[list[Values], MinLen(1), MaxLen(MOST_PROMPTS)]
     horizon: Annotated[int, Ge(1), Le(10_000)] | None = None
-    levels: Annotated[list[Percent], MaxLen(10)] = [80.0]  # noqa: RUF012 - pydantic copies it
+    levels: Annotated[list[Percent], MaxLen(10)] = [80.0, 95.0]  # noqa: RUF012 - pydantic copies it; the default of the verb
     samples: Annotated[int, Ge(1), Le(1000)] = 100
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 1
 

@@ -32,14 +32,15 @@ const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({
 
 // The whole state of the URL. Without a text, a model begins with its first example, which becomes the URL.
 export function stateOfUrl(served) {
-  const given = new URLSearchParams(location.hash.slice(1)), name = given.get("model") ?? served[0].name;
-  const { reads, examples: [example] } = served.find((each) => each.name === name) ?? { reads: "text", examples: [] };
+  const given = new URLSearchParams(location.hash.slice(1)), linked = given.get("model");
+  const { name, reads, examples: [example] } = served.find((each) => each.name === linked) ?? served[0];
+  const problem = linked && linked !== name ? `The link names the model ${quoted(linked)}, which this server does not have. The page shows ${name}.` : "";
   if (example && !given.has("text") && !given.has("source")) {
     const link = new URLSearchParams(linkOf(name, example).slice(1));
     for (const [field, value] of given) link.set(field, value);
     history.replaceState(null, "", `#${link}`);
   }
-  return { ...STATE, model: name, ...FIRST[reads], ...readUrl() };
+  return { ...STATE, ...FIRST[reads], ...readUrl(problem), model: name };
 }
 
 // A state of a translation model with its translation of the source, unless there is a text.
