@@ -305,6 +305,9 @@ def test_an_image_is_not_fetched(server):
             canary.accept()
 
 
+FAR = "x" * 1_000_000
+
+
 def in_every_route(text):
     """(path, body, field) of requests with this text."""
     part = {"role": "user", "content": text}
@@ -323,6 +326,12 @@ def in_every_route(text):
 @pytest.mark.parametrize(("path", "body", "field"), in_every_route("x" * 200))
 def test_a_text_that_is_too_long_is_an_error_of_its_field(server, path, body, field):
     assert refused(server.post(path, **body), param=field)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route(FAR))
+def test_a_text_that_is_far_too_long_is_not_encoded(server, path, body, field):
+    error = refused(server.post(path, **body), param=field)
+    assert error["code"] == "context_length_exceeded" and f"the text has {len(FAR):,} characters" in error["message"]
 
 
 @pytest.mark.parametrize(("path", "body", "field"), in_every_route("\ud800"))
