@@ -158,7 +158,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3313,
+        3323,
         "the page shows the whole block, offline and live, from one registry of sections, with the outline of a model "
         "that a live page fetches once; one lens for explain, the page and the server, in aligned rows; "
         "Shapley values; labels, numbers, series and encoders on the page, and the operands of all, "
@@ -169,7 +169,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "and the terms of the stream in a file; rotated keys of a memory; "
         "short representations of results, budgets that are not positive; "
         "globs, addresses and tokens of another type; a value that a compiled copy hides; "
-        "values of a series in the outline",
+        "values of a series in the outline; sublayers in words",
     ),
     ("lessons", 2, 340, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
