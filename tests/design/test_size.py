@@ -74,7 +74,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "origins that fit, and that reach trained values; conversations are recognised; "
         "decimal commas of labels, missing files of predictions; keys that no client can send, by their line; "
         "outputs that cannot be standard output; heads in int4; "
-        "outputs that cannot be standard output; ports that do not exist are wrong usage",
+        "ports that do not exist are wrong usage",
     ),
     (
         "config",
