@@ -145,6 +145,10 @@ class LanguageModel:
         """The text of each token of a row."""
         return [self.tokenizer.text_of(token_id) for token_id in ids]
 
+    def values_of(self, ids: Sequence[int]) -> list[float | None]:
+        """The value of each token of a row of a series; None for tokens of text, and for missing values."""
+        return [None] * len(ids)
+
     def all_parts(self) -> dict[str, Part]:
         return {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
 

@@ -52,7 +52,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "(top)",
         6,
-        912,
+        916,
         "training for editors and DataFrames; files as users name them; headers and shapes of weights without torch; "
         "malloc, waiting threads; compiled activations have torch's name; how to forecast and translate; "
         "data must be paths; folders that cannot be written are refused first; "
@@ -60,19 +60,20 @@ RAISED: list[tuple[str, int, int, str]] = [
         "rows in memory for finetune; "
         "one check for the types of arguments, and for plurals; "
         "messages with Python's keywords; wrong paths and globs; Ctrl-C during imports; presets are not models; "
-        "heads in int4; explanations can be pickled",
+        "heads in int4; explanations can be pickled; values of a series",
     ),
     ("almanac", 2, 68, "the included forecaster: its recipe and training"),
     (
         "cli",
         5,
-        787,
+        791,
         "speedrun, serve, verify, push, warm, info without torch; options for series formats, folds, sampling; "
         "options of lessons; numbers of a task's head; the time when a command began; names of series; help in columns"
         "; what served models were opened from; evaluation of rows; time left; values of a forecaster in trace; "
         "origins that fit, and that reach trained values; conversations are recognised; "
         "decimal commas of labels, missing files of predictions; keys that no client can send, by their line; "
-        "outputs that cannot be standard output; heads in int4",
+        "outputs that cannot be standard output; heads in int4; "
+        "ports that do not exist are wrong usage",
     ),
     (
         "config",
@@ -123,7 +124,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2109,
+        2115,
         "layouts of tables and dates, decimals that look like dates, points of thousands, seasons of slow waves, "
         "half days, weekdays without a value, calibrations in the time that is left, DataFrames, baselines, "
         "calibrated and combined forecasts, intervals that follow recent changes, explained by spans; "
@@ -133,7 +134,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "values too large to compute with are refused wherever they come from; what a training held out; "
         "the season of each series; several files, folders and lazy frames; "
         "empty lists are refused; "
-        "arguments of another type",
+        "arguments of another type; values of a bin at other times of a season",
     ),
     (
         "generation",
@@ -156,9 +157,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3271,
+        3284,
         "the page opens every number, also of labels, series and encoders, in a file and live; one lens for explain, "
-        "page and server; Shapley values; wrong types, globs and budgets are one line",
+        "page and server; Shapley values; wrong types, globs and budgets are one line; "
+        "values of a series in the outline; sublayers in words",
     ),
     ("lessons", 2, 316, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -195,7 +197,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        981,
+        993,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -204,7 +206,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "free memory is returned; "
         "changes to numbers too large to compute with are refused; counters and times of requests; vLLM's names of "
         "schemas and the known ones in errors; log-probabilities of echoed prompts by both fields; "
-        "answers are counted after the warm-up; explained numbers that are NaN are refused",
+        "answers are counted after the warm-up; explained numbers that are NaN are refused; "
+        "malformed bodies in chunks get an answer; texts far longer than the context are not encoded",
     ),
     (
         "session",

@@ -92,7 +92,7 @@ def test_a_change_applies_to_the_pass(server):
         ({"text": ""}, "text"),
         ({"text": "x" * 1000}, "context"),
         ({"text": TEXT, "appended": [99_999]}, "appended: 99999 is not a token"),
-        ({"text": TEXT, "sections": ["../../etc"]}, "has no section"),
+        ({"text": TEXT, "sections": ["../../etc"]}, "has no section '../../etc'; `outline` lists them"),
         ({"text": TEXT, "sections": ["lens.at.10"]}, "no position 10"),
         ({"text": TEXT, "sections": ["values.at.9.0"]}, "has no section"),
         ({"text": TEXT, "sections": ["streams.-1"]}, "has no section"),

@@ -261,10 +261,11 @@ def test_a_link_has_the_settings_of_sampling(open_panels):
         ({"change": "{}"}, "The link is damaged: its field “change” cannot be read."),
         ({"change": "[null]"}, "The link is damaged: its field “change” cannot be read."),
         ({"appended": "[33"}, "The link is damaged: its field “appended” cannot be read."),
+        ({"model": "nope"}, "The link names the model “nope”, which this server does not have. The page shows primer."),
     ],
 )
 def test_what_a_link_names_and_the_page_cannot_show_is_reported(open_panels, fields, words):
-    page = open_panels(link(**fields) if "change" in fields else link() + f"&{urlencode(fields)}")
+    page = open_panels(link(**fields) if {"change", "model"} & fields.keys() else link() + f"&{urlencode(fields)}")
     assert words in page.locator("#trouble").inner_text()
     page.evaluate("hash => { location.hash = hash; }", link(temperature="0.5"))
     page.locator("#trouble").wait_for(state="hidden")
@@ -404,7 +405,8 @@ def test_a_number_opens_down_to_a_weight_and_back(open_panels, model):
     name, _, index = panel.locator("code").inner_text().rstrip("]").partition("[")
     weight = dict(model.decoder.named_parameters())[name].detach()[tuple(map(int, index.split(",")))]
     assert float(panel.locator("dd").first.inner_text().replace("−", "-")) == pytest.approx(float(weight), rel=1e-6)
-    assert "training sets it" in panel.inner_text()
+    assert "training sets it" in panel.inner_text() and panel.locator("dd").count() == 1  # it is not recomputed
+    assert panel.locator(".opens").count() == 0  # its own address does not open again
     click(page, "Back", "#value")
     click(page, "probabilities", "#value-path")
     assert panel.locator("code").inner_text().startswith("probabilities[")
@@ -779,7 +781,9 @@ def test_the_same_text_is_compared_with_another_model(open_panels):
         settled(page)
         compare()
         assert page.evaluate(chosen) == ["toy", TEXT] == [model.input_value(), text.input_value()]
-        assert any(cell.startswith(("+", "−")) for cell in table.locator(".number").all_inner_texts())
+        cells = table.locator(".number").all_inner_texts()
+        assert any(cell.startswith(("+", "−")) for cell in cells)
+        assert "—" in cells and "—: this model has no token with this text" in table.inner_text()
         click(page, "End the comparison")
         assert model.input_value() == "primer" and table.count() == 0
     model.select_option("toy")

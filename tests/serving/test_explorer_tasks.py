@@ -22,7 +22,7 @@ from foretell.finetuning.settings import Columns, HeadSettings, Pool
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, SeriesCodecPart
 from foretell.forecasting.forecaster import PART, as_forecaster
 from foretell.forecasting.span_effects import next_probabilities
-from foretell.forecasting.value_model import reading_values, value_text
+from foretell.forecasting.value_model import ValueModel, reading_values, value_text
 from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.page.contributions import outcome_parts
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
@@ -69,7 +69,7 @@ def folders(tmp_path_factory, toy_model):
         tuned.save(folder / name)
     codec = SeriesCodec(make_section(CodecConfig, {"bins": BINS}))
     config = preset_config("toy", vocab_size=codec.vocab_size, context_length=32)
-    part = SeriesCodecPart(codec, 4)
+    part = SeriesCodecPart(codec, 4, season=3)  # a cycle: the values of a bin differ from time to time
     decoder = make_decoder(config, seed=5).eval()
     LanguageModel(decoder, id_tokenizer(codec.vocab_size), "series", parts={PART: part}).save(folder / "series")
     return folder
@@ -91,6 +91,10 @@ def lines(server: Any, **body: Any) -> list[Any]:
     answer = server.post("/explore", **body)
     assert answer.status_code == 200, answer.text
     return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def codec_values(forecaster: Any, model: ValueModel, ids: list[int]) -> np.ndarray:
+    return forecaster.codec.decode(ids, model.scale, -model.context)
 
 
 def numbers(page: Any, selector: str) -> list[str]:
@@ -487,7 +491,7 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     forecaster = as_forecaster(load(folders / "series", dtype="float32"))
     model = reading_values(forecaster, VALUES)
     ids = model.encode(VALUES)
-    tokens = [value_text(value) for value in forecaster.codec.decode(ids, model.scale, -len(ids))]
+    tokens = [value_text(value) for value in codec_values(forecaster, model, ids)]
     assert page.locator("#tokens .token").all_inner_texts() == tokens
     page.locator("#series tbody .number").first.wait_for()
     mean = float(next_probabilities(forecaster, np.array([ids]))[0] @ model.levels)
@@ -504,14 +508,22 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     assert page.locator("#value code").inner_text() == f"head[{len(ids) - 1},0]"
     page.keyboard.press("Escape")
     assert page.locator("#series polyline").count() == 2  # the missing value parts the line
+    read = codec_values(forecaster, model, ids)
+    lines = " ".join(line.get_attribute("points") or "" for line in page.locator("#series polyline").all())
+    heights = [-float(point.split(",")[1]) for point in lines.split()]
+    assert np.corrcoef(heights, read[~np.isnan(read)])[0, 1] == pytest.approx(1)  # each with the cycle of its own time
     page.locator("#next-table .link").first.click()
     page.locator("#tokens").scroll_into_view_if_needed()
     page.locator("#tokens .token").nth(len(ids)).wait_for()
     assert page.get_by_role("button", name="Add the most probable value").is_enabled()
     page.locator("#changes").scroll_into_view_if_needed()
     page.locator("#change-effect .summary:has-text('Loss of the values: ')").wait_for()
+    more = page.locator("#tokens .token").nth(len(ids)).inner_text()
+    assert page.locator("#continuations .token").all_inner_texts() == [more]
+    following = forecaster.codec.decode(np.arange(BINS)[:, None], model.scale, 1)[:, 0]
+    assert set(page.locator("#next-table .piece").all_inner_texts()) <= {value_text(value) for value in following}
     click(page, "Into the text")
-    assert len(page.locator("#text").input_value().split()) == len(ids) + 1
+    assert page.locator("#text").input_value().split()[len(ids) :] == [more]
 
 
 def test_another_scale_has_other_values(open_live, folders):
@@ -606,13 +618,17 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
 @pytest.mark.parametrize("name", ["labels", "series", "answers", *LONG])
 def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys):
     others = json.dumps(SEVERAL.get(name, []))
-    page = opened(open_live, name, VALUES if name == "series" else TEXT, others=others)
+    given = (VALUES, "[15]") if name == "series" else (TEXT, "[]")
+    page = opened(open_live, name, given[0], others=others, appended=given[1])
     code = code_of(page, "As Python").replace(json.dumps(name), repr(str(folders / name)))
     exec(compile(code, "<page>", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     shown = [float(text) for text in numbers(page, "#next-table tbody .number")[:5]]
     assert [float(line.split()[0]) for line in printed[:5]] == pytest.approx(shown, abs=6e-5)
-    if name != "series":
+    if name == "series":
+        pieces = page.locator("#next-table .piece").all_inner_texts()[:5]
+        assert [line.split()[1] for line in printed[:5]] == [repr(piece) for piece in pieces]
+    else:
         page.locator("#outcome-section").scroll_into_view_if_needed()
         page.locator("#outcome-sums tbody tr").first.wait_for()
         shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")

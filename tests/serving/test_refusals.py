@@ -240,7 +240,20 @@ def sent(server, data):
         return b"".join(iter(lambda: connection.recv(2**16), b"")).decode()
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"POST /\r\n\r\n"])
+POST = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+MALFORMED = {
+    "header": b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+    "TLS": b"\x16\x03\x01\r\n\r\n",
+    "version": b"POST /\r\n\r\n",
+    "size of a chunk": CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+    "end of a chunk": CHUNKED + b"1\r\n{}\r\n0\r\n\r\n",
+    "later chunk": CHUNKED + b"1\r\n{\r\n-1\r\n\r\n",
+    "chunk of a path that is not served": CHUNKED.replace(b"tokenize", b"nowhere") + b"zz\r\n",
+}
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_gets_an_error_in_json(server, data):
     head, _, body = sent(server, data).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 Bad Request\r\n") and "connection: close" in head
@@ -292,6 +305,9 @@ def test_an_image_is_not_fetched(server):
             canary.accept()
 
 
+FAR = "x" * 1_000_000
+
+
 def in_every_route(text):
     """(path, body, field) of requests with this text."""
     part = {"role": "user", "content": text}
@@ -310,6 +326,12 @@ def in_every_route(text):
 @pytest.mark.parametrize(("path", "body", "field"), in_every_route("x" * 200))
 def test_a_text_that_is_too_long_is_an_error_of_its_field(server, path, body, field):
     assert refused(server.post(path, **body), param=field)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("path", "body", "field"), in_every_route(FAR))
+def test_a_text_that_is_far_too_long_is_not_encoded(server, path, body, field):
+    error = refused(server.post(path, **body), param=field)
+    assert error["code"] == "context_length_exceeded" and f"the text has {len(FAR):,} characters" in error["message"]
 
 
 @pytest.mark.parametrize(("path", "body", "field"), in_every_route("\ud800"))

@@ -47,7 +47,7 @@ def serve(
     http://HOST:PORT/v1. Any request may also look inside the model.
     """
     keys = read_keys(key_file)
-    check_numbers({"--memory": memory, "--look-budget": look_budget, "--grace": grace}, max_requests)
+    check_numbers({"--memory": memory, "--look-budget": look_budget, "--grace": grace}, max_requests, port)
     named = [name_and_model(argument) for argument in models]
     check_names([name for name, _ in named])
     share_one_arena()  # before threads start
@@ -67,6 +67,8 @@ def serve(
         settings = ModelSettings(cache, len(models), template, int(look_budget * 2**20))
         opened = [open_served(name, model, options, settings) for name, model in named]
         tasks = [task for _, tasks in opened for task in tasks]
+        for task in tasks:
+            note(f"{task.name} was trained for a task; requests to {task.path} are answered")
         served = ServedModels([model for model, _ in opened if model], tasks, dict(named))
         server = Server(served, max_requests, strict_fields)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
@@ -80,7 +82,7 @@ def serve(
         Run(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
 
 
-def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None:
+def check_numbers(values: Mapping[str, float | None], max_requests: int, port: int) -> None:
     """Raises UsageError for a number with which no request could be answered."""
     for option, value in values.items():
         least = "0 or more" if option == "--grace" else "more than 0"
@@ -88,6 +90,8 @@ def check_numbers(values: Mapping[str, float | None], max_requests: int) -> None
             raise UsageError(f"{option} must be {least}, not {value:g}")
     if max_requests < 1:
         raise UsageError(f"--max-requests must be at least 1, not {max_requests}")
+    if not 0 <= port < 2**16:
+        raise UsageError(f"--port must be 0 to 65535, not {port}")
 
 
 def name_and_model(argument: str) -> tuple[str, str]:

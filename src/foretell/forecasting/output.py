@@ -88,7 +88,7 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     horizon = min(forecast.paths.shape[1], MOST_TOKENS // 4)
     most = min(MOST_TOKENS, forecaster.context_length) - horizon
     history = forecast.series.values[-most:]
-    model = reading_values(forecaster, history)
+    model = reading_values(forecaster, history, read_after=horizon)
     values = [*history, *forecast.median[:horizon]]
     traced = record_all(model, " ".join(map(str, values)), levels=model.levels)
     start = len(forecast.series) - len(history)

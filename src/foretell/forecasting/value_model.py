@@ -51,17 +51,23 @@ class ValueModel(LanguageModel):
     def texts_of(self, ids: Sequence[int]) -> list[str]:
         return [value_text(value) for value in self.codec.decode(ids, self.scale, -self.context)]
 
+    def values_of(self, ids: Sequence[int]) -> list[float | None]:
+        values = self.codec.decode(ids, self.scale, -self.context)
+        return [None if np.isnan(value) else float(value) for value in values]
+
 
 def reading_values(
-    forecaster: Forecaster, text: str | np.ndarray, tokenizer: ValueTokenizer | None = None
+    forecaster: Forecaster, text: str | np.ndarray, tokenizer: ValueTokenizer | None = None, read_after: int = 0
 ) -> ValueModel:
     """The model for a context, given as text or values. tokenizer: from an earlier call for the same forecaster.
+
+    read_after: the number of values that a pass reads after the context; the next value follows these.
 
     Raises UsageError for a text that is not a list of values, DataError if all values are missing.
     """
     values = parse_values(text) if isinstance(text, str) else text
     codec, scale = forecaster.codec, forecaster.prompt(values, len(values)).scale
-    following = codec.decode(np.arange(codec.vocab_size)[:, None], scale)[:, 0]  # for the time after the context
+    following = codec.decode(np.arange(codec.vocab_size)[:, None], scale, read_after)[:, 0]
     named = copy.copy(tokenizer or ValueTokenizer(codec.vocab_size))
     named.texts = [value_text(value) for value in following]
     levels = np.maximum(following[: codec.config.bins], forecaster.least(values))

@@ -45,11 +45,13 @@ class TimedConnection(H11Protocol):
         self._reading.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that h11 cannot parse; uvicorn calls this while handling the exception."""
-        if self.cycle is None or self.cycle.response_complete:
+        """Refuse a request that h11 cannot parse, unless its answer has begun; uvicorn calls this in the exception."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             error = sys.exception()
             is_large = isinstance(error, RemoteProtocolError) and error.error_status_hint == 431
             self.transport.write(whole_answer(large_headers() if is_large else ApiError(400, "malformed HTTP request")))
+            if self.cycle is not None:
+                self.cycle.disconnected = True  # the route, which may still read the body, answers nothing
         self.transport.close()
 
     def abort(self) -> None:

@@ -142,7 +142,7 @@ class Explorer(PassEndpoint[ExplorerRequest]):
             page = served.page
         known = find_sections(page, served.sections, request.sections)
         if unknown := next((name for name in request.sections if name not in known), None):
-            raise refused("sections", f"{served.name} has no section {unknown!r}")
+            raise refused("sections", f"{served.name} has no section {unknown!r}; `outline` lists them as `available`")
         ids = await self.server.in_worker(pass_ids, served, request)
         values = needed_values(page, known.values())
         if isinstance(served, ServedModel) and not request.change:

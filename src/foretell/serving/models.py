@@ -165,8 +165,7 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
     Raises TokenizerError for an unsupported template, UsageError for a cache that is too small.
     """
     template = settings.template
-    if path := task_path_of(model):
-        logger.info(f"{name} was trained for a task; requests to {path} are answered")
+    if task_path_of(model):
         template = template or (FALLBACK_TEMPLATE if own_template(model.tokenizer, name) is None else None)
     try:
         chat = ChatFormat(choose_template(model, template), model.tokenizer)

@@ -31,6 +31,7 @@ from foretell.text import StopStrings, Tokenizer
 from foretell.text.chat_template import ChatFormat, Message, Role
 from foretell.text.streaming import PIECE_SIZE
 
+CHARACTERS_PER_TOKEN = 256  # more than the longest tokens of known vocabularies have, 128 spaces
 Item = TypeVar("Item")
 ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -127,6 +128,7 @@ def encode(served: ServedModel, prompt: str | list[int], field: str, add_special
     """The ids of a prompt. An empty text becomes the end token, if the vocabulary has one."""
     tokenizer = served.model.tokenizer
     if isinstance(prompt, str):
+        check_characters(served, prompt, field)
         with errors_of(field), advice_of_task(served):
             ids = encode_text(tokenizer, prompt, add_special_tokens) or [*tokenizer.end_ids[:1]]
     else:
@@ -156,6 +158,13 @@ def pass_ids(served: ExploredModel, request: PassRequest) -> list[int]:
     return ids  # changes may be at later positions: a text that is being edited can grow again
 
 
+def check_characters(served: ServedModel, text: str, field: str) -> None:
+    """Raise ApiError for a text that is far longer than the context; encoding it would delay others by seconds."""
+    if len(text) > CHARACTERS_PER_TOKEN * served.context_length:
+        sizes = f"the text has {len(text):,} characters and the model's context is {served.context_length:,} tokens"
+        raise ApiError(400, f"{field}: {sizes}; shorten it", field, "context_length_exceeded")
+
+
 def check_positions(changes: list[ChangeRequest], length: int) -> None:
     """Raise ApiError for a changed position after the last token."""
     last = max((position for change in changes for position in change.positions or ()), default=0)
@@ -182,7 +191,9 @@ def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "
     if served.chat is None:
         raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
     with errors_of(field), advice_of_task(served):
-        return served.chat.encode_prompt([Message(role_of(message), text_of(message)) for message in messages])
+        written = [Message(role_of(message), text_of(message)) for message in messages]
+        check_characters(served, "".join(message.content for message in written), field)
+        return served.chat.encode_prompt(written)
 
 
 def role_of(message: ChatMessage) -> Role:

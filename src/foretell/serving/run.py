@@ -97,12 +97,10 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        is_host = isinstance(error, OSError) and error.errno not in (errno.EADDRINUSE, errno.EACCES)
-        advice = f"choose another {'--host' if is_host else '--port'}"
-        raise OutputError(f"cannot listen on {host} port {port}: {reason}; {advice}") from None
+        advice = f"choose another {'--port' if error.errno in (errno.EADDRINUSE, errno.EACCES) else '--host'}"
+        raise OutputError(f"cannot listen on {host} port {port}: {error.strerror}; {advice}") from None
     listener.listen(BACKLOG)
     return listener
 

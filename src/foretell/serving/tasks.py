@@ -38,7 +38,7 @@ class ForecastRequest(Request):
 
     series: Annotated[list[Values], MinLen(1), MaxLen(MOST_PROMPTS)]
     horizon: Annotated[int, Ge(1), Le(10_000)] | None = None
-    levels: Annotated[list[Percent], MaxLen(10)] = [80.0]  # noqa: RUF012 - pydantic copies it
+    levels: Annotated[list[Percent], MaxLen(10)] = [80.0, 95.0]  # noqa: RUF012 - pydantic copies it; the default of the verb
     samples: Annotated[int, Ge(1), Le(1000)] = 100
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 1
 
@@ -113,7 +113,7 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
     first = ExploredModel(name, plain, look_bytes, levels=plain.levels)
 
     def explored(request: PassRequest) -> ExploredModel:
-        given = reading_values(forecaster, request.text, tokenizer)
+        given = reading_values(forecaster, request.text, tokenizer, len(request.appended))
         return first.with_input(given, given.levels)
 
     def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> dict[str, Any]:

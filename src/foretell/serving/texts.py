@@ -15,6 +15,7 @@ from foretell.serving.models import ServedModel
 from foretell.serving.preparation import (
     Wanted,
     as_list,
+    check_characters,
     check_ids,
     encode,
     encode_chat,
@@ -104,9 +105,10 @@ class Scores(Endpoint[ScoreRequest]):
         else:
             context = encode(served, request.context, "context")
             field = "context" if len(context) > served.context_length else "continuations"
+            texts = limited(request.continuations, "continuations")
+            check_characters(served, max(texts, key=len), "continuations")
             with errors_of("continuations"):
-                texts = map(tokenizer.encode, limited(request.continuations, "continuations"))
-                prompts = [[*context, *text] for text in texts]
+                prompts = [[*context, *tokenizer.encode(text)] for text in texts]
             firsts = [len(context)] * len(prompts)
         wanted = Wanted(prompts, 0, "max_tokens", prompt_logprobs=1, field=field)
         return make_answer(served, GenerationRequest(), wanted, key), firsts

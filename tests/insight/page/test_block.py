@@ -99,7 +99,7 @@ def test_the_values_of_a_layer_are_in_the_order_of_the_pass(make_model, open_pag
     ]  # fmt: skip
     assert labels(opened, "feedforward-values") == [
         "stream after attention", "stream, normalized", "gate", "activation", "up", "feed-forward output",
-        "stream after feedforward",
+        "stream after the feed-forward layer",
     ]  # fmt: skip
     facts = opened.page.locator("#attention-values dt").all_inner_texts()
     assert facts[:2] == ["mean square of the stream", "divisor of the stream, √(mean square + ε)"]

@@ -20,6 +20,7 @@ from foretell.model.structure import PASSED_ON, Structure, Value
 # The tokens that the axis of positions of a value counts
 OF_TOKEN, OF_KEY, OF_MEMORY = "token", "key", "memory"
 LABELS = {"core": "head output", "output": "attention output", "down": "feed-forward output"}
+SUBLAYERS = {"feedforward": "the feed-forward layer", "cross_attention": "encoder-decoder attention"}
 ROTATED, SPLIT = "rotated heads", "heads"  # without rotary positions, both have the same numbers as their input
 
 
@@ -174,7 +175,8 @@ class BlockFinder:
         if repeated := self.repeated(value.name):
             return self.label(self.structure[repeated[0]], self.path(repeated[0]))
         if value.formula in UPDATES:
-            return f"stream after {last.removesuffix('_residual').replace('_', ' ')}"
+            sublayer = last.removesuffix("_residual")
+            return f"stream after {SUBLAYERS.get(sublayer, sublayer)}"
         if value.formula == ROTATED:
             return f"{last}, rotated"
         return f"{normalized([*modules, last])}, normalized" if last.endswith("_norm") else LABELS.get(last, last)

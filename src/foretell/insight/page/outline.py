@@ -23,6 +23,9 @@ def heading_of(name: str) -> str:
 def pass_outline(traced: TracedPass) -> dict[str, Any]:
     """The text of a pass and its tokens, and the tokens of the source that an encoder read."""
     tokens = token_list(traced.ids, traced.pieces)
+    if traced.page.levels is not None:
+        for token, value in zip(tokens, traced.page.model.values_of(traced.ids), strict=True):
+            token["value"] = value
     outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
     if traced.page.outcomes is not None:
         outline["outcomes"] = traced.page.outcomes.to_json()  # the answers of a choice

@@ -16,7 +16,15 @@ from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights
-from foretell.insight.page.block_values import BlockPart, BlockValue, Neurons, block_parts, neurons_of, same_numbers
+from foretell.insight.page.block_values import (
+    SUBLAYERS,
+    BlockPart,
+    BlockValue,
+    Neurons,
+    block_parts,
+    neurons_of,
+    same_numbers,
+)
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
 from foretell.insight.replacement import Replacement
@@ -300,9 +308,9 @@ def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
     for layer, block in enumerate(blocks):
         updates = updates_of(decoder, structure, layer)
         inner = [update for update in updates[:-1] or updates if structure[block].reads[0] != update.name]
-        points += [
-            StreamPoint(update.name, f"layer {layer}, after {update.reads[1].rpartition('.')[2]}") for update in inner
-        ]
+        for update in inner:
+            sublayer = update.reads[1].rpartition(".")[2]
+            points.append(StreamPoint(update.name, f"layer {layer}, after {SUBLAYERS.get(sublayer, sublayer)}"))
         points.append(StreamPoint(block, f"after layer {layer}", layer))
     (final,) = structure["head"].reads
     if structure.origin(final) != structure.origin(blocks[-1]):

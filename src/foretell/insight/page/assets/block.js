@@ -4,7 +4,7 @@ import { byId, fill, hint, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
 
-const WORDS = { attention: "Attention", cross_attention: "Encoder-decoder attention", feedforward: "Feed-forward layer" };
+export const WORDS = { attention: "Attention", cross_attention: "Encoder-decoder attention", feedforward: "Feed-forward layer" };
 const OWN = ["attention", "cross_attention"]; // each has a section; any other part is shown like a feed-forward layer
 
 export const hasFeedforward = (data) => data.blocks.flat().some(({ name }) => !OWN.includes(name));

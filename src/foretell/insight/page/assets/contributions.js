@@ -1,4 +1,5 @@
 // Direct contributions of heads and layers to the logit of a token after the chosen one, which add up to the logit.
+import { WORDS } from "./block.js";
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
 import { barHeading, button, byId, caption, fill, heading, headings, hint, make, numberCell, onArrows, region, tableHead } from "./dom.js";
@@ -75,7 +76,7 @@ function candidates(stored, position) {
 function rowsOf(parts, { parts: values, address }) {
   const rows = new Map();
   parts.forEach(({ name, layer, module, sum }, i) => {
-    const row = rows.get(sum) ?? { words: layer === null ? name : `layer ${layer}, ${module}`, value: 0, address: address(sum) };
+    const row = rows.get(sum) ?? { words: layer === null ? name : `layer ${layer}, ${WORDS[module]?.toLowerCase() ?? module}`, value: 0, address: address(sum) };
     row.value += values[i];
     rows.set(sum, row);
   });
@@ -131,6 +132,6 @@ function headTable(data, choice, prefix, module, valueOf, largest) {
     tableHead(make("td", {}), ...Array.from({ length: heads }, (_, head) => heading(String(head)))),
     make("tbody", {}, ...Array.from({ length: layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, `layer ${layer}`), ...Array.from({ length: heads }, (_, head) => cell(layer, head))))));
   onArrows(table, (right, down) => choose(choice.layer + down, choice.head + right), (first) => choose(choice.layer, first ? 0 : heads - 1));
-  return make("div", {}, hint(`Every head of ${module.replace("_", " ")}: rows are layers, columns are heads. Choose one to see its attention.`),
+  return make("div", {}, hint(`Every head of ${WORDS[module].toLowerCase()}: rows are layers, columns are heads. Choose one to see its attention.`),
     region(`Contributions of heads, ${module}`, table));
 }

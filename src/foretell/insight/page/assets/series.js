@@ -21,7 +21,7 @@ export function seriesOf(data) {
     const index = shares.findIndex((share) => (sum += share) >= wanted);
     return levels[index < 0 ? levels.length - 1 : index];
   };
-  return { values: data.tokens.map(({ id }) => levels[id] ?? null), levels, shares, quantile, mean: shares.reduce((sum, share, id) => sum + share * levels[id], 0) };
+  return { values: data.tokens.map(({ value }) => value), levels, shares, quantile, mean: shares.reduce((sum, share, id) => sum + share * levels[id], 0) };
 }
 
 export function showSeries(data, choice) {

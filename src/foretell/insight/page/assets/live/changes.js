@@ -27,7 +27,7 @@ export function makeChanges() {
       off("feedforward-off", (block) => ({ value: `${block}.feedforward` })),
       make("span", { id: "neuron-change", class: "editor-row" }, make("label", { for: "change-neuron" }, "Neuron"), neuron,
         off("neuron-off", (block) => ({ value: `${block}.feedforward.activation`, neurons: [neuron.valueAsNumber] }), () => neuron.reportValidity()))),
-    make("details", { id: "change-vector" }), chips,
+    make("details", { id: "change-vector" }, make("summary", {}, VECTOR)), chips,
     make("div", { id: "change-effect", role: "region", "aria-live": "polite", "aria-label": "Effect of the changes" }));
   session.listen((state) => fill(chips, ...state.change.map(chip)));
   byId("grid").after(make("div", { id: "head-change", class: "panel" }));

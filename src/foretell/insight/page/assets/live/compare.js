@@ -71,9 +71,10 @@ function tables(data, other, elsewhere) {
   const pieces = new Set([...likeliest(here), ...likeliest(there)]);
   const rows = [...pieces].map((piece) => ({ piece, own: here.get(piece) ?? NOWHERE, other: there.get(piece) ?? NOWHERE }))
     .sort((a, b) => Math.max(b.own.share, b.other.share) - Math.max(a.own.share, a.other.share)).slice(0, TOKENS);
+  const isElsewhere = rows.some(({ own, other }) => own === NOWHERE || other === NOWHERE);
   return [
     region("Both distributions", make("table", { class: "bars" },
-      caption(`${data.outcomes ? "The prediction" : "What comes next"}, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.`),
+      caption(`${data.outcomes ? "The prediction" : "What comes next"}, after ${quoted(lastOf(data))} here and after ${quoted(lastOf(other))} there. The bar is the probability here, the line the one there.${isElsewhere ? ` ${NO_TOKEN}: this model has no token with this text.` : ""}`),
       tableHead(...headings([predictionOf(data).noun, "Here", "There", "Difference"]), barHeading()),
       make("tbody", {}, ...rows.map((row) => tokenRow(row, elsewhere))))),
     region("Both lenses", make("table", {},
@@ -83,13 +84,13 @@ function tables(data, other, elsewhere) {
   ];
 }
 
-const NOWHERE = { share: 0 }; // of a text that is not a token there
+const NOWHERE = { share: 0 }, NO_TOKEN = "—"; // of a text that is not a token there
 
 function tokenRow({ piece, own, other }, elsewhere) {
   const numbers = [own.address && { address: own.address }, other.address && { address: other.address, ...elsewhere }];
   const cell = (words, attributes) => make("td", { class: "number", ...attributes }, words);
-  return make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(piece))), ...[own, other].map(({ share }, i) => cell(probability(share), numbers[i] && opens(numbers[i]))),
-    cell(signed(four, own.share - other.share), numbers.every(Boolean) ? opensDifference(...numbers) : {}), bar(own.share, other.share));
+  return make("tr", {}, make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(piece))), ...[own, other].map(({ share }, i) => cell(numbers[i] ? probability(share) : NO_TOKEN, numbers[i] && opens(numbers[i]))),
+    numbers.every(Boolean) ? cell(signed(four, own.share - other.share), opensDifference(...numbers)) : cell(NO_TOKEN), bar(own.share, other.share));
 }
 
 function lensRows(data, other, elsewhere) {

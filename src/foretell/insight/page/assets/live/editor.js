@@ -32,14 +32,15 @@ const linkOf = (model, { title, others, ...state }) => `#${new URLSearchParams({
 
 // The whole state of the URL. Without a text, a model begins with its first example, which becomes the URL.
 export function stateOfUrl(served) {
-  const given = new URLSearchParams(location.hash.slice(1)), name = given.get("model") ?? served[0].name;
-  const { reads, examples: [example] } = served.find((each) => each.name === name) ?? { reads: "text", examples: [] };
+  const given = new URLSearchParams(location.hash.slice(1)), linked = given.get("model");
+  const { name, reads, examples: [example] } = served.find((each) => each.name === linked) ?? served[0];
+  const problem = linked && linked !== name ? `The link names the model ${quoted(linked)}, which this server does not have. The page shows ${name}.` : "";
   if (example && !given.has("text") && !given.has("source")) {
     const link = new URLSearchParams(linkOf(name, example).slice(1));
     for (const [field, value] of given) link.set(field, value);
     history.replaceState(null, "", `#${link}`);
   }
-  return { ...STATE, model: name, ...FIRST[reads], ...readUrl() };
+  return { ...STATE, ...FIRST[reads], ...readUrl(problem), model: name };
 }
 
 // A state of a translation model with its translation of the source, unless there is a text.
@@ -129,9 +130,10 @@ function showContinuations() {
     const { model, source, text, others, appended } = session.state, key = JSON.stringify([model, source, text, others]);
     if (of !== key) { root = new Map(); of = key; }
     let node = root;
-    for (const id of appended) {
+    for (const [i, id] of appended.entries()) {
       if (!node.has(id)) node.set(id, new Map());
       node = node.get(id);
+      if (session.isShown) node.text = pieceAt(i);
     }
     const best = session.nextLogits && argMax(session.nextLogits);
     byId("continuations").hidden = Boolean(shown.data?.outcomes); // the text itself is continued
@@ -139,7 +141,7 @@ function showContinuations() {
       make("div", { class: "editor-row" },
         button(`Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`, () => best !== null && continueWith([...appended, best]), { "aria-disabled": best === null ? "true" : false }),
         button("Remove the last", () => continueWith(appended.slice(0, -1)), { disabled: !appended.length }),
-        button("Into the text", () => session.update({ text: text + appended.map((id) => (shown.data.hasLevels ? ` ${textOf(id)}` : textOf(id))).join(""), appended: [] }), { disabled: !appended.length })),
+        button("Into the text", () => session.update({ text: text + appended.map((_, i) => (shown.data.hasLevels ? ` ${pieceAt(i)}` : pieceAt(i))).join(""), appended: [] }), { disabled: !appended.length })),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
   };
   session.listen(draw);
@@ -148,12 +150,19 @@ function showContinuations() {
 
 const textOf = (id) => shown.data?.vocabulary?.[id] ?? "";
 
+// The text of an appended token. The vocabulary has the value of a bin for the next time; others may have another one.
+function pieceAt(i) {
+  const { appended } = session.state;
+  return session.isShown ? shown.data.tokens.at(i - appended.length).text : textOf(appended[i]);
+}
+
 function branches(node, path, current) {
   return make("ul", {}, ...[...node].map(([id, after]) => {
     const own = [...path, id];
     const isCurrent = own.length === current.length && own.every((each, i) => each === current[i]);
-    const chip = make("button", { type: "button", class: "token", "aria-current": isCurrent ? "true" : false, title: quoted(textOf(id)),
-      onclick: () => continueWith(own) }, make("bdi", {}, visible(textOf(id))));
+    const text = after.text ?? textOf(id);
+    const chip = make("button", { type: "button", class: "token", "aria-current": isCurrent ? "true" : false, title: quoted(text),
+      onclick: () => continueWith(own) }, make("bdi", {}, visible(text)));
     return make("li", {}, chip, ...(after.size ? [branches(after, own, current)] : []));
   }));
 }

@@ -14,10 +14,10 @@ const HELPER = `def at(value, axis, indices):
 const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 
 // The imports, and the model as the page has it: a translation model, one with the head of a task, or a forecaster.
-function modelOf({ source, text, others }, { outcomes, hasLevels }, model, given) {
+function modelOf({ source, text, others, appended }, { outcomes, hasLevels }, model, given) {
   if (source) return `from foretell.translation.translator import load_translator\n\nmodel = load_translator(${literal(model)}).given(${literal(source)})  ${given}`;
   if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""}${outcomes.first ? `, shown=${outcomes.first}` : ""})  ${given}`;
-  if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)})  ${given}`;
+  if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)}${appended.length ? `, read_after=${appended.length}` : ""})  ${given}`;
   return `\nmodel = foretell.load(${literal(model)})  ${given}`;
 }
 

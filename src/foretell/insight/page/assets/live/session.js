@@ -256,8 +256,9 @@ export async function busy(signal, work, done, fail = showProblem) {
 
 let damage = "", isLinked = false; // of a link that was opened, until its pass is shown
 
-export function readUrl() {
-  damage = "";
+// The fields of the link. problem: one that is known already.
+export function readUrl(problem) {
+  damage = problem;
   isLinked = true;
   const given = new URLSearchParams(location.hash.slice(1));
   const state = {};

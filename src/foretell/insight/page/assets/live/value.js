@@ -135,14 +135,15 @@ function showPath() {
 
 function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps, write }) {
   const inDigits = (value) => number(value, write ?? inOneScale([stored, recomputed], [difference]));
-  const compared = [["Recomputed", inDigits(recomputed)], ["Difference", typeof difference === "number" ? difference.toExponential(1).replaceAll("-", "−") : difference]];
-  const facts = [["Value", inDigits(stored)], ...(recomputed === null ? [] : compared)]; // the rows of a sum may be cut
+  const compared = [["Recomputed", inDigits(recomputed)], ["Difference", typeof difference === "number" && difference !== 0 ? difference.toExponential(1).replaceAll("-", "−") : String(difference)]];
+  const isDerived = steps.some(({ remark }) => remark === undefined); // not a weight
+  const facts = [["Value", inDigits(stored)], ...(recomputed === null || !isDerived ? [] : compared)]; // the rows of a sum may be cut
   const verdict = changed ? "A change replaced this number; its operands give what it was before."
     : agrees ? `The value follows from its operands; the difference is rounding in ${dtype}.` : "The value does not follow from its operands.";
   return [
     hint([...(words ? [words] : []), ...meaning].join(", ")),
     factList(facts),
-    make("p", { class: "summary" }, verdict),
+    ...(isDerived || changed ? [make("p", { class: "summary" }, verdict)] : []),
     ...steps.flatMap((each, i) => step(each, i, headWidth)),
   ];
 }
@@ -168,7 +169,8 @@ function linked(text) {
   const parts = [];
   let end = 0;
   for (const match of text.matchAll(ADDRESS)) {
-    parts.push(text.slice(end, match.index), make("button", { type: "button", class: "opens", "data-address": match[0] }, match[0]));
+    const isShown = match[0] === path.at(-1).address;
+    parts.push(text.slice(end, match.index), isShown ? match[0] : make("button", { type: "button", class: "opens", "data-address": match[0] }, match[0]));
     end = match.index + match[0].length;
   }
   return [...parts, text.slice(end)];
