@@ -34,8 +34,8 @@ from rich.console import Console
 from foretell.forecasting.forecaster import Forecaster, load_forecaster
 from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, seasonal_naive
 from foretell.forecasting.output import write_table
-from foretell.forecasting.rolling import Origin, RollingSettings, Score, evaluate_origins, rolling_origins, score
-from foretell.forecasting.series import Series, choose_seasons, single
+from foretell.forecasting.rolling import RollingSettings, Score, evaluate_origins, rolling_origins, score
+from foretell.forecasting.series import Series, Window, choose_seasons, single
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.session.display import PlainReporter
@@ -98,7 +98,7 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
 
 
 def rows_of(
-    forecaster: Forecaster, origins: Sequence[Origin], settings: RollingSettings, ets_origins: int
+    forecaster: Forecaster, origins: Sequence[Window], settings: RollingSettings, ets_origins: int
 ) -> list[Row]:
     """The rows of a table: all methods on all origins, AutoETS on some of them."""
     evaluation = evaluate_origins(forecaster, origins, settings, progress=show_progress("foretell"))
@@ -118,7 +118,7 @@ def rows_of(
     return rows
 
 
-def row_of(name: str, result: Score, origins: Sequence[Origin]) -> Row:
+def row_of(name: str, result: Score, origins: Sequence[Window]) -> Row:
     return {"name": name, "origins": len(origins), **result.to_json()}
 
 

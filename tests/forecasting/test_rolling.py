@@ -10,7 +10,6 @@ import pytest
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.rolling import (
     ForecastReport,
-    Origin,
     RollingEvaluation,
     RollingSettings,
     Score,
@@ -21,7 +20,7 @@ from foretell.forecasting.rolling import (
     score_others,
     series_rows,
 )
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series, Window, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
@@ -52,7 +51,7 @@ def test_what_follows_can_be_given_in_another_file():
 
 
 def test_a_score_is_that_of_the_median():
-    origin = Origin(VALUES[:4], np.array([3.0, 9.0]), season=2)  # seasonal error 1.5
+    origin = Window(np.append(VALUES[:4], [3.0, 9.0]), 4, season=2)  # seasonal error 1.5
     paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
     result = score([origin], [paths], (50.0,))
     assert result.mase == result.mase_median == pytest.approx(1.0)

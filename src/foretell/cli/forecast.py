@@ -18,8 +18,7 @@ from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
-    from foretell.forecasting.rolling import Origin
-    from foretell.forecasting.series import Series
+    from foretell.forecasting.series import Series, Window
     from foretell.forecasting.series_layout import SeriesFormat
     from foretell.forecasting.task import ForecastTask
     from foretell.session.session import Session
@@ -370,7 +369,7 @@ def evaluate_forecast(
     report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, ahead, where, per_series), json)
 
 
-def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Origin]) -> None:
+def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Window]) -> None:
     """Note forecasts of values on which the model was trained, or its intervals were calibrated."""
     lengths = {each.unique_id: len(each) for each in series}
     held_out = {name: forecaster.held_out(length) for name, length in lengths.items()}
