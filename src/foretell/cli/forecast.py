@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 
@@ -352,19 +353,16 @@ def evaluate_forecast(
         origins = rolling.given_origins(measured, reading.read(test, forecaster), seasons)
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{counted(len(origins), 'origin')}, at the end of each series"
-    settings = rolling.RollingSettings(plan_levels, samples, seed)
+    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=plan_levels, samples=samples, seed=seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     if test is None:
         note_held_out(forecaster, measured, origins)
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
-        evaluation = rolling.evaluate_origins(forecaster, origins, settings, progress=progress)
+        evaluation = measure(progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = {
-            length: rolling.evaluate_origins(forecaster, origins, settings, context=length, progress=progress)
-            for length in lengths
-        }
+        by_context = {length: measure(context=length, progress=progress) for length in lengths}
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:

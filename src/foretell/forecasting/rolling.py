@@ -13,7 +13,6 @@ import numpy as np
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting import metrics
-from foretell.forecasting.calibration import Bounds, interval_of
 from foretell.forecasting.forecaster import Forecaster
 from foretell.forecasting.series import Series, Window
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -24,22 +23,6 @@ LEVELS = (80.0, 95.0)
 FIGURES = ("mase", "mase_median", "smape", "smape_median", "wql", "mae", "rmse")
 HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # column names of the figures
 MOST_SERIES_SHOWN = 20
-
-
-IntervalRule = Callable[[Window, np.ndarray, float], Bounds]  # (origin, paths, level) -> bounds
-
-
-def own_interval(origin: Window, paths: np.ndarray, level: float) -> Bounds:
-    return interval_of(paths, level)
-
-
-@dataclass(frozen=True)
-class RollingSettings:
-    """The settings of an evaluation: levels in percent, the number of sampled paths and their seed."""
-
-    levels: tuple[float, ...] = LEVELS
-    samples: int = 100
-    seed: int = 1
 
 
 def rolling_origins(
@@ -225,28 +208,28 @@ def series_rows(evaluation: RollingEvaluation) -> Iterator[list[str]]:
 def evaluate_origins(
     forecaster: Forecaster,
     origins: Sequence[Window],
-    settings: RollingSettings,
     *,
+    levels: Sequence[float] = LEVELS,
+    samples: int = 100,
+    seed: int = 1,
     context: int | None = None,
     progress: Progress = silent,
 ) -> RollingEvaluation:
-    """Forecast from every origin and compute the scores. context: the maximum number of values to read."""
+    """Sample paths from every origin and compute the scores.
+
+    levels: of the intervals, in percent. context: the maximum number of values to read.
+    """
     horizon = max(len(origin.actual) for origin in origins)
     histories = [origin.history for origin in origins]
     seasons = [forecaster.season or origin.season for origin in origins]
     paths = forecaster.sample_paths(
-        histories, horizon, settings.samples, seed=settings.seed, context=context, seasons=seasons, progress=progress
+        histories, horizon, samples, seed=seed, context=context, seasons=seasons, progress=progress
     )
     naive = [metrics.seasonal_naive(origin.history, origin.season, horizon)[None] for origin in origins]
-
-    def interval(origin: Window, paths: np.ndarray, level: float) -> Bounds:
-        seasonal = replace(forecaster, season=forecaster.season or origin.season)
-        return seasonal.interval(origin.history, paths, level, context)
-
-    pairs = list(zip(origins, paths, strict=True))
-    own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in settings.levels}
+    plain = replace(forecaster, calibration=None)
+    own = {} if forecaster.calibration is None else coverage_by_level(plain, origins, paths, levels)
     return RollingEvaluation(
-        score(origins, paths, settings.levels, interval),
+        replace(score(origins, paths), coverage=coverage_by_level(forecaster, origins, paths, levels, context)),
         score(origins, naive),
         len(origins),
         sum(math.isnan(metrics.mase_scale(each.history, each.season)) for each in origins),
@@ -292,16 +275,11 @@ def score_series(
     return dict(sorted(scores.items(), key=error, reverse=True))
 
 
-def score(
-    origins: Sequence[Window],
-    paths: Sequence[np.ndarray],
-    levels: Sequence[float] = (),
-    interval: IntervalRule = own_interval,
-) -> Score:
+def score(origins: Sequence[Window], paths: Sequence[np.ndarray]) -> Score:
     """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
-    pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
     mases, smapes, losses, errors = [], [], [], []
-    for origin, sampled in pairs:
+    for origin, whole in zip(origins, paths, strict=True):
+        sampled = whole[:, : len(origin.actual)]  # other origins may have more values
         median, quantiles = np.median(sampled, 0), np.quantile(sampled, QUANTILES, axis=0)
         mases.append(metrics.mase(origin.actual, median, origin.history, origin.season))
         smapes.append(metrics.smape(origin.actual, median))
@@ -319,17 +297,26 @@ def score(
         float(np.abs(known).mean()),
         float(np.sqrt((known**2).mean())),
         by_step(errors, scales),
-        {f"{level:g}": coverage_of(pairs, level, interval) for level in levels},
     )
 
 
-def coverage_of(
-    pairs: Sequence[tuple[Window, np.ndarray]], level: float, interval: IntervalRule = own_interval
-) -> float:
-    """The percentage of values that lie inside the interval of a level."""
-    cut = ((each, [bound[: len(each.actual)] for bound in interval(each, sampled, level)]) for each, sampled in pairs)
-    counts = [metrics.coverage(each.actual, *bounds) for each, bounds in cut]
-    return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
+def coverage_by_level(
+    forecaster: Forecaster,
+    origins: Sequence[Window],
+    paths: Sequence[np.ndarray],
+    levels: Sequence[float],
+    context: int | None = None,
+) -> dict[str, float]:
+    """The percentage of values that lie inside the forecaster's interval of each level."""
+    shares = {}
+    for level in levels:
+        counts = []
+        for origin, sampled in zip(origins, paths, strict=True):
+            seasonal = replace(forecaster, season=forecaster.season or origin.season)
+            bounds = seasonal.interval(origin.history, sampled[:, : len(origin.actual)], level, context)
+            counts.append(metrics.coverage(origin.actual, *bounds))
+        shares[f"{level:g}"] = 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
+    return shares
 
 
 def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float]:
