@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
-from foretell.forecasting.forecaster import Forecaster, load_forecaster
+from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, seasonal_naive
 from foretell.forecasting.output import write_table
-from foretell.forecasting.rolling import Origin, RollingSettings, Score, evaluate_origins, rolling_origins, score
-from foretell.forecasting.series import Series, choose_seasons, single
+from foretell.forecasting.rolling import RollingEvaluation, Score, evaluate_origins, rolling_origins, score
+from foretell.forecasting.series import Series, Window, choose_seasons, single
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.session.display import PlainReporter
@@ -84,7 +85,7 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
     windows = max(1, min(MOST_WINDOWS, data.test // horizon))
     seasons, _ = choose_seasons(known, None)
     origins = rolling_origins(series, horizon, data.test // windows, windows, seasons)
-    settings = RollingSettings(samples=4 if quick else 100, seed=arguments.seed)
+    measure = partial(evaluate_origins, forecaster, samples=4 if quick else 100, seed=arguments.seed)
     about = session.task.record()
     return {
         **{key: about[key] for key in ("size", "parameters")},
@@ -93,15 +94,13 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
         "series": len(series),
         "season": single(seasons),
         "horizon": horizon,
-        "rows": rows_of(forecaster, origins, settings, 2 if quick else arguments.ets_origins),
+        "rows": rows_of(measure, origins, 2 if quick else arguments.ets_origins),
     }
 
 
-def rows_of(
-    forecaster: Forecaster, origins: Sequence[Origin], settings: RollingSettings, ets_origins: int
-) -> list[Row]:
+def rows_of(measure: Callable[..., RollingEvaluation], origins: Sequence[Window], ets_origins: int) -> list[Row]:
     """The rows of a table: all methods on all origins, AutoETS on some of them."""
-    evaluation = evaluate_origins(forecaster, origins, settings, progress=show_progress("foretell"))
+    evaluation = measure(origins, progress=show_progress("foretell"))
     rows = [row_of("foretell", evaluation.model, origins), row_of("seasonal naive", evaluation.naive, origins)]
     points = [seasonal_naive(each.history, 1, len(each.actual))[None] for each in origins]
     rows.append(row_of("naive", score(origins, points), origins))
@@ -109,7 +108,7 @@ def rows_of(
     some, progress = origins[::step], show_progress("AutoETS")
     if has_peer():
         if step > 1:
-            rows.append(row_of("foretell, the same", evaluate_origins(forecaster, some, settings).model, some))
+            rows.append(row_of("foretell, the same", measure(some).model, some))
         points = []
         for each in some:
             points.append(auto_ets(each.history[-ETS_HISTORY:], each.season, len(each.actual))[None])
@@ -118,7 +117,7 @@ def rows_of(
     return rows
 
 
-def row_of(name: str, result: Score, origins: Sequence[Origin]) -> Row:
+def row_of(name: str, result: Score, origins: Sequence[Window]) -> Row:
     return {"name": name, "origins": len(origins), **result.to_json()}
 
 

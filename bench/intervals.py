@@ -47,13 +47,14 @@ def stretches(data: DataSet, quick: bool) -> list[dict[str, Any]]:
     held_out: list[list[HeldOut]] = []  # of each series, the newest first
     for each in data.series[: 1 if quick else None]:
         origins = rolling_origins([each], horizon, horizon, windows, forecaster.seasons_of([each]))
-        histories = [origin.history for origin in origins]
-        paths = forecaster.sample_paths(
-            histories, horizon, 4 if quick else PATHS, progress=show_progress(each.unique_id)
+        samples, progress = 4 if quick else PATHS, show_progress(each.unique_id)
+        paths = forecaster.sample_paths([origin.history for origin in origins], horizon, samples, progress=progress)
+        held_out.append(
+            [
+                HeldOut(**vars(origin), paths=sampled, spread=forecaster.spread(origin.history, horizon))
+                for origin, sampled in zip(origins, paths, strict=True)
+            ]
         )
-        spreads = [forecaster.spread(history, horizon) for history in histories]
-        columns = (histories, [origin.actual for origin in origins], paths, spreads)
-        held_out.append([HeldOut(*row) for row in zip(*columns, strict=True)])
     rows = []
     for first in range(0, windows - STRETCH - CALIBRATED + 1, STRETCH):
         tested, known = (

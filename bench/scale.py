@@ -30,7 +30,7 @@ from scale_points import ROWS, Effort, Point, formulas, make_point, measure, mea
 from weak_scaling import measure_weak_scaling, print_weak_scaling
 
 from foretell.errors import UsageError
-from foretell.session.plots import check_can_draw, import_figure
+from foretell.session.plots import check_can_draw, picture
 
 BASE = {"context_length": 256, "width": 256, "num_layers": 4, "vocab_size": 1024}
 Sizes = dict[str, tuple[int, ...]]
@@ -212,14 +212,13 @@ UNITS = {"step": 1.0, "reading": 1.0, "memory": 1e6}
 
 def write_plot(path: Path, dimensions: dict[str, dict[str, Any]], names: dict[str, str]) -> None:
     """Draw a row of panels per quantity and a column per dimension, all axes logarithmic."""
-    figure = import_figure(path)(figsize=(3.2 * len(dimensions), 8), dpi=110, layout="constrained")
-    grid = figure.subplots(len(PANELS), len(dimensions), sharey="row", squeeze=False)
-    for row, quantity in zip(grid, PANELS, strict=True):
-        for axes, (name, dimension) in zip(row, dimensions.items(), strict=True):
-            draw_panel(axes, quantity, dimension)
-            axes.set_xlabel(names[name])
-        row[0].set_ylabel(PANELS[quantity])
-    figure.savefig(path, format="png")
+    with picture(path, (3.2 * len(dimensions), 8), 110) as figure:
+        grid = figure.subplots(len(PANELS), len(dimensions), sharey="row", squeeze=False)
+        for row, quantity in zip(grid, PANELS, strict=True):
+            for axes, (name, dimension) in zip(row, dimensions.items(), strict=True):
+                draw_panel(axes, quantity, dimension)
+                axes.set_xlabel(names[name])
+            row[0].set_ylabel(PANELS[quantity])
 
 
 def draw_panel(axes: Any, quantity: str, dimension: dict[str, Any]) -> None:

@@ -30,7 +30,9 @@ def made(windows: int, seed: int, too_wide: float = 1.0) -> list[HeldOut]:
     rng = np.random.default_rng(seed)
     actual = rng.normal(size=(windows, 12)).cumsum(1)
     paths = too_wide * rng.normal(size=(windows, 60, 12)).cumsum(2)
-    return [HeldOut(np.zeros(1), *pair, 1.0) for pair in zip(actual, paths, strict=True)]
+    return [
+        HeldOut(np.append(0, values), 1, paths=each, spread=1.0) for values, each in zip(actual, paths, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("too_wide", [0.3, 1.0, 2.0])
@@ -58,15 +60,14 @@ def test_intervals_of_any_levels_do_not_cross():
 
 
 def test_a_level_beyond_what_the_scores_can_show_takes_the_largest():
-    one = HeldOut(
-        np.zeros(1), np.array([3.0]), np.arange(-4.0, 5.0)[:, None], 1.0
-    )  # half-widths of 4, so a score of 3 / 4
+    paths = np.arange(-4.0, 5.0)[:, None]  # half-widths of 4, so a score of 3 / 4
+    one = HeldOut(np.array([0.0, 3.0]), 1, paths=paths, spread=1.0)
     calibration = calibrate([one])
     assert calibration.scores[1:] == (0.75,) * (len(LEVELS) - 1)
 
 
 def test_missing_values_and_paths_without_width_have_finite_scores():
-    constant = HeldOut(np.zeros(1), np.array([np.nan, 2.0, 2.5]), np.full((5, 3), 2.0), 10.0)
+    constant = HeldOut(np.array([0, np.nan, 2.0, 2.5]), 1, paths=np.full((5, 3), 2.0), spread=10.0)
     assert scores_of(constant).tolist() == [0, pytest.approx(0.5 / 0.1)]
 
 
@@ -76,8 +77,8 @@ def turbulent(windows: int, seed: int) -> list[HeldOut]:
     held_out = []
     for index in range(windows):
         walk = ((10 if index % 2 else 1) * rng.normal(size=130)).cumsum()
-        history, actual = walk[:-10], walk[-10:]
-        held_out.append(HeldOut(history, actual, history[-1] + rng.normal(size=(60, 10)).cumsum(1), 1.0))
+        paths = walk[119] + rng.normal(size=(60, 10)).cumsum(1)
+        held_out.append(HeldOut(walk, 120, paths=paths, spread=1.0))
     return held_out
 
 

@@ -10,6 +10,7 @@ import pytest
 from foretell.forecasting.calibration import Combination, HeldOut, choose_combination
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import seasonal_naive
+from foretell.forecasting.series import Window
 from foretell.forecasting.train import ForecastTraining
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -24,9 +25,10 @@ def held_out(error: float, seed: int = 1) -> list[HeldOut]:
     windows = []
     for _ in range(20):
         values = np.tile(5 * rng.normal(size=SEASON), 5) + rng.normal(size=5 * SEASON)
-        history, actual = values[:-SEASON], values[-SEASON:]
-        center = actual + error * rng.normal(size=SEASON)
-        windows.append(HeldOut(history, actual, center + 0.1 * rng.normal(size=(30, SEASON)), 5.0))
+        window = Window(values, 4 * SEASON)
+        center = window.actual + error * rng.normal(size=SEASON)
+        paths = center + 0.1 * rng.normal(size=(30, SEASON))
+        windows.append(HeldOut(**vars(window), paths=paths, spread=5.0))
     return windows
 
 
@@ -46,7 +48,7 @@ def test_the_share_of_the_season_follows_from_the_errors(error, least, most):
 def test_a_random_walk_repeats_the_last_value():
     rng = np.random.default_rng(2)
     walks = [rng.normal(size=40).cumsum() for _ in range(20)]
-    far = [HeldOut(walk[:-4], walk[-4:], walk[-4:] + 50 * rng.normal(size=(30, 4)), 1.0) for walk in walks]
+    far = [HeldOut(walk, 36, paths=walk[-4:] + 50 * rng.normal(size=(30, 4)), spread=1.0) for walk in walks]
     combination = choose_combination(far, SEASON)
     assert combination is not None and combination.season == 1
 

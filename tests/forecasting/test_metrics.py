@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from foretell.forecasting.calibration import interval_of
 from foretell.forecasting.metrics import (
     auto_ets,
     coverage,
@@ -17,7 +18,6 @@ from foretell.forecasting.metrics import (
     seasonal_naive,
     smape,
 )
-from foretell.forecasting.rolling import interval_of
 
 NAN = np.nan
 HISTORY = np.array([1.0, 5.0, 2.0, 7.0])  # errors of the seasonal naive forecast of season 2: 1 and 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ import pytest
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.rolling import (
     ForecastReport,
-    Origin,
     RollingEvaluation,
-    RollingSettings,
     Score,
+    coverage_by_level,
     evaluate_origins,
     given_origins,
     rolling_origins,
@@ -21,11 +21,11 @@ from foretell.forecasting.rolling import (
     score_others,
     series_rows,
 )
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series, Window, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
-SETTINGS = RollingSettings(levels=(50.0,), samples=8)
+evaluate = partial(evaluate_origins, levels=(50.0,), samples=8)
 
 
 def one(values, name: str = "a") -> Series:
@@ -51,34 +51,37 @@ def test_what_follows_can_be_given_in_another_file():
         given_origins([one(VALUES)], [one([6], "a"), one([6], "b")], [2])
 
 
-def test_a_score_is_that_of_the_median():
-    origin = Origin(VALUES[:4], np.array([3.0, 9.0]), season=2)  # seasonal error 1.5
+def test_a_score_is_that_of_the_median(forecaster):
+    plain = replace(forecaster, calibration=None)
+    origin = Window(np.append(VALUES[:4], [3.0, 9.0]), 4, season=2)  # seasonal error 1.5
     paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
-    result = score([origin], [paths], (50.0,))
+    result = score([origin], [paths])
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
     assert (result.mae, result.rmse) == (pytest.approx(1.5), pytest.approx(4.5**0.5))  # errors -3 and 0
     assert result.by_step == pytest.approx([2.0, 0.0])
-    assert result.coverage == {"50": 100.0}  # quartiles at the ends of three paths: 1 to 6, 9 to 10
+    assert coverage_by_level(plain, [origin], [paths], [50.0]) == {
+        "50": 100.0
+    }  # quartiles at the ends of three paths: 1 to 6, 9 to 10
 
 
 def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
     origins = rolling_origins([one(VALUES), one(np.ones(9), "constant")], 2, 2, 2, [2, 2])
-    result = evaluate_origins(forecaster, origins, SETTINGS)
+    result = evaluate(forecaster, origins)
     assert result.naive.mase == pytest.approx((2 / 1.5 + 1.5 / 1.5) / 2)  # errors 1, 3 and 1, 2
     assert (result.origins, result.without_mase) == (4, 2)
     assert result.model.mase is not None and result.model.wql is not None
     for context in (1, 3):
-        shorter = evaluate_origins(forecaster, origins, SETTINGS, context=context)
+        shorter = evaluate(forecaster, origins, context=context)
         assert (shorter.origins, shorter.naive) == (4, result.naive)
 
 
 def test_each_series_is_measured_and_forecast_by_its_own_season(forecaster):
     forecaster, wave = replace(forecaster, season=None), np.tile(VALUES, 4)
     origins = rolling_origins([one(wave), one(wave, "b")], 2, 2, 1, [8, 2])
-    result = evaluate_origins(forecaster, origins, SETTINGS)
+    result = evaluate(forecaster, origins)
     for origin in origins:
-        alone = evaluate_origins(replace(forecaster, season=origin.season), [origin], SETTINGS)
+        alone = evaluate(replace(forecaster, season=origin.season), [origin])
         model, naive = result.by_series[origin.name]
         assert naive == alone.by_series[origin.name][1]
         if origin.name == "a":  # the paths of the same history again have other draws
@@ -89,7 +92,7 @@ def test_each_series_is_measured_and_forecast_by_its_own_season(forecaster):
 
 def test_series_are_scored_alone_the_worst_first(forecaster):
     origins = rolling_origins([one(VALUES), one(VALUES * 100, "b"), one(np.ones(9), "constant")], 2, 2, 2, [2, 2, 2])
-    result = evaluate_origins(forecaster, origins, SETTINGS)
+    result = evaluate(forecaster, origins)
     assert set(result.by_series) == {"a", "b", "constant"}
     assert list(result.by_series)[-1] == "constant"  # it has no seasonal error
     errors = [model.mase or 0.0 for model, _ in result.by_series.values()][:2]

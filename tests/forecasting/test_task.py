@@ -20,7 +20,6 @@ from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
-from foretell.forecasting.windows import Window
 from foretell.loading import load
 from foretell.planning.estimate import DeviceMemory, device_memory
 from foretell.session.declaration import Machine
@@ -147,7 +146,7 @@ def test_all_values_can_be_learned_from(request_for, tmp_path):
 
 
 def test_training_with_scales_that_look_ahead_is_refused(request_for, tmp_path, monkeypatch):
-    monkeypatch.setattr(Window, "scale", lambda window, rule=None: scale_of(window.values))
+    monkeypatch.setattr("foretell.forecasting.windows.scale_before", lambda window: scale_of(window.values))
     with pytest.raises(TrainingError, match="looks ahead"):
         run_training(ForecastTraining(request_for(tmp_path / "run")), Reporter())
     assert not (tmp_path / "run").exists()

@@ -9,13 +9,14 @@ import torch
 from foretell.errors import DataError, TrainingError
 from foretell.forecasting.codec import SeriesCodec, scale_of
 from foretell.forecasting.config import SeriesConfig
+from foretell.forecasting.series import Window
 from foretell.forecasting.windows import (
-    Window,
     WindowSource,
     check_no_look_ahead,
     held_out_values,
     held_out_windows,
     make_window_batch,
+    scale_before,
 )
 
 CODEC = SeriesCodec()
@@ -29,7 +30,7 @@ def make_source(*series: np.ndarray, config: SeriesConfig = PLAIN, rows: int = 1
 
 def test_a_row_is_scaled_by_its_context_and_the_loss_counts_after_it():
     window = Window(np.array([1.0, 3.0, 5.0, np.nan, 100.0]), context=2)
-    batch = make_window_batch([window], CODEC, [window.scale()], 7)
+    batch = make_window_batch([window], CODEC, [scale_before(window)], 7)
     expected = CODEC.encode(window.values, scale_of(window.values[:2]))
     assert batch.ids[0, :5].tolist() == expected.tolist()
     assert batch.loss_weights.tolist() == [[0, 1, 0, 1, 0, 0]]  # 5, not the missing value, 100, not the padding
@@ -88,6 +89,6 @@ def test_a_scale_that_looks_ahead_is_caught(monkeypatch):
     source, rng = make_source(RAMP**2), np.random.default_rng(0)
     windows = [source.draw(rng, 0) for _ in range(4)]
     check_no_look_ahead(windows, CODEC)
-    monkeypatch.setattr(Window, "scale", lambda window: scale_of(window.values))
+    monkeypatch.setattr("foretell.forecasting.windows.scale_before", lambda window: scale_of(window.values))
     with pytest.raises(TrainingError, match="looks ahead"):
         check_no_look_ahead(windows, CODEC)

@@ -37,7 +37,6 @@ from foretell.model.presets import MODERN, PRESETS, preset_config
 from foretell.planning.estimate import device_memory
 from foretell.pretraining import task
 from foretell.pretraining.pretrain import TextTraining
-from foretell.pretraining.resolve import weight_shapes
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
 from foretell.runs.run import Run
@@ -47,7 +46,7 @@ from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.objective import Objective
-from foretell.weight_shapes import count_parameters
+from foretell.weight_shapes import count_parameters, weight_shapes
 
 CPU = torch.device("cpu")
 SHAPE = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 32, "vocab_size": 5}

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.forecast import (
-    FORMAT_DEFAULTS,
-    Columns,
-    Context,
-    Format,
-    Names,
-    SeriesFile,
-    first_series,
-    open_forecaster,
-)
+from foretell.cli.forecast import ALL_SERIES, Context, Reading, SeriesFile, open_forecaster
 from foretell.cli.terminal import note, open_model, print_json, report, results, write_page
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.forecasting.forecaster import Forecaster
-    from foretell.forecasting.series import Series
     from foretell.insight.page.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
@@ -301,11 +290,9 @@ def explain_forecast(
     context: Context = None,
     passes: Annotated[int, arguments.whole("Passes through the model at most.")] = 1000,
     seed: Annotated[int, arguments.whole("Selects the random orders of spans.")] = 0,
-    series: Names = None,
-    column: Columns = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,
-    file_format: Format = FORMAT_DEFAULTS,
+    reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """The effects of spans of past values on the forecast of the next value, as Shapley values.
@@ -315,21 +302,10 @@ def explain_forecast(
     """
     question, details = questions.chosen()
     forecaster = open_forecaster(model, **options.keywords())
-    chosen = first_series(file_format.read(data, column, forecaster), series)
+    chosen = reading.first(data, forecaster)
     from foretell.forecasting.span_effects import as_tokens, span_effects
 
     if question is WALK and not questions.given():
         report(span_effects(forecaster, chosen, spans, passes, context=context, seed=seed), json)
     else:
         question.show(*as_tokens(forecaster, chosen, context), details, json)
-
-
-def given_values(
-    loaded: LanguageModel, context: int | None, read: Callable[[Forecaster], list[Series]], names: list[str] | None
-) -> tuple[LanguageModel, str]:
-    """A forecaster as a model of ids, and the last values of the first series as a text of ids."""
-    from foretell.forecasting.forecaster import as_forecaster
-    from foretell.forecasting.span_effects import as_tokens
-
-    forecaster = as_forecaster(loaded)
-    return as_tokens(forecaster, first_series(read(forecaster), names), context)

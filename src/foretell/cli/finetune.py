@@ -35,18 +35,15 @@ SHARED = {  # with predict and evaluate
 }
 
 
-def head_option(name: str, hint: Any) -> Any:
-    """The type of an option with its help, from the annotation of a field."""
-    if name in SHARED:
-        return SHARED[name]
-    return Annotated[hint.__origin__, Parameter(help=hint.__metadata__[0], show_choices=False)]
-
-
 if TYPE_CHECKING:
     HeadOptions = dict[str, Any]
 else:
-    HINTS = get_type_hints(HeadFields, include_extras=True)
-    HeadOptions = TypedDict("HeadOptions", {name: head_option(name, hint) for name, hint in HINTS.items()}, total=False)
+    described = {  # fields with their help, from the annotations
+        name: Annotated[hint.__origin__, Parameter(help=hint.__metadata__[0], show_choices=False)]
+        for name, hint in get_type_hints(HeadFields, include_extras=True).items()
+        if name not in SHARED
+    }
+    HeadOptions = TypedDict("HeadOptions", described | SHARED, total=False)
 
 
 def finetune(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 
@@ -18,10 +19,10 @@ from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
-    from foretell.forecasting.rolling import Origin
-    from foretell.forecasting.series import Series
+    from foretell.forecasting.series import Series, Window
     from foretell.forecasting.series_layout import SeriesFormat
     from foretell.forecasting.task import ForecastTask
+    from foretell.language_model import LanguageModel
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
@@ -29,13 +30,15 @@ SERIES = Parameter(
     help="A file with series: CSV, TSV, JSON or Parquet, or a folder; - reads CSV.", converter=arguments.input_file
 )
 SeriesFile = Annotated[Path, SERIES]
-Columns = Annotated[list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")]
 
 
 @dataclass(frozen=True)
 class FormatOptions:
     """The format of a file with series; by default found in the file, or as in the model's training."""
 
+    column: Annotated[
+        list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")
+    ] = None
     id_column: Annotated[str | None, Parameter(help="The column that names the series of a row.")] = None
     time_column: Annotated[str | None, Parameter(help="The column of times.")] = None
     target_column: Annotated[str | None, Parameter(help="The column of values; others are left out.")] = None
@@ -43,20 +46,48 @@ class FormatOptions:
     decimal: Annotated[Literal[".", ","] | None, Parameter(help="The decimal mark.")] = None
     date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix or number.")] = None
 
-    def read(self, path: Path, columns: list[str] | None, forecaster: Forecaster) -> list[Series]:
-        """The series of a file, read by the options and the forecaster's training format."""
-        from foretell.forecasting.series_file import read_series
-
-        return read_series(path, columns or (), self.make(), forecaster.format)
-
     def make(self) -> SeriesFormat:
         from foretell.forecasting.series_layout import SeriesFormat
 
-        return SeriesFormat(**asdict(self))
+        return SeriesFormat(**{name: getattr(self, name) for name in SeriesFormat.model_fields})
 
 
-Format = Annotated[FormatOptions, Parameter(name="*")]
-FORMAT_DEFAULTS = FormatOptions()
+@dataclass(frozen=True)
+class SeriesOptions(FormatOptions):
+    """The choice of series in a file."""
+
+    series: Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")] = None
+
+    def read(self, path: Path, forecaster: Forecaster) -> list[Series]:
+        """The chosen series of a file, read by the options and the format of the forecaster's training."""
+        from foretell.forecasting.series_file import read_series
+
+        read = read_series(path, self.column or (), self.make(), forecaster.format)
+        known = {each.unique_id: each for each in read}
+        for name in self.series or []:
+            if name not in known:
+                near = did_you_mean(name, known) or shorten(f"; there is {', '.join(known)}", 200)
+                raise DataError(f"no series '{name}'{near}")
+        return [known[name] for name in dict.fromkeys(self.series)] if self.series else read
+
+    def first(self, path: Path, forecaster: Forecaster) -> Series:
+        """The first chosen series, with a note if there are several."""
+        chosen = self.read(path, forecaster)
+        if len(chosen) > 1:
+            note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
+        return chosen[0]
+
+    def as_tokens(self, path: Path, model: LanguageModel, context: int | None) -> tuple[LanguageModel, str]:
+        """A loaded forecaster as a model whose texts are ids, and the context of the first chosen series as a text."""
+        from foretell.forecasting.forecaster import as_forecaster
+        from foretell.forecasting.span_effects import as_tokens
+
+        forecaster = as_forecaster(model)
+        return as_tokens(forecaster, self.first(path, forecaster), context)
+
+
+Reading = Annotated[SeriesOptions, Parameter(name="*")]
+ALL_SERIES = SeriesOptions()
 Season = Annotated[
     int | None, arguments.whole("Values per season; default: by the times, or found.", validator=arguments.at_least_one)
 ]
@@ -74,10 +105,9 @@ def train_forecast(
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
     ] = True,
     season: Season = None,
-    column: Columns = None,
     start_from: Annotated[str | None, Parameter(help="Continue from this forecaster; default: almanac.")] = None,
     from_scratch: Annotated[bool, Parameter(help="Start from random weights instead of almanac's.")] = False,
-    file_format: Format = FORMAT_DEFAULTS,
+    file_format: Annotated[FormatOptions, Parameter(name="*")] = FormatOptions(),
     options: Options = DEFAULTS,
 ) -> None:
     """Train a decoder on series of numbers, to forecast with.
@@ -96,7 +126,7 @@ def train_forecast(
 
     request = ForecastRequest(
         data=data or None,
-        columns=tuple(column or ()),
+        columns=tuple(file_format.column or ()),
         format=file_format.make(),
         size=size,
         horizon=horizon,
@@ -120,7 +150,6 @@ def finish(session: Session[ForecastTask]) -> None:
         console.print("loss        " + " ".join(f"{value:5.2f}" for value in by_context.values()) + "  last step")
 
 
-Names = Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")]
 Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as in forecast.")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Horizon = Annotated[
@@ -144,14 +173,12 @@ def forecast(
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     minimum: Minimum = None,
     season: Season = None,
-    series: Names = None,
-    column: Columns = None,
     out: Annotated[arguments.TextOutput, Parameter(help="Write the table here (CSV); default, and -: stdout.")] = None,
     paths: Annotated[arguments.Output, Parameter(help="Write every sampled path here too (CSV).")] = None,
     plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
     html: Annotated[arguments.Output, Parameter(help="Write a page: the past that each head attended to.")] = None,
     json: arguments.Json = False,
-    file_format: Format = FORMAT_DEFAULTS,
+    reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Forecast the next values of series.
@@ -166,7 +193,7 @@ def forecast(
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
-    chosen = choose_series(file_format.read(data, column, forecaster), series)
+    chosen = reading.read(data, forecaster)
     forecaster, usual = forecaster.for_series(chosen, season)
     steps = usual if horizon is None else horizon
     forecaster = replace(forecaster, minimum=least)
@@ -228,24 +255,6 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Number], expecte
         raise UsageError(f"{option} '{text}' is not a list of {expected}") from None
 
 
-def choose_series(series: list[Series], names: list[str] | None) -> list[Series]:
-    """The series of these names; all if no names are given."""
-    known = {each.unique_id: each for each in series}
-    for name in names or []:
-        if name not in known:
-            near = did_you_mean(name, known) or shorten(f"; there is {', '.join(known)}", 200)
-            raise DataError(f"no series '{name}'{near}")
-    return [known[name] for name in dict.fromkeys(names)] if names else series
-
-
-def first_series(series: list[Series], names: list[str] | None) -> Series:
-    """The first of the series of these names, with a note if there are several."""
-    chosen = choose_series(series, names)
-    if len(chosen) > 1:
-        note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
-    return chosen[0]
-
-
 def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: int, seed: int) -> list[Forecast]:
     """Compute the forecasts, with notes on special cases."""
     from foretell.forecasting.forecaster import forecast as forecast_series
@@ -299,16 +308,14 @@ def evaluate_forecast(
     contexts: Annotated[
         str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
     ] = None,
-    series: Names = None,
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
-    column: Columns = None,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[arguments.Output, Parameter(help="Write the rows of all series here (CSV).")] = None,
     json: arguments.Json = False,
-    file_format: Format = FORMAT_DEFAULTS,
+    reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Errors of forecasts from rolling origins, compared with naive forecasts and AutoETS, if its package is installed.
@@ -330,7 +337,7 @@ def evaluate_forecast(
         raise UsageError("a context must be at least 1")
     plan_levels = parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
-    measured = choose_series(file_format.read(data, column, forecaster), series)
+    measured = reading.read(data, forecaster)
     seasons, why = choose_seasons(measured, season)
     forecaster, usual = forecaster.for_series(measured, season)
     ahead = usual if horizon is None else horizon
@@ -343,23 +350,19 @@ def evaluate_forecast(
                 f"only {len(origins):,} of {asked:,} origins have values before them and {ahead} to forecast after them"
             )
     else:
-        following = choose_series(file_format.read(test, column, forecaster), series)
-        origins = rolling.given_origins(measured, following, seasons)
+        origins = rolling.given_origins(measured, reading.read(test, forecaster), seasons)
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{counted(len(origins), 'origin')}, at the end of each series"
-    settings = rolling.RollingSettings(plan_levels, samples, seed)
+    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=plan_levels, samples=samples, seed=seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     if test is None:
         note_held_out(forecaster, measured, origins)
     note_combination(forecaster)
     with ProgressLine("origins") as progress:
-        evaluation = rolling.evaluate_origins(forecaster, origins, settings, progress=progress)
+        evaluation = measure(progress=progress)
     with ProgressLine("origins by context") as progress:
-        by_context = {
-            length: rolling.evaluate_origins(forecaster, origins, settings, context=length, progress=progress)
-            for length in lengths
-        }
+        by_context = {length: measure(context=length, progress=progress) for length in lengths}
     if not has_peer():
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
@@ -370,7 +373,7 @@ def evaluate_forecast(
     report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, ahead, where, per_series), json)
 
 
-def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Origin]) -> None:
+def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Window]) -> None:
     """Note forecasts of values on which the model was trained, or its intervals were calibrated."""
     lengths = {each.unique_id: len(each) for each in series}
     held_out = {name: forecaster.held_out(length) for name, length in lengths.items()}

@@ -14,8 +14,6 @@ from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json
 from foretell.errors import DataError, UsageError, counted
 
 if TYPE_CHECKING:
-    from foretell.data.table import Row
-    from foretell.finetuning.kind import TaskPrediction
     from foretell.finetuning.predict import Predicted
 
 ROWS = "rows (csv, tsv, jsonl, json, parquet or txt)"
@@ -81,13 +79,9 @@ def predict(
             answer = result.to_json() if result else {kind.answer: None}
             print_json({**answer, **({"row": row.cells} if row.cells else {})})
         else:
-            write(row_line(row, result))
+            shown = re.sub(r"[\n\r\t]", " ", " | ".join(map(str, row.cells.values())))
+            write(f"{'no text' if result is None else result.short():<24}  {shown[: WIDTH - 26]}".rstrip())
     return None
-
-
-def row_line(row: Row, prediction: TaskPrediction | None) -> str:
-    text = re.sub(r"[\n\r\t]", " ", " | ".join(map(str, row.cells.values())))
-    return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}".rstrip()
 
 
 def evaluate_task(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -41,11 +41,9 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u202
 class OutputConsole(Console):
     """A console that shows control characters visibly on a terminal. Rich honours NO_COLOR and FORCE_COLOR.
 
-    It neither wraps nor highlights. COLUMNS=0 means an unknown width, but Rich would use a width of 0.
-    is_exact_in_files: redirected output is written without changes.
+    It neither wraps nor highlights. COLUMNS=0 means an unknown width, but Rich would use a width of 0. Redirected
+    results are written without changes; messages are not, because logs are read on terminals later.
     """
-
-    is_exact_in_files: ClassVar[bool] = True
 
     def __init__(self, **options: Any):
         columns = os.environ.get("COLUMNS", "")
@@ -54,24 +52,14 @@ class OutputConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            is_exact = self.is_exact_in_files and not self.is_terminal
+            is_exact = not self.is_terminal and not self.stderr
             if segment.control or segment.text == "\r" or is_exact:
                 yield segment
             else:
                 yield Segment(visible(segment.text), segment.style)
 
-
-class Results(OutputConsole):
-    """Standard output."""
-
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # like print; rich would exit with code 1
-
-
-class Messages(OutputConsole):
-    """Standard error. Control characters are shown visibly in logs too, which are read on terminals later."""
-
-    is_exact_in_files: ClassVar[bool] = False
 
 
 class QuietStream:
@@ -102,15 +90,15 @@ class QuietStream:
 
 
 @cache
-def results() -> Results:
+def results() -> OutputConsole:
     """The console for standard output."""
-    return Results()
+    return OutputConsole()
 
 
 @cache
-def messages() -> Messages:
+def messages() -> OutputConsole:
     """The console for standard error, for everything except results."""
-    return Messages(file=cast("IO[str]", QuietStream()), stderr=True)
+    return OutputConsole(file=cast("IO[str]", QuietStream()), stderr=True)
 
 
 def visible(text: str) -> str:

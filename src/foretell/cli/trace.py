@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli import forecast as forecasts
-from foretell.cli.explain import SourceText, Target, given_source, given_values
+from foretell.cli.explain import SourceText, Target, given_source
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError, counted
@@ -121,11 +121,9 @@ def trace_forecast(
     /,
     *,
     context: forecasts.Context = None,
-    series: forecasts.Names = None,
-    column: forecasts.Columns = None,
     names: Names = ALL_NAMES,
     json: arguments.Json = False,
-    file_format: forecasts.Format = forecasts.FORMAT_DEFAULTS,
+    reading: forecasts.Reading = forecasts.ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Any value of a pass over the last values of a series, by name.
@@ -135,7 +133,7 @@ def trace_forecast(
     names.check(data, "DATA")
     loaded, text = open_model(model, **options.keywords()), ""
     if data is not None:
-        loaded, text = given_values(loaded, context, lambda reader: file_format.read(data, column, reader), series)
+        loaded, text = reading.as_tokens(data, loaded, context)
     names.show(loaded, text, json)
 
 

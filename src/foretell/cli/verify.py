@@ -45,7 +45,7 @@ def verify(
 
     receipts = [AnswerReceipt.from_json(values) for values in receipt_objects]
     if options.dtype == "auto":
-        options = replace(options, dtype=receipts[0].load_dtype)
+        options = replace(options, dtype="bfloat16" if receipts[0].model.dtype == "bfloat16" else "float32")
     loaded = open_model(model, strict=True, **options.keywords())
     results = [verify_receipt(loaded, each, positions) for each in receipts]
     for result in results:

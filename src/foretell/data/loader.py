@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from torch import Tensor
 
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
 from foretell.data.shards import TokenStore, TokenStream
@@ -19,8 +18,9 @@ class EpochOrder:
     """A new random order of `count` items in every epoch. name: the name of the random stream."""
 
     def __init__(self, name: str, seed: int, count: int):
-        self.name, self.seed, self.count = name, seed, count
-        self._order = lru_cache(maxsize=2)(self._permutation)  # a batch can span two epochs
+        self.count = count
+        # A batch can span two epochs
+        self._order = lru_cache(maxsize=2)(lambda epoch: permutation(stream_key(name, seed, epoch), count))
 
     def item(self, index: int) -> int:
         """The `index`-th item, counted over all epochs."""
@@ -30,9 +30,6 @@ class EpochOrder:
     def items(self, step: int, batch_size: int) -> list[int]:
         """The items of the batch of a step."""
         return [self.item(step * batch_size + row) for row in range(batch_size)]
-
-    def _permutation(self, epoch: int) -> Tensor:
-        return permutation(stream_key(self.name, self.seed, epoch), self.count)
 
 
 class ShuffledStream:

@@ -25,7 +25,6 @@ from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
-from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
@@ -173,7 +172,7 @@ def continuation_rows(
     the model's context is cut at the beginning.
     """
     tokenizer, limit = model.tokenizer, model.config.context_length
-    prefix = prefix_ids(tokenizer)
+    prefix = list(tokenizer.start_ids or tokenizer.end_ids[:1])  # so that the first token is predicted too
     texts = [context, *(joined(context, continuation) for continuation in continuations)]
     encoded = [tokenizer.encode(text) for text in texts]
     first = len(prefix) + common_length(*encoded)
@@ -189,11 +188,6 @@ def continuation_rows(
     # The model predicts the last token, so it need not read it
     cuts = [max(0, len(ids) - 1 - limit) for ids in rows]
     return [ContinuationRow(ids[cut:], first - cut, cut) for ids, cut in zip(rows, cuts, strict=True)]
-
-
-def prefix_ids(tokenizer: Tokenizer) -> list[int]:
-    """The start token, or else the end token, so that the first token of a text is predicted too."""
-    return list(tokenizer.start_ids or tokenizer.end_ids[:1])
 
 
 def joined(context: str, continuation: str) -> str:

@@ -81,12 +81,13 @@ class ChatTask(Task):
 
     def samples(self) -> list[Sample]:
         """The greedy answers to the first held-out questions."""
-        return [self._answer(chat.ids[: first_answer(chat)]) for chat in self.shown[:SAMPLES]]
-
-    def _answer(self, prompt: list[int]) -> Sample:
-        room = min(SAMPLE_TOKENS, self.config.model.context_length - len(prompt))
-        (answer,) = make_completer(self.tuned, [prompt], SAMPLING).finished(room)
-        return Sample(self.tokenizer.decode(prompt), answer.text)
+        samples = []
+        for chat in self.shown[:SAMPLES]:
+            prompt = chat.ids[: first_answer(chat)]
+            room = min(SAMPLE_TOKENS, self.row_length - len(prompt))
+            (answer,) = make_completer(self.tuned, [prompt], SAMPLING).finished(room)
+            samples.append(Sample(self.tokenizer.decode(prompt), answer.text))
+        return samples
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())

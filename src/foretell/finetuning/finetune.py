@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from torch import nn
@@ -70,9 +69,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             if isinstance(path, Path):
                 run.keep_file(path, part)
             elif path is not None:
-                with TemporaryDirectory() as folder:
-                    write_rows(path, Path(folder) / KEPT_ROWS)
-                    run.keep_file(Path(folder) / KEPT_ROWS, part)
+                write_rows(path, run.folder_of(part) / KEPT_ROWS)
         return files
 
     def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:

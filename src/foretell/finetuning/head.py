@@ -113,15 +113,22 @@ def input_format(model: LanguageModel) -> InputFormat:
     return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
 
 
-def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
-    """Examples as token sequences with targets; those that do not fit the context are logged, or refused."""
+def encode_texts(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
+    """Examples as token sequences, without targets; those that do not fit the context are logged, or refused."""
     encoded = [
-        replace(each, target=kind.target(example), where=example.where, texts=example.texts)
+        replace(each, where=example.where, texts=example.texts)
         for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)
     ]
     if line := inputs.check_cuts(encoded):
         logger.warning(line)
     return encoded
+
+
+def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
+    """Examples as token sequences with targets, as in `encode_texts`."""
+    targets = [kind.target(example) for example in examples]
+    encoded = encode_texts(examples, kind, inputs)
+    return [replace(each, target=target) for each, target in zip(encoded, targets, strict=True)]
 
 
 @torch.no_grad()

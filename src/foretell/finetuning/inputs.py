@@ -117,20 +117,17 @@ class InputFormat:
             return ""
         most, where = max(cuts, key=lambda cut: cut[0])
         count = f"{len(cuts):,} of {len(encoded):,} examples"
+        advice = f"a model trained with --model.context-length {self.context_length + most} has room for all"
         if self.truncate is None and not are_few(len(cuts), len(encoded)):
             raise TooLongError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
-                f"{self.how_to_fit(most)}, or give --truncate tail to leave out their end, or head or middle",
+                f"{advice}, or give --truncate tail to leave out their end, or head or middle",
                 f"the text has {most:,} tokens more than fit the context of {self.context_length:,}; shorten it",
             )
         return (
             f"{count} lose their {self.truncate or 'tail'} to fit the context of {self.context_length}: up to {most:,} "
-            f"tokens ({where}); {self.how_to_fit(most)}"
+            f"tokens ({where}); {advice}"
         )
-
-    def how_to_fit(self, cut: int) -> str:
-        """Advice on making a model whose context has room for `cut` more tokens."""
-        return f"a model trained with --model.context-length {self.context_length + cut} has room for all"
 
 
 def are_few(count: int, total: int) -> bool:

@@ -10,7 +10,6 @@ word is measured by removing its tokens (insight/attribution/word_effects.py).
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,9 +22,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from foretell.device import autocast
-from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
+from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
-from foretell.finetuning.kind import Kind, Readout, TaskPrediction
+from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution
@@ -109,12 +108,14 @@ class LabelAttribution(Shown):
         """The prediction, a bar per word, the special tokens, and the largest parts."""
         title = f"direct contributions to {self.label}" + (f" {self.against}" if self.against else "")
         parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
-        rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
-        others = [(signed(rest), "", f"the other {len(self.parts) - len(parts)} together")]
-        ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
+        longest = abs(parts[0].value) or 1.0
+        rows = [(signed(part.value), bar(part.value / longest), part.name) for part in parts]
+        if len(parts) < len(self.parts):
+            rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
+            rows.append((signed(rest), "", f"the other {len(self.parts) - len(parts)} together"))
         if self.constant:
-            ends = [(signed(self.constant), "", "the mean of the training examples"), *ends]
-        rows = [(part.value, part.name) for part in parts]
+            rows.append((signed(self.constant), "", "the mean of the training examples"))
+        rows += [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
         return DocumentSection(
             title,
             [
@@ -123,9 +124,7 @@ class LabelAttribution(Shown):
                 *self.tables(),
                 *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
                 *self.special_tokens.parts(),
-                DocumentSection(
-                    "by part of the model", [bars(rows, [*(others if len(parts) < len(self.parts) else []), *ends])]
-                ),
+                DocumentSection("by part of the model", [Table(("", "", ""), rows)]),
             ],
         )
 
@@ -147,17 +146,9 @@ class LabelAttribution(Shown):
         return {**asdict(self), "prediction": self.prediction.to_json(), "effects": self.effects.to_json()}
 
 
-def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]] = ()) -> Table:
-    """Numbers with bars and names; bars are relative to the largest."""
-    longest = max((abs(value) for value, _ in rows), default=1.0) or 1.0
-    return Table(("", "", ""), [*((signed(value), bar(value / longest), name) for value, name in rows), *more])
-
-
 DECODER_ALONE = "This covers only the decoder, not the ensemble's TF-IDF model; predict uses both."
 SPECIAL = -1  # the word index of a special token
 EXAMPLES = {1: "text", 2: "pair"}  # by the number of texts
-
-logger = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
@@ -179,9 +170,7 @@ def attribute_label(
     """
     head, inputs = head_of(model), input_format(model)
     texts = given_texts(head.task, texts)
-    (example,) = head.task.encode([texts], inputs)
-    if line := inputs.check_cuts([replace(example, where="the given text")]):
-        logger.warning(line)
+    (example,) = encode_texts([Example(texts, (), "the given text")], head.task, inputs)
     outputs = example_outputs(model, head, [example])[0]  # (C,)
     prediction = head.task.prediction(outputs, texts)
     readout = head.task.readout(
@@ -192,9 +181,12 @@ def attribute_label(
     words = ExampleWords(head.task, inputs, example, divided, readout.sequence)
     joined = joined_to_fit(divided, {source for source, _ in words.words}, passes)
     words = ExampleWords(head.task, inputs, example, joined, readout.sequence)
-    effects = word_effects(
-        lambda masks: word_logits(model, head, words.without(masks), readout), len(words.words), passes, seed
-    )
+
+    def numbers(masks: Masks) -> Numbers:
+        outputs = example_outputs(model, head, words.without(masks))
+        return readout.logit_of(torch.from_numpy(np.stack(outputs))).numpy()
+
+    effects = word_effects(numbers, len(words.words), passes, seed)
     values, special, parts = direct_contributions(model, head, words, readout)
     total = sum(parts.values()) + readout.constant
     rows = zip(words.words, effects.values, effects.errors, values, strict=True)
@@ -265,11 +257,6 @@ class ExampleWords:
             )
             for mask in masks
         ]
-
-
-def word_logits(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample], readout: Readout) -> Numbers:
-    """The number of each example, (N,)."""
-    return readout.logit_of(torch.from_numpy(np.stack(example_outputs(model, head, examples)))).numpy()
 
 
 def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample]) -> list[np.ndarray]:

@@ -15,8 +15,8 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
 from foretell.errors import DataError, OutputError, UsageError, check_type
 from foretell.files import new_files
-from foretell.finetuning.head import head_of, input_format
-from foretell.finetuning.kind import Kind, TaskPrediction
+from foretell.finetuning.head import encode_texts, head_of, input_format
+from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.tfidf import task_outputs
 from foretell.language_model import LanguageModel
@@ -63,17 +63,11 @@ def predict_rows(
     Raises UsageError for an empty text, a wrong number of texts and a model without a head, and DataError for a text
     that does not fit the context, unless the model was trained to cut such texts.
     """
-    head, inputs = head_of(model), input_format(model)
-    given = [given_texts(head.task, texts) for texts in rows]
-    places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
-    encoded = [
-        replace(example, where=origin, texts=texts)
-        for example, origin, texts in zip(head.task.encode(given, inputs), places, given, strict=True)
-    ]
-    if line := inputs.check_cuts(encoded):
-        logger.warning(line)
-    outputs = task_outputs(model, encoded, model.dtype)
-    return [head.task.prediction(row, texts) for row, texts in zip(outputs, given, strict=True)]
+    kind = head_of(model).task
+    sources = where or [f"text {index}" for index in range(1, len(rows) + 1)]
+    examples = [Example(given_texts(kind, texts), (), source) for texts, source in zip(rows, sources, strict=True)]
+    outputs = task_outputs(model, encode_texts(examples, kind, input_format(model)), model.dtype)
+    return [kind.prediction(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
 
 
 def iter_predictions(

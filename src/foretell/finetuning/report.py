@@ -25,7 +25,7 @@ from foretell.language_model import LanguageModel, load_model
 from foretell.runs.run import REPORT, REPORT_PICTURE
 from foretell.runs.summary import RunReport
 from foretell.session.failures import command_name
-from foretell.session.plots import draw_if_possible, import_figure, points_of, save_figure
+from foretell.session.plots import draw_if_possible, picture, points_of
 from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
@@ -147,9 +147,8 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
 
 def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
     """Write the picture of a report, drawn by `draw`."""
-    figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
-    draw(figure)
-    save_figure(figure, path)
+    with picture(path, (10, 4.6)) as figure:
+        draw(figure)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ are pooled. Intervals of all levels come from one list of scores, so they never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from foretell.config import Section, Size, make_section
 from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
+from foretell.forecasting.series import Window
 
 SHARES = np.linspace(0, 1, 11)
 LEAST_GAIN = 0.02  # relative gain in error; with less, only the model's forecast is used
@@ -52,21 +53,23 @@ class Combination(Section):
         return f"{1 - self.share:.0%} the model's, {self.share:.0%} {repeated} repeated"
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Held-out values (H,) after a history (T,), and the sampled paths (samples, H)."""
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(Window):
+    """A held-out window and the sampled paths (samples, H) of its values."""
 
-    history: np.ndarray
-    actual: np.ndarray
     paths: np.ndarray
     spread: float  # the standard deviation of the values that the model read
-    season: int = 1
 
-    def errors(self, season: int) -> np.ndarray:
+    def errors(self, season: int | None) -> np.ndarray:
         """The mean absolute error, in standard deviations, for each of SHARES of the repeated season."""
-        median, repeated = np.median(self.paths, 0), seasonal_naive(self.history, season, len(self.actual))
+        median = np.median(self.paths, 0)
+        repeated = seasonal_naive(self.history, season or self.season, len(self.actual))
         points = median + SHARES[:, None] * (repeated - median)  # (shares, H)
         return np.nanmean(np.abs(self.actual - points), 1) / self.spread
+
+    def combined(self, combination: Combination) -> HeldOut:
+        """The same window with combined forecasts."""
+        return replace(self, paths=combination.apply(self.history, self.paths, self.season))
 
 
 def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combination | None:
@@ -75,7 +78,7 @@ def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combi
     season: None for the season of each series.
     """
     seasons = list(dict.fromkeys((1, season)))
-    errors = np.stack([np.mean([each.errors(length or each.season) for each in held_out], 0) for length in seasons])
+    errors = np.stack([np.mean([each.errors(length) for each in held_out], 0) for length in seasons])
     row, column = np.unravel_index(errors.argmin(), errors.shape)
     alone, best = float(errors[0, 0]), float(errors[row, column])
     if best > (1 - LEAST_GAIN) * alone:

@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from foretell.config import Section, Size, make_section
 from foretell.files import write_json
 from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration
+from foretell.forecasting.series import Earlier
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
@@ -33,7 +34,6 @@ CYCLE_DECAY = 0.7  # the ratio of the weights of successive cycles in this mean
 DAYS = (24, 48, 96)  # seasons of a day, in hours, half hours and quarter hours; weeks may modify them
 DAYS_PER_WEEK = 7
 CONFIRMED = 0.9  # subtracting a cycle must reduce the mean deviation in the last week to at most this share
-Earlier = np.ndarray | tuple[()]  # values of a series before a context
 
 
 class CodecConfig(Section):

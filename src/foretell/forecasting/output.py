@@ -17,7 +17,7 @@ from foretell.forecasting.series import Timeline
 from foretell.forecasting.series_file import table_text
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
-from foretell.session.plots import check_can_draw, import_figure, save_figure
+from foretell.session.plots import check_can_draw, picture
 
 TABLE_MARK = b"unique_id,"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
@@ -107,12 +107,11 @@ TICKS = 6
 def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[float]) -> list[str]:
     """Draw the first few forecasts, one panel each; returns a line about any omitted ones."""
     shown = forecasts[:MOST_PANELS]
-    figure = import_figure(path)(figsize=(9, 1 + 2.6 * len(shown)), dpi=130, layout="constrained")
-    panels = figure.subplots(len(shown), squeeze=False)[:, 0]
-    for axes, forecast in zip(panels, shown, strict=True):
-        draw_panel(axes, forecast, levels)
-    panels[0].legend(loc="upper left", fontsize=8, ncols=2 + len(levels))
-    save_figure(figure, check_target(path, PNG_MARK))
+    with picture(check_target(path, PNG_MARK), (9, 1 + 2.6 * len(shown)), 130) as figure:
+        panels = figure.subplots(len(shown), squeeze=False)[:, 0]
+        for axes, forecast in zip(panels, shown, strict=True):
+            draw_panel(axes, forecast, levels)
+        panels[0].legend(loc="upper left", fontsize=8, ncols=2 + len(levels))
     if len(shown) == len(forecasts):
         return []
     return [f"{path} shows {len(shown)} of {len(forecasts):,} series; --series chooses"]

@@ -13,9 +13,8 @@ import numpy as np
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting import metrics
-from foretell.forecasting.calibration import Bounds, interval_of
 from foretell.forecasting.forecaster import Forecaster
-from foretell.forecasting.series import Series
+from foretell.forecasting.series import Series, Window
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
@@ -26,35 +25,9 @@ HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # column names of th
 MOST_SERIES_SHOWN = 20
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A forecast origin in a series: the values before it, and the values to forecast."""
-
-    history: np.ndarray
-    actual: np.ndarray  # (H,)
-    name: str = ""  # name of the series
-    season: int = 1
-
-
-IntervalRule = Callable[[Origin, np.ndarray, float], Bounds]  # (origin, paths, level) -> bounds
-
-
-def own_interval(origin: Origin, paths: np.ndarray, level: float) -> Bounds:
-    return interval_of(paths, level)
-
-
-@dataclass(frozen=True)
-class RollingSettings:
-    """The settings of an evaluation: levels in percent, the number of sampled paths and their seed."""
-
-    levels: tuple[float, ...] = LEVELS
-    samples: int = 100
-    seed: int = 1
-
-
 def rolling_origins(
     series: Sequence[Series], horizon: int, stride: int, windows: int, seasons: Sequence[int]
-) -> list[Origin]:
+) -> list[Window]:
     """Up to `windows` origins per series, `stride` values apart, the last one `horizon` values before the end.
 
     Origins without a known value before or after them are left out. Raises DataError if none is left.
@@ -63,14 +36,13 @@ def rolling_origins(
         raise UsageError(f"horizon, stride and windows must be at least 1, not {horizon}, {stride}, {windows}")
     origins = []
     for each, season in zip(series, seasons, strict=True):
-        values, name = each.values, each.unique_id
         for window in range(windows):
             at = len(each) - horizon - window * stride
-            origins += [] if at < 1 else [Origin(values[:at], values[at : at + horizon], name, season)]
+            origins += [] if at < 1 else [Window(each.values[: at + horizon], at, season, name=each.unique_id)]
     return check_any(origins, horizon)
 
 
-def given_origins(series: Sequence[Series], following: Sequence[Series], seasons: Sequence[int]) -> list[Origin]:
+def given_origins(series: Sequence[Series], following: Sequence[Series], seasons: Sequence[int]) -> list[Window]:
     """One origin per series, at its end; the values to forecast are the series of the same name in another file."""
     by_name = {each.unique_id: each for each in following}
     absent = [each.unique_id for each in series if each.unique_id not in by_name]
@@ -78,15 +50,15 @@ def given_origins(series: Sequence[Series], following: Sequence[Series], seasons
         name = absent[0] if absent else next(iter(by_name.keys() - {each.unique_id for each in series}))
         raise DataError(f"the series '{name}' is in one of the two files only; both must have the same series")
     origins = [
-        Origin(each.values, by_name[each.unique_id].values, each.unique_id, season)
+        Window(np.append(each.values, by_name[each.unique_id].values), len(each), season, name=each.unique_id)
         for each, season in zip(series, seasons, strict=True)
     ]
     return check_any(origins, max(len(origin.actual) for origin in origins))
 
 
-def check_any(origins: list[Origin], horizon: int) -> list[Origin]:
+def check_any(origins: list[Window], horizon: int) -> list[Window]:
     """The origins that can be measured; a DataError if there are none."""
-    kept = [each for each in origins if np.isfinite(each.history).any() and np.isfinite(each.actual).any()]
+    kept = [each for each in origins if each.is_measurable]
     if not kept:
         raise DataError(f"no series is longer than the horizon of {horizon}; give a shorter --horizon")
     return kept
@@ -235,29 +207,29 @@ def series_rows(evaluation: RollingEvaluation) -> Iterator[list[str]]:
 
 def evaluate_origins(
     forecaster: Forecaster,
-    origins: Sequence[Origin],
-    settings: RollingSettings,
+    origins: Sequence[Window],
     *,
+    levels: Sequence[float] = LEVELS,
+    samples: int = 100,
+    seed: int = 1,
     context: int | None = None,
     progress: Progress = silent,
 ) -> RollingEvaluation:
-    """Forecast from every origin and compute the scores. context: the maximum number of values to read."""
+    """Sample paths from every origin and compute the scores.
+
+    levels: of the intervals, in percent. context: the maximum number of values to read.
+    """
     horizon = max(len(origin.actual) for origin in origins)
     histories = [origin.history for origin in origins]
     seasons = [forecaster.season or origin.season for origin in origins]
     paths = forecaster.sample_paths(
-        histories, horizon, settings.samples, seed=settings.seed, context=context, seasons=seasons, progress=progress
+        histories, horizon, samples, seed=seed, context=context, seasons=seasons, progress=progress
     )
     naive = [metrics.seasonal_naive(origin.history, origin.season, horizon)[None] for origin in origins]
-
-    def interval(origin: Origin, paths: np.ndarray, level: float) -> Bounds:
-        seasonal = replace(forecaster, season=forecaster.season or origin.season)
-        return seasonal.interval(origin.history, paths, level, context)
-
-    pairs = list(zip(origins, paths, strict=True))
-    own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in settings.levels}
+    plain = replace(forecaster, calibration=None)
+    own = {} if forecaster.calibration is None else coverage_by_level(plain, origins, paths, levels)
     return RollingEvaluation(
-        score(origins, paths, settings.levels, interval),
+        replace(score(origins, paths), coverage=coverage_by_level(forecaster, origins, paths, levels, context)),
         score(origins, naive),
         len(origins),
         sum(math.isnan(metrics.mase_scale(each.history, each.season)) for each in origins),
@@ -266,7 +238,7 @@ def evaluate_origins(
     )
 
 
-def score_others(origins: Sequence[Origin], progress: Progress = silent) -> dict[str, Score]:
+def score_others(origins: Sequence[Window], progress: Progress = silent) -> dict[str, Score]:
     """The scores of the last value and, if its package is installed, of AutoETS."""
     makers: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {}
     if any(origin.season > 1 for origin in origins):
@@ -284,7 +256,7 @@ def score_others(origins: Sequence[Origin], progress: Progress = silent) -> dict
 
 
 def score_series(
-    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray]
+    origins: Sequence[Window], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray]
 ) -> dict[str, tuple[Score, Score]]:
     """The scores of the model and of the seasonal naive forecast for each series, largest error first."""
     indices: dict[str, list[int]] = defaultdict(list)
@@ -303,16 +275,11 @@ def score_series(
     return dict(sorted(scores.items(), key=error, reverse=True))
 
 
-def score(
-    origins: Sequence[Origin],
-    paths: Sequence[np.ndarray],
-    levels: Sequence[float] = (),
-    interval: IntervalRule = own_interval,
-) -> Score:
+def score(origins: Sequence[Window], paths: Sequence[np.ndarray]) -> Score:
     """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
-    pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
     mases, smapes, losses, errors = [], [], [], []
-    for origin, sampled in pairs:
+    for origin, whole in zip(origins, paths, strict=True):
+        sampled = whole[:, : len(origin.actual)]  # other origins may have more values
         median, quantiles = np.median(sampled, 0), np.quantile(sampled, QUANTILES, axis=0)
         mases.append(metrics.mase(origin.actual, median, origin.history, origin.season))
         smapes.append(metrics.smape(origin.actual, median))
@@ -330,17 +297,26 @@ def score(
         float(np.abs(known).mean()),
         float(np.sqrt((known**2).mean())),
         by_step(errors, scales),
-        {f"{level:g}": coverage_of(pairs, level, interval) for level in levels},
     )
 
 
-def coverage_of(
-    pairs: Sequence[tuple[Origin, np.ndarray]], level: float, interval: IntervalRule = own_interval
-) -> float:
-    """The percentage of values that lie inside the interval of a level."""
-    cut = ((each, [bound[: len(each.actual)] for bound in interval(each, sampled, level)]) for each, sampled in pairs)
-    counts = [metrics.coverage(each.actual, *bounds) for each, bounds in cut]
-    return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
+def coverage_by_level(
+    forecaster: Forecaster,
+    origins: Sequence[Window],
+    paths: Sequence[np.ndarray],
+    levels: Sequence[float],
+    context: int | None = None,
+) -> dict[str, float]:
+    """The percentage of values that lie inside the forecaster's interval of each level."""
+    shares = {}
+    for level in levels:
+        counts = []
+        for origin, sampled in zip(origins, paths, strict=True):
+            seasonal = replace(forecaster, season=forecaster.season or origin.season)
+            bounds = seasonal.interval(origin.history, sampled[:, : len(origin.actual)], level, context)
+            counts.append(metrics.coverage(origin.actual, *bounds))
+        shares[f"{level:g}"] = 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
+    return shares
 
 
 def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float]:

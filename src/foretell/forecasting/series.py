@@ -31,6 +31,8 @@ MOST_ABSENT = 0.5  # largest share of absent times on a regular grid
 CLOCK_CHANGE = 3600  # seconds
 LARGEST = 1e150  # its square is still finite
 
+Earlier = np.ndarray | tuple[()]  # values of a series before a context
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -182,6 +184,36 @@ class Series:
 
     def until(self, end: int) -> Series:
         return Series(self.unique_id, self.values[:end], self.timeline)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Values of a series (T,), of which the first `context` are known and the others are forecast.
+
+    before: earlier values of the series. name: the name of the series.
+    """
+
+    values: np.ndarray
+    context: int
+    season: int = 1
+    before: Earlier = ()
+    name: str = ""
+
+    @property
+    def history(self) -> np.ndarray:
+        """All values before the forecast."""
+        known = self.values[: self.context]
+        return np.concatenate([self.before, known]) if len(self.before) else known
+
+    @property
+    def actual(self) -> np.ndarray:
+        """The values to forecast, (H,)."""
+        return self.values[self.context :]
+
+    @property
+    def is_measurable(self) -> bool:
+        """True if there are known values before and after the start of the forecast."""
+        return bool(np.isfinite(self.history).any() and np.isfinite(self.actual).any())
 
 
 def check_size(values: np.ndarray, name: str) -> None:

@@ -21,15 +21,15 @@ from foretell.forecasting.calibration import FEWEST_WINDOWS, Calibration, HeldOu
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
-from foretell.forecasting.series import Series, choose_seasons, fingerprint, single, value_text
+from foretell.forecasting.series import Series, Window, choose_seasons, fingerprint, single, value_text
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
-    Window,
     WindowSource,
     check_no_look_ahead,
     held_out_values,
     held_out_windows,
     make_window_batch,
+    scale_before,
 )
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
@@ -135,7 +135,7 @@ class ForecastTask(Task):
     @cached_property
     def calibration_windows(self) -> list[Window]:
         """At most CALIBRATION_WINDOWS windows with known values after the context."""
-        return evenly_chosen([each for each in self.held_out if is_measurable(each)], CALIBRATION_WINDOWS)
+        return evenly_chosen([each for each in self.held_out if each.is_measurable], CALIBRATION_WINDOWS)
 
     def calibration(
         self, forecaster: Forecaster, prior: Calibration | None = None, seconds: float = math.inf
@@ -154,22 +154,15 @@ class ForecastTask(Task):
             forecaster.sample_paths([chosen[0].history], horizon, CALIBRATION_PATHS)
             each_takes = time.monotonic() - began
             chosen = evenly_chosen(chosen, max(FEWEST_WINDOWS, int(seconds / each_takes)))
-        histories = [each.history for each in chosen]
-        seasons = [each.season for each in chosen]
+        histories, seasons = [each.history for each in chosen], [each.season for each in chosen]
         paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, seasons=seasons)
-        spreads = [
-            replace(forecaster, season=season).spread(history, horizon)
-            for history, season in zip(histories, seasons, strict=True)
-        ]
-        held_out = [
-            HeldOut(each.history, each.values[each.context :], sampled, spread, each.season)
-            for each, sampled, spread in zip(chosen, paths, spreads, strict=True)
-        ]
+        held_out = []
+        for each, sampled in zip(chosen, paths, strict=True):
+            spread = replace(forecaster, season=each.season).spread(each.history, horizon)
+            held_out.append(HeldOut(**vars(each), paths=sampled, spread=spread))
         combination = choose_combination(held_out, self.about["season"]) if self.config.series.combine else None
         if combination is not None:
-            held_out = [
-                replace(each, paths=combination.apply(each.history, each.paths, each.season)) for each in held_out
-            ]
+            held_out = [each.combined(combination) for each in held_out]
         return calibrate(held_out, combination, prior)
 
     def loss_on(self, windows: Sequence[Window], dtype: torch.dtype) -> float:
@@ -177,7 +170,7 @@ class ForecastTask(Task):
         rows = self.config.training.batch_size
         parts = (windows[first : first + rows] for first in range(0, len(windows), rows))
         batches = (
-            make_window_batch(part, self.codec, [window.scale() for window in part], self.row_length) for part in parts
+            make_window_batch(part, self.codec, list(map(scale_before, part)), self.row_length) for part in parts
         )
         return evaluate(self.objective, batches, dtype).loss
 
@@ -229,12 +222,6 @@ class ForecastTask(Task):
 def evenly_chosen(windows: list[Window], most: int) -> list[Window]:
     """At most `most` windows, at least one, evenly spread."""
     return windows[:: max(1, -(-len(windows) // max(1, most)))]
-
-
-def is_measurable(window: Window) -> bool:
-    """True if there are known values before and after the start of the forecast."""
-    known = ~np.isnan(window.values)
-    return bool(known[: window.context].any() and known[window.context :].any())
 
 
 def check_series_fit(series: Sequence[Series], config: ForecastConfig) -> None:

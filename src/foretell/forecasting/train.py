@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -113,12 +112,12 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         assert request.data is not None
         series, self.format = read_series_data(request.data, request.columns, request.format)
         sources = list_sources(request.data)
-        with TemporaryDirectory() as folder:
-            for index, source in enumerate(sources):
-                path = source if isinstance(source, Path) else Path(folder) / FRAME_NAME
-                if not isinstance(source, Path):
-                    write_frame(source, path)
-                run.keep_file(path, "data" if len(sources) == 1 else f"data/{index:06}")  # two may have the same name
+        for index, source in enumerate(sources):
+            part = "data" if len(sources) == 1 else f"data/{index:06}"  # two may have the same name
+            if isinstance(source, Path):
+                run.keep_file(source, part)
+            else:
+                write_frame(source, run.folder_of(part) / FRAME_NAME)
         return series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:

@@ -8,56 +8,34 @@ scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from foretell.data.batch import Batch, make_batch, pad
 from foretell.errors import DataError, TrainingError
-from foretell.forecasting.codec import Earlier, Scale, SeriesCodec, scale_of
+from foretell.forecasting.codec import Scale, SeriesCodec, scale_of
 from foretell.forecasting.config import SeriesConfig
+from foretell.forecasting.series import Earlier, Window
 from foretell.forecasting.synthetic import synthetic_series
 from foretell.randomness import stream_key
 
 MOST_HIDDEN = 0.3  # the largest share of hidden values in a window
 
 
-@dataclass(frozen=True)
-class Window:
-    """Values of a series (T,), of which the first `context` are known and the others are forecast."""
-
-    values: np.ndarray
-    context: int
-    season: int = 1
-    before: Earlier = ()  # earlier values of the series, for its cycle
-
-    @property
-    def history(self) -> np.ndarray:
-        """All values before the forecast."""
-        return np.concatenate([self.before, self.values[: self.context]])
-
-    def scale(self) -> Scale:
-        """The scale, which depends only on values before the forecast."""
-        return scale_of(self.values[: self.context], self.season, self.before)
-
-    def loss_mask(self) -> np.ndarray:
-        """The mask (T-1,) of targets in the loss: known values after the context."""
-        counts = ~np.isnan(self.values)
-        counts[: self.context] = False
-        return counts[1:]
+def scale_before(window: Window) -> Scale:
+    """The scale of a window, which depends only on values before the forecast."""
+    return scale_of(window.values[: window.context], window.season, window.before)
 
 
 def make_window_batch(windows: Sequence[Window], codec: SeriesCodec, scales: Sequence[Scale], length: int) -> Batch:
-    """Windows as one batch of rows (B, length - 1)."""
-    ids = [
-        codec.encode(window.values, scale, -window.context).tolist()
-        for window, scale in zip(windows, scales, strict=True)
-    ]
+    """Windows as one batch of rows (B, length - 1); the loss is on known values after the context."""
+    ids, mask = [], torch.zeros(len(windows), length - 1)
+    for row, window, scale in zip(mask, windows, scales, strict=True):
+        ids.append(codec.encode(window.values, scale, -window.context).tolist())
+        row[window.context - 1 : len(window.values) - 1] = torch.from_numpy(~np.isnan(window.actual))
     rows, lengths = pad(ids, length)
-    mask = torch.zeros(len(rows), length - 1)
-    for row, window in zip(mask, windows, strict=True):
-        row[: len(window.values) - 1] = torch.from_numpy(window.loss_mask())
     return replace(make_batch(rows, lengths), loss_weights=mask)
 
 
@@ -89,7 +67,7 @@ class WindowSource:
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng(stream_key("windows", self.seed, step))
         windows = [self.draw(rng, step * self.rows + row) for row in range(self.rows)]
-        scales = [self.change(window.scale(), rng) for window in windows]
+        scales = [self.change(scale_before(window), rng) for window in windows]
         return make_window_batch(windows, self.codec, scales, self.length)
 
     def draw(self, rng: np.random.Generator, index: int) -> Window:
@@ -156,9 +134,9 @@ def held_out_values(length: int, horizon: int, windows: int) -> int:
 def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec) -> None:
     """Change every value after the context. Raises TrainingError if that changes an id before it."""
     for window in windows:
-        future = 3 * np.abs(window.values[window.context :]) + 1
+        future = 3 * np.abs(window.actual) + 1
         changed = replace(window, values=np.concatenate([window.values[: window.context], future]))
         length = len(window.values)
-        before, after = (make_window_batch([each], codec, [each.scale()], length) for each in (window, changed))
+        before, after = (make_window_batch([each], codec, [scale_before(each)], length) for each in (window, changed))
         if not torch.equal(before.ids[:, : window.context], after.ids[:, : window.context]):
             raise TrainingError("values after the context of a window change the ids before: its scale looks ahead")

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 
 from foretell.config import SamplingConfig, Section, make_section
-from foretell.device import DtypeName, dtype_name
+from foretell.device import dtype_name
 from foretell.errors import ConfigError, DataError, UsageError
 from foretell.generation.logit_digests import merkle_root
 from foretell.generation.sampling import Sampler
@@ -125,11 +125,6 @@ class AnswerReceipt(SealedRecord):
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
-
-    @property
-    def load_dtype(self) -> DtypeName:
-        """The dtype to load the model in."""
-        return "bfloat16" if self.model.dtype == "bfloat16" else "float32"
 
 
 def json_digest(value: Any) -> str:

@@ -79,13 +79,8 @@ class Encoder(ABC):
             grouped = in_groups(self._units(parts, speed), lambda unit: len(unit.text), GROUP_SIZE)
             groups = ((units, [unit.text for unit in units]) for units in grouped)
             encoded = chain.from_iterable(zip(units, ids, strict=True) for units, ids in encoding.encode(groups))
-            for _, texts in groupby(encoded, key=lambda pair: pair[0].document):
-                self._write_texts(texts)
-
-    def _write_texts(self, texts: Iterator[tuple[Unit, np.ndarray]]) -> None:
-        """Write the texts of one document, which may be more than memory holds."""
-        unit, ids = next(texts)
-        self.write(unit.part, unit.source, chain([ids], map(itemgetter(1), texts)))
+            for (_, part, document), texts in groupby(encoded, key=lambda pair: pair[0][:3]):
+                self.write(part, document, map(itemgetter(1), texts))  # which may be more than memory holds
 
     def _units(self, parts: Iterable[tuple[Part, Document]], speed: Speed) -> Iterator[Unit]:
         for number, (part, document) in enumerate(parts):

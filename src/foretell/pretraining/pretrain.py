@@ -26,7 +26,7 @@ from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
-from foretell.session.machine import Footprint
+from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
 from foretell.weight_shapes import weight_shapes
@@ -45,8 +45,11 @@ class TextTraining(Training[TextRequest, TextTask]):
     known_rows: RowFacts | None = None
 
     def check_early(self, machine: Machine) -> None:
-        if self.request.size is not None:
-            resolve.check_size_fits(self.request, self.request.size, machine.memory)
+        """Refuse a size that is too large even without a vocabulary."""
+        if (size := self.request.size) is not None:
+            model = self.request.model_config(size, vocab_size=1)
+            training = resolve.training_config(self.request, size, model, steps=1)
+            check_model_fits(weight_shapes(model), training, machine.memory)
 
     def read(self, run: Run, reporter: Reporter) -> TokenizedText:
         """The tokens of the request: an existing store, or a new one inside the run."""

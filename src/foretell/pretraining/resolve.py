@@ -12,12 +12,10 @@ import numpy as np
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.errors import DataError
 from foretell.model.presets import SIZES, preset_config
-from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
 from foretell.session.budget import choose_steps
-from foretell.session.machine import check_model_fits
 from foretell.session.request import default_dropout, intervals
-from foretell.weight_shapes import count_parameters, weight_shapes
+from foretell.weight_shapes import count_parameters
 
 
 class SizeRecipe(NamedTuple):
@@ -147,12 +145,6 @@ def training_config(
     if most is not None:
         defaults["batch_size"] = min(most, defaults["batch_size"])
     return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
-
-
-def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> None:
-    """Refuse a size that is too large even without a vocabulary, before any text is read."""
-    model = request.model_config(size, vocab_size=1)
-    check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
 
 
 def steps_for_text(

@@ -160,11 +160,16 @@ class Run:
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
-    def keep_file(self, path: Path, part: str) -> None:
-        """Copy an input file to tokens/PART/, so that resuming does not need the original."""
+    def folder_of(self, part: str) -> Path:
+        """The folder tokens/PART/ for the run's copy of an input, so that resuming does not need the original."""
         folder = self.tokens / part
         make_folder(folder.parent)
         make_folder(folder)
+        return folder
+
+    def keep_file(self, path: Path, part: str) -> None:
+        """Copy an input file into `folder_of` a part."""
+        folder = self.folder_of(part)
         try:
             shutil.copyfile(path, folder / path.name)
         except OSError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,38 +117,34 @@ def check_can_draw(path: Path | None) -> None:
 
 def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "", losses: str = "") -> None:
     """Write training and validation loss of named runs as a PNG, one colour per run, with a warning as the title."""
-    figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
-    figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    for index, (name, metrics) in enumerate(runs):
-        colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # longer labels leave no room
-        training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
-        if training:
-            axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
-        points = validation or [(math.nan, math.nan)]
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
-    axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
-    axes.set_title(warning, color="firebrick", fontsize=9)
-    axes.xaxis.get_major_locator().set_params(integer=True)  # otherwise five steps have ticks at 1.5 and 2.5
-    axes.grid(alpha=0.3)
-    axes.legend()
-    save_figure(figure, path)
+    with picture(path, (8, 4.5)) as figure:
+        axes = figure.subplots()
+        for index, (name, metrics) in enumerate(runs):
+            colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # longer labels leave no room
+            training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
+            if training:
+                axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
+            points = validation or [(math.nan, math.nan)]
+            axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
+        axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
+        axes.set_title(warning, color="firebrick", fontsize=9)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # otherwise five steps have ticks at 1.5 and 2.5
+        axes.grid(alpha=0.3)
+        axes.legend()
 
 
-def import_figure(path: Path) -> Any:
-    """matplotlib's Figure class; an `OutputError` if the import fails."""
+@contextmanager
+def picture(path: Path, size: tuple[float, float], dpi: int = 150) -> Iterator[Any]:
+    """A figure of matplotlib for the block, then written as a PNG, atomically; an `OutputError` if either fails."""
     try:
         from matplotlib.figure import Figure  # an optional dependency, and slow to import
     except Interrupted:
         raise
     except Exception as error:  # a broken installation can raise anything
         raise OutputError(f"could not draw {path}: matplotlib cannot be imported ({error})") from error
-    return Figure
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG, atomically; an `OutputError` if that fails."""
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    yield figure
     if not path.parent.is_dir():  # do not create a folder for a picture
         raise OutputError(f"could not write {path}: {path.parent} is not a folder")
     with new_files(path) as (temporary,):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,15 +83,18 @@ def translate(
     }
     check_lengths(translator, sentences, encoded)
     results = {index: Translation(sentences[index], "", 0.0, [], "end") for index in range(len(sentences))}
-    rows = max(1, ROWS_AT_ONCE // (1 if decoding.sampling else decoding.beam_size))
-    by_length = sorted(encoded, key=lambda index: len(encoded[index]))
-    for first in range(0, len(by_length), rows):
-        members = by_length[first : first + rows]
+    for members in groups_by_length(encoded, 1 if decoding.sampling else decoding.beam_size):
         decoded = decode(translator, [encoded[index] for index in members], members, decoding)
         for index, (ids, score, reason) in zip(members, decoded, strict=True):
             text = translator.vocabulary.decode(ids)
             results[index] = Translation(sentences[index], text, score, ids, reason)
     return [results[index] for index in range(len(sentences))]
+
+
+def groups_by_length(encoded: Mapping[int, list[int]], beams: int) -> Iterator[list[int]]:
+    """The indices of sources in groups that are translated together, shortest first."""
+    by_length, rows = sorted(encoded, key=lambda index: len(encoded[index])), max(1, ROWS_AT_ONCE // beams)
+    return (by_length[first : first + rows] for first in range(0, len(by_length), rows))
 
 
 def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dict[int, list[int]]) -> None:
@@ -220,12 +223,9 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
     They rank the results of one beam search.
     """
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
-    encoded = [translator.vocabulary.encode_source(source) for source in sources]
-    by_length = sorted(range(len(sources)), key=lambda index: len(encoded[index]))
+    encoded = dict(enumerate(map(translator.vocabulary.encode_source, sources)))
     beams: dict[str, list[Hypothesis]] = {}
-    rows = ROWS_AT_ONCE // BEAM_SIZE
-    for first in range(0, len(by_length), rows):
-        members = by_length[first : first + rows]
+    for members in groups_by_length(encoded, BEAM_SIZE):
         beams_of_group = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
         beams |= {sources[index]: beam for index, beam in zip(members, beams_of_group, strict=True)}
     qualities = {}
