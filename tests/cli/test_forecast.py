@@ -75,7 +75,7 @@ def test_a_forecast_is_a_table_on_standard_output(foretell, here):
 
 def test_a_forecast_reports_that_its_intervals_are_calibrated(foretell, here):
     captured = foretell("forecast", "d", "days.csv", "--samples", "4", "--levels", "33.5").succeeds()
-    assert "intervals are calibrated on 1 held-out windows" in captured.err
+    assert "intervals are calibrated on 1 held-out window of" in captured.err
     assert captured.out.splitlines()[0].endswith("lo-33.5,hi-33.5")
     captured = foretell("evaluate", "d", "days.csv", "--samples", "4").succeeds()
     assert "quantiles of the paths would contain" in " ".join(captured.out.split())
@@ -127,6 +127,15 @@ def test_a_run_remembers_how_its_file_writes_series(foretell):
     outcome = foretell("evaluate", "run", "second.csv", "--samples", "2", "--date-format", "%m/%d/%Y").succeeds()
     assert "1 series, 1 month apart; dates as %m/%d/%Y" in outcome.err
     foretell(*command, "--resume", "auto").succeeds()
+
+
+def test_the_first_clipped_value_is_named(foretell, here, tmp_path):
+    path = tmp_path / "spike.csv"
+    path.write_text("y\n" + "".join(f"{1e6 if index == 300 else index % 7}\n" for index in range(400)))
+    outcome = foretell("forecast", "almanac", path, "--samples", "2", "--horizon", "1").succeeds()
+    assert (
+        "standard deviations out, read as if nearer, in 1 of 1 series; the first is 1e+06 of 'y' at 301" in outcome.err
+    )
 
 
 def test_json_is_one_object_per_series(foretell, here):

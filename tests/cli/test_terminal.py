@@ -121,6 +121,13 @@ def test_verbs_work_without_standard_error(original, streams):
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "after 'The'")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_behind_standard_output_is_named(original):
+    outcome = original.run(NEXT, {1: "/dev/full"})
+    assert outcome.returncode == 1
+    assert outcome.stderr.splitlines()[-1] == "foretell: could not write to standard output: No space left on device"
+
+
 def test_generate_works_with_a_closed_standard_output(original):
     outcome = original.run(["generate", "primer", "The", "--max-tokens", "2"], {1: None})
     assert outcome.returncode == 0

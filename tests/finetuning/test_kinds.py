@@ -41,6 +41,8 @@ def columns(texts: tuple[str, ...] = (), label: str | None = None, choices: tupl
             columns(),
             columns(("question",), "label", ("choice1", "choice2")),
         ),
+        (["", "text", "price"], "regress", columns(), columns(("text",), "price")),
+        (["q1", "q2", "is_same"], "similarity", columns(("q1", "q2")), columns(("q1", "q2"), "is_same")),
         (["query", "choices", "gold"], "choice", columns(), columns(("query",), "gold")),
     ],
 )

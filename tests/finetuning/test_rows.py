@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import foretell
 from foretell.data.memory import as_source
-from foretell.data.table import open_table
+from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import read_json
 from foretell.finetuning.head import head_of
-from foretell.finetuning.kind import find_kind
+from foretell.finetuning.kind import columns_by_cells, find_kind
 from foretell.finetuning.report import REPORT, evaluate_task
 from foretell.finetuning.settings import Columns, make_columns
 from foretell.loading import load
@@ -79,7 +80,7 @@ def test_rows_with_empty_cells_are_refused_together(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
 def test_the_index_of_pandas_is_not_a_text(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     assert read(path, f"{name},remark,label\n0,a,x\nb7,b,y\n")[1].texts == ("b",)
@@ -88,12 +89,39 @@ def test_the_index_of_pandas_is_not_a_text(name: str, tmp_path: Path) -> None:
         read(path, f"{name},label\n0,x\na text,y\n")
 
 
+NEWS = {"id": str, "Nachricht": "Der Kurs {} steigt".format, "Tag": lambda n: "1.2.", "Ton": lambda n: "ab"[n % 2]}
+
+
+@pytest.mark.parametrize(
+    ("more", "label", "given", "words"),
+    [
+        ({}, "Ton", {}, ""),
+        ({"Quelle": lambda n: "xyz"[n % 3]}, None, {}, "which column holds the label"),
+        ({"Quelle": lambda n: str(n // 2)}, None, {}, "which column holds the label"),  # may be the label too
+        ({"Titel": "Zur Lage {} heute".format}, None, {"label": "Ton"}, "which column holds the text"),
+    ],
+)
+def test_columns_without_common_names_are_found_by_their_cells(more, label, given, words) -> None:
+    rows = [Row("", {name: cell(n) for name, cell in {**NEWS, **more}.items()}) for n in range(60)]
+    available, guessed = list(rows[0].cells), columns_by_cells(rows)
+    asked = Columns(texts=(), **given)
+    assert guessed.label in (label, "Ton")
+    if words:
+        with pytest.raises(DataError, match=words):
+            find_kind("classify").find_columns(available, asked, "x.csv", guessed)
+        return
+    found = find_kind("classify").find_columns(available, asked, "x.csv", guessed)
+    assert (found.texts, found.label) == (("Nachricht",), "Ton")
+    with pytest.raises(DataError, match="which column holds the label"):  # numbers may be in any column
+        find_kind("regress").find_columns(available, asked, "x.csv", guessed)
+
+
 @pytest.mark.parametrize("task", ["regress", "similarity"])
 def test_decimal_commas_are_read_where_they_are_named(task: str, tmp_path: Path) -> None:
     path, texts = tmp_path / "x.csv", "a;b" if task == "similarity" else "a"
     header = "text1;text2;label" if task == "similarity" else "text;label"
-    content = f"{header}\n{texts};3,5\n{texts};-1,25e1\n{texts};4\n"
-    assert [each.labels for each in read(path, content, task, decimal=",")] == [("3.5",), ("-1.25e1",), ("4",)]
+    content = f"{header}\n{texts};3,5\n{texts};-1,25e1\n{texts};1.604,5\n"
+    assert [each.labels for each in read(path, content, task, decimal=",")] == [("3.5",), ("-1.25e1",), ("1604.5",)]
     assert read(path, content, task)[0].labels == ("3,5",)  # which is refused with the option's name
 
 
@@ -104,3 +132,10 @@ def test_a_model_reads_the_decimal_commas_that_it_was_trained_on(base: Path, rev
     model = foretell.finetune(base, rows, tmp_path / "run", task="regress", decimal=",", **SHORT)
     assert head_of(model).settings.mean == pytest.approx(0.5, abs=0.2)
     assert evaluate_task(model, rows).examples == 60
+    kind = head_of(model).task
+    assert kind.table_cells(kind.prediction(np.array([0.123]), ["a"]))["predicted_value"].count(",") == 1
+    for row in rows[1:]:
+        row["label"] = "817"
+    rows[0]["label"] = "1.106"
+    with pytest.raises(DataError, match="item 1: '1.106' can be 1.106 or 1106; give decimal"):
+        foretell.finetune(base, rows, tmp_path / "unclear", task="regress", **SHORT)

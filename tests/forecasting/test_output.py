@@ -7,6 +7,7 @@ import csv
 import numpy as np
 import pytest
 
+from foretell.data.numbers import number_text
 from foretell.errors import OutputError, UsageError
 from foretell.forecasting.forecaster import Forecast, forecast
 from foretell.forecasting.output import (
@@ -31,6 +32,14 @@ def test_the_table_has_a_row_per_value_and_survives_csv(tmp_path):
     assert header == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80", "lo-99.9", "hi-99.9"]
     assert first[:6] == ["a,b", "4", "2", "2", "1.5", "2.5"]
     assert second[:4] == ["a,b", "5", "1000000", "1000000"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(10734761860.4, "10734761860"), (0.0, "0"), (-0.1234567890123, "-0.123456789"), (1e-9, "1e-09"), (2e20, "2e+20")],
+)
+def test_numbers_of_usual_size_have_no_exponent(value, written):
+    assert number_text(value, 10) == written
 
 
 def test_paths_and_json_hold_the_same_numbers():

@@ -57,6 +57,10 @@ LAYOUTS = {
     "dates like numbers": ("Monat,Wert\n1.1994,5\n2.1994,6\n", {"Wert": [5, 6]}, "1.1994"),
     "an index of pandas": (",date,v\n0,2024-01-01,5\n1,2024-01-02,6\n", {"v": [5, 6]}, "2024-01-01"),
     "an index of pandas without times": (",v\n0,5\n1,6\n2,9\n", {"v": [5, 6, 9]}, "1"),
+    "thousands after spaces": ("ds;y\n1;2 904,98\n2;−1 000,5\n", {"y": [2904.98, -1000.5]}, "1"),
+    "thousands after apostrophes": ("ds;y\n1;1'101.50\n2;1’000\n", {"y": [1101.5, 1000]}, "1"),
+    "three decimals between commas": ("ds,y\n1,1.101\n2,1.234\n", {"y": [1.101, 1.234]}, "1"),
+    "years in another language": ("Jahr,Umsatz\n1999,5\n2000,6\n", {"Umsatz": [5, 6]}, "1999"),
     "short quarters": ("quarter,gdp\n4Q19,1\n1Q20,2\n", {"gdp": [1, 2]}, "4Q19"),
     "one value next to others": (
         "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\nb,2024-01-05,7\n",
@@ -97,6 +101,14 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
     assert "series 'b' has no value" in caplog.text
 
 
+def test_series_that_end_before_the_file_are_named(tmp_path, caplog):
+    path = tmp_path / "x.csv"
+    path.write_text("ds,a,b\n2024-01-01,1,1\n2024-01-02,2,\n2024-01-03,3,NA\n", encoding="utf-8")
+    with caplog.at_level(logging.WARNING, logger="foretell"):
+        assert [len(each) for each in read_series(path)] == [3, 1]
+    assert "empty cells at the end of 1 series; the first, 'b', continues after 2024-01-01" in caplog.text
+
+
 def test_days_of_the_week_without_a_value_are_named(tmp_path, caplog):
     days = [str(day) for day in np.arange("2024-01-01", "2024-01-25", dtype="datetime64[D]")]
     path = tmp_path / "x.csv"
@@ -118,6 +130,10 @@ REFUSED = {
     "a point before three digits": (
         "ds;y\n1;817\n2;-1.106\n3;\n4;0\n",
         "line 3: '-1.106' can be -1.106 or -1106; give decimal . for -1.106 or decimal , for -1106",
+    ),
+    "points between semicolons": (
+        "ds;y\n1;1.101\n2;\n3;1.234\n",
+        "line 2: '1.101' can be 1.101 or 1101; give decimal . for 1.101 or decimal , for 1101",
     ),
     "decimal commas and points": (
         "ds;y\n1;1,5\n2;2.25\n",
@@ -154,6 +170,17 @@ REFUSED = {
     "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
     "percent": ("ds,y\n1,28.7%\n2,25.7%\n", "line 2: '28.7%' is not a number; remove the % signs"),
+    "a currency": ("ds;y\n1;2 904,98 €\n2;2 904,98 €\n", "line 2: '2 904,98 €' is not a number; remove the € signs"),
+    "a negative number in parentheses": ("ds;y\n1;(101,50)\n2;(102,50)\n", r"line 2: '\(101,50\)' is not a number"),
+    "dates and times of day": (
+        "date,time,y\n2024-01-01,00:00,1\n2024-01-01,01:00,2\n",
+        "'time' has the times of day of 'date'; join the two columns into one, such as 2024-05-31 00:00",
+    ),
+    "hours of a market": (
+        "ds,y\n" + "".join(f"2024-01-{day:02} {hour:02}:00,1\n" for day in range(1, 9) for hour in (9, 10, 11)),
+        "147 of 171 are absent; give equally spaced values, or leave out the column of times",
+    ),
+    "names of months": ("ds,y\nJan 2015,1\nMär 2015,2\n", "line 3: 'Mär 2015' .* with English names of months"),
     "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; remove the % signs"),
     "a column of texts": (
         "date,S0,S1,weekday\n2023-01-01,1,5,Sunday\n2023-01-02,2,6,Monday\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zipfile
 
 import pytest
@@ -50,6 +51,13 @@ TABLES = {
     "nested.jsonl": '{"translation": {"en": "Go.", "fr": "Va !"}}\n'
     '{"id": 2, "translation": {"en": "Run!", "fr": "Cours\u202f!"}}\n',
 }
+
+
+def test_an_empty_side_and_the_index_of_pandas_are_left_out_of_any_table(tmp_path, caplog):
+    rows = [{"__index_level_0__": 7, "en": "Go.", "fr": "Va !"}, {"__index_level_0__": 3, "en": None, "fr": "Cours !"}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert read_pairs([tmp_path / "x.jsonl"]) == [Pair("Go.", "Va !")]
+    assert "pairs with an empty side left out: 1" in caplog.text
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -168,6 +168,15 @@ def test_sides_in_one_language_are_never_unlike_each_other():
             assert not counts.is_unlike_source(vocabulary.source.encode(text))
 
 
+def test_pairs_with_exchanged_sides_are_reported(caplog):
+    pairs = [Pair(f"{colour} {thing} {colour}", f"x{thing} x{colour}") for colour in COLOURS for thing in THINGS] * 20
+    mixed = [pair.reversed() if index % 9 == 4 else pair for index, pair in enumerate(pairs)]
+    for given, words in ((pairs, ""), (mixed, f" of {len(pairs)} pairs look like target and source")):
+        vocabulary = train_vocabulary(given, TokenizerConfig(kind="words"), is_shared=True)
+        count_sides(vocabulary, given, vocabulary.encode_pairs(given))
+        assert words in caplog.text and bool(caplog.text) == bool(words)
+
+
 def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_checkpoint(session):
     best = session.run.best()
     best.verify()

@@ -9,6 +9,7 @@ import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -105,10 +106,13 @@ Output = Annotated[Path | None, OUTPUT]
 TextOutput = Annotated[Path | None, Parameter(converter=text_output)]
 
 
-def at_least_one(kind: Any, value: int | None) -> None:
+def at_least_one(kind: Any, value: int | None, least: int = 1) -> None:
     """A validator for counts."""
-    if value is not None and value < 1:
-        raise ValueError(f"{value} is less than 1")
+    if value is not None and value < least:
+        raise ValueError(f"{value} is less than {least}")
+
+
+at_least_zero = partial(at_least_one, least=0)
 
 
 def whole(help: str, **options: Any) -> Parameter:
@@ -192,10 +196,18 @@ def split_lines(text: str) -> list[str]:
 
 
 def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
-    """The path of a file; standard input is copied to a file, because it is read several times."""
+    """The path of a file or folder; standard input is copied to a file, because it is read several times.
+
+    A file that cannot be opened is refused here, before a model is loaded.
+    """
+    from foretell.data.lines import find_files, standard_input
+
     if tokens[0].value != STANDARD_INPUT:
-        return Path(tokens[0].value)
-    from foretell.data.lines import standard_input
+        path = Path(tokens[0].value)
+        for file in [] if path.is_dir() else find_files(path):
+            with file.opened():
+                return path
+        return path
 
     content, folder = standard_input().read(), TemporaryDirectory()
     atexit.register(folder.cleanup)

@@ -271,7 +271,7 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
     if (calibration := forecaster.calibration) is None:
         note("intervals are quantiles of the paths: the model was not calibrated on held-out values")
     else:
-        note(f"intervals are calibrated on {calibration.windows:,} held-out windows of the training")
+        note(f"intervals are calibrated on {counted(calibration.windows, 'held-out window')} of the training")
     with ProgressLine("series") as progress:
         return forecast_series(forecaster, series, horizon, samples, seed=seed, progress=progress)
 
@@ -286,14 +286,18 @@ def note_clipped(forecaster: Forecaster, series: list[Series]) -> None:
     """Note series with values beyond the last bin, which are clipped."""
     from foretell.forecasting.codec import scale_of
 
-    names = []
+    clipped: list[str] = []
     for each, season in zip(series, forecaster.seasons_of(series), strict=True):
         values = each.values[-forecaster.context_length :]
-        if forecaster.codec.clipped(values, scale_of(values, season)) > 0:
-            names.append(each.unique_id)
-    if names:
+        if len(indices := forecaster.codec.clipped(values, scale_of(values, season))):
+            index = len(each) - len(values) + int(indices[0])
+            clipped.append(f"{each.values[index]:g} of '{each.unique_id[:40]}' at {each.timeline.text(index)}")
+    if clipped:
         limit = forecaster.codec.config.limit
-        note(f"{len(names):,} series have values over {limit:g} standard deviations out, read as if nearer: {names[0]}")
+        note(
+            f"values over {limit:g} standard deviations out, read as if nearer, in {len(clipped):,} of "
+            f"{len(series):,} series; the first is {clipped[0]}"
+        )
 
 
 def evaluate_forecast(
@@ -304,7 +308,10 @@ def evaluate_forecast(
     horizon: Horizon = None,
     windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
     stride: Annotated[int | None, arguments.whole("Values from one origin to the next; default: the horizon.")] = None,
-    test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
+    test: Annotated[
+        Path | None,
+        Parameter(help="A file with what follows: one origin, at each series' end.", converter=arguments.input_file),
+    ] = None,
     contexts: Annotated[
         str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
     ] = None,

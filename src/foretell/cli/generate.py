@@ -37,7 +37,10 @@ def generate(
         Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
     ] = None,
     max_tokens: Annotated[
-        int | None, arguments.whole("How many tokens at most; default: 200, or what still fits.")
+        int | None,
+        arguments.whole(
+            "How many tokens at most; default: 200, or what still fits.", validator=arguments.at_least_zero
+        ),
     ] = None,
     n: Annotated[int, arguments.whole("Continue each prompt in this many ways.", name="--n", show_default=False)] = 1,
     sampling: Sampling = SAMPLING_DEFAULTS,
@@ -62,8 +65,12 @@ def generate(
 
     The prompt and its continuation appear on stdout while they are generated.
     """
+    from foretell.text.streaming import StopStrings
+
     check_count("n", n)
     sampling.check()
+    stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
+    StopStrings(stops)  # refuses an empty one
     numbered = read_all_prompts(prompts, file, prompt_file)
     texts = [*numbered.values()]
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
@@ -76,7 +83,6 @@ def generate(
     from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
-    stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
     texts = repeated(texts, n)
     completer = make_completer(loaded, texts, make_sampling(sampling.given(), loaded.tokenizer), stops, receipt)
     if slide:

@@ -139,13 +139,27 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return fail("stopped by Ctrl-C", 130)
     except BrokenPipeError:
-        # The reader of the output has closed it; redirect stdout, so that Python does not complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()  # the reader of the output has closed it
     except MemoryError:
         return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:
-        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+        return fail(f"{error.filename or failed_stream()}: {error.strerror or error}", 1)
     return 0
+
+
+def drop_output() -> None:
+    """Redirect stdout, so that Python does not complain at exit about text that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def failed_stream() -> str:
+    """The stream of an error without a file name: stdout if its last text cannot be written now either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
+        return "could not write to standard output"
+    return "input or output"
 
 
 def is_told_here(error: ForetellError) -> bool:

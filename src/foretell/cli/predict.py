@@ -48,6 +48,10 @@ def predict(
         raise DataError(f"{path}: no such file; to predict this text, give - and the text on standard input")
     if out is not None and not is_one_file:
         raise UsageError(f"--out is for a FILE with {ROWS}")
+    if out is not None:
+        from foretell.finetuning.predict import check_predictions_file
+
+        check_predictions_file(out)
     loaded = open_model(model, **options.keywords())
     from foretell.data.table import Row
     from foretell.finetuning.head import head_of, with_truncation

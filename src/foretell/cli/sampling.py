@@ -36,7 +36,11 @@ class GivenSampling:
         from foretell.config import SamplingConfig
 
         needs_tokenizer = ("logit_bias", "ban")
-        SamplingConfig(**{name: value for name, value in self.given().items() if name not in needs_tokenizer})
+        config = SamplingConfig(**{name: value for name, value in self.given().items() if name not in needs_tokenizer})
+        if config.regex is not None or config.json_schema is not None:
+            from foretell.generation.constraint import make_grammar
+
+            make_grammar(config)
 
 
 def sampling_option(name: str, hint: Any) -> Any:

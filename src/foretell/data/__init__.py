@@ -4,6 +4,7 @@
     sources        read files, folders and standard input as documents
     lines          the lines of a file, compressed or not, strictly decoded
     table          rows with named columns from CSV, TSV, JSON, JSON Lines, Parquet and lines
+    numbers        numbers with a decimal point or comma and separators of thousands
     questions      multiple-choice questions and text endings for evaluation
     split          the split into training and validation text
     shards         read token stores: ids on disk, checked before they are used

@@ -33,6 +33,7 @@ PARQUET_ROWS = 256
 # Bytes; without this, Arrow reads a column's part of a whole row group (73 MB of memory for 60 MB, not 14)
 PARQUET_BUFFER = 2**20
 SEPARATORS = {"\t": "a tab", ";": "a semicolon"}  # separators of .csv files, besides the comma
+INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")  # the name of a column with a pandas index
 QUOTED = re.compile(r'"[^"]*("|$)')
 
 logger = logging.getLogger(__name__)
@@ -359,6 +360,11 @@ def describe_type(value: Any) -> str:
         float: "a number",
     }
     return kinds.get(type(value), f"a value of the type {type(value).__name__}")
+
+
+def without_index(names: Sequence[str]) -> list[str]:
+    """The columns without those that pandas writes for an index."""
+    return [name for name in names if not INDEX.fullmatch(name)]
 
 
 def list_names(names: Sequence[str], most: int = 8) -> str:

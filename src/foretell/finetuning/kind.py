@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretell.data.numbers import plain_number
 from foretell.data.questions import CHAT_FIELDS
-from foretell.data.table import LINES, Format, Row, Table, list_names
+from foretell.data.table import LINES, Format, Row, Table, list_names, without_index
 from foretell.errors import DataError, UsageError, did_you_mean
 from foretell.finetuning.figures import draw_calibration, draw_confusion
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
@@ -36,9 +37,10 @@ LABEL_NAMES = (
 )
 
 
+UNNAMED = Columns(texts=())
+SAMPLED = 1000  # rows from which columns are guessed
+TWO_WORDS = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}")
 FIRST_EMPTY = 3  # rows with empty cells that a message names
-WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-INDEX = re.compile(r"(Unnamed: \d+)?")  # the name of a column with a pandas index
 
 
 class EmptyCellError(DataError):
@@ -135,18 +137,26 @@ class Kind(ABC):
     # --- rows of a file
 
     @classmethod
-    def find_columns(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
+    def find_columns(cls, available: Sequence[str], given: Columns, where: str, guessed: Columns = UNNAMED) -> Columns:
         """Choose the columns of texts and labels in a file; `given` are the columns that the user named.
 
+        guessed: columns by their cells, for a file in which no column has a common name.
         Raises DataError for a missing column and, with the list of columns, if the names are ambiguous.
         """
         check_columns(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
-        label = given.label or only_column(available, cls.label_names, "label", "--label-column", where)
+        known = given.texts or with_name(available, cls.text_names) or guessed.texts
+        rest = [name for name in without_index(available) if name not in (*known, *given.choices)]
+        few = guessed.label if cls.splits_by_label else None  # numbers to predict may be in any column
+        wanted = rest[0] if len(rest) == 1 and len(known) == cls.text_columns else few
+        label = given.label or only_column(available, cls.label_names, "label", "--label-column", where, wanted)
         if label in given.texts:
             raise DataError(
                 f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"
             )
         others = [name for name in available if name != label and name not in given.choices]
+        texts = [name for name in guessed.texts if name in others]
+        if not given.texts and len(texts) == cls.text_columns and not with_name(others, cls.text_names):
+            given = given.model_copy(update={"texts": guessed.texts})
         return cls.find_texts(others, given, where).model_copy(update={"label": label, "decimal": given.decimal})
 
     @classmethod
@@ -179,7 +189,7 @@ class Kind(ABC):
     def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
         assert columns.label is not None
         label = label_text(row.cells.get(columns.label), columns.label, row.where)
-        return (label.replace(",", ".") if columns.decimal == "," and WITH_COMMA.fullmatch(label) else label,)
+        return (label if columns.decimal is None else plain_number(label, columns.decimal) or label,)
 
     @classmethod
     def read(cls, row: Row, columns: Columns) -> Example:
@@ -359,10 +369,38 @@ def check_columns(available: Sequence[str], names: Sequence[str], where: str) ->
             raise DataError(f"{where}: no column {name!r}{near}; its columns are {list_names(available, 12)}")
 
 
-def only_column(available: Sequence[str], names: Sequence[str], what: str, option: str, where: str) -> str:
-    """The only column with one of these names, ignoring case."""
-    matching = [name for name in available if name.lower() in names]
-    if len(matching) == 1:
+def with_name(available: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns with one of these names, ignoring case."""
+    return [name for name in available if name.lower() in names]
+
+
+def columns_by_cells(rows: Iterable[Row]) -> Columns:
+    """The only column with texts of several words, and the only other one with repeated values, which must be few.
+
+    A column is left open if several would do. Values of a label occur ten times on average; a column with one value
+    for all rows, or with another value in nearly every row, is not a label.
+    """
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        for name, value in row.cells.items():
+            cells.setdefault(name, []).append("" if value is None else str(value))
+    texts = [name for name, values in cells.items() if 2 * sum(map(is_sentence, values)) > len(values)]
+    distinct = {name: len({*values} - {""}) / len(values) for name, values in cells.items() if name not in texts}
+    repeated = [name for name, share in distinct.items() if share < 0.9 and len({*cells[name]} - {""}) > 1]
+    label = repeated[0] if len(repeated) == 1 and distinct[repeated[0]] <= 0.1 else None
+    return Columns(texts=tuple(texts) if len(texts) == 1 else (), label=label)
+
+
+def is_sentence(text: str) -> bool:
+    return TWO_WORDS.search(text) is not None
+
+
+def only_column(
+    available: Sequence[str], names: Sequence[str], what: str, option: str, where: str, guessed: str | None = None
+) -> str:
+    """The only column with one of these names; `guessed` if there is none."""
+    matching = with_name(available, names) or [guessed] * (guessed in available)
+    if len(matching) == 1 and matching[0] is not None:
         return matching[0]
     advice = "; if it has no header line: --columns text,label" if Path(where).suffix in (".csv", ".tsv") else ""
     if not {name.lower() for name in available}.isdisjoint(CHAT_FIELDS):
@@ -371,11 +409,6 @@ def only_column(available: Sequence[str], names: Sequence[str], what: str, optio
         f"{where}: which column holds the {what}? Name it with {option}; its columns are {list_names(available, 12)}"
         f"{advice}"
     )
-
-
-def without_index(available: Sequence[str]) -> list[str]:
-    """The columns that have names."""
-    return [name for name in available if not INDEX.fullmatch(name)]
 
 
 def cell_text(row: Row, column: str) -> str:

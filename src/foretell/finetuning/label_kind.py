@@ -149,7 +149,8 @@ def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
     names = {whole(label): label for label in sorted({example.labels[0] for example in examples}, reverse=True)}
     counts = Counter(names[whole(example.labels[0])] for example in examples)
     if len(counts) == 1:
-        raise DataError(f"every row has the label {next(iter(counts))!r}; there is nothing to learn")
+        file = examples[0].where.rpartition(", ")[0]
+        raise DataError(f"{file}: every row has the label {next(iter(counts))!r}; there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(examples) / 2):
         raise DataError(
             f"{len(counts):,} different labels in {len(examples):,} rows, such as {next(iter(counts))[:30]!r}: at most "

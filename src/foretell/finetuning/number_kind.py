@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from foretell.data.numbers import MARKS, may_group, number_text, plain_number, two_readings
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import WITH_COMMA, Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 
 LARGEST = 1e150  # its square is still finite
+DIGITS = 7  # significant digits of a prediction in a table; float32 has about 7
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class NumberPrediction(TaskPrediction):
         return DocumentSection("", [Paragraph(self.short())])
 
     def short(self) -> str:
-        return f"{self.value:.6g}"
+        return number_text(self.value, DIGITS - 1)
 
     def to_json(self) -> dict[str, Any]:
         return {"value": self.value}
@@ -46,10 +48,14 @@ class NumberKind(Kind):
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        if settings.columns.decimal is None and (unclear := may_group([example.labels[0] for example in examples])):
+            where = next(example.where for example in examples if example.labels[0] == unclear)
+            raise DataError(f"{where}: {two_readings(unclear)}")
         values = np.array([number_of(example) for example in examples])
         deviation = float(values.std())
         if deviation == 0:
-            raise DataError(f"every number is {values[0]:g}; there is nothing to learn")
+            file = examples[0].where.rpartition(", ")[0]
+            raise DataError(f"{file}: every number is {values[0]:g}; there is nothing to learn")
         return settings.model_copy(update={"mean": float(values.mean()), "deviation": deviation})
 
     def target(self, example: Example) -> Target:
@@ -87,6 +93,11 @@ class NumberKind(Kind):
     def cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
         return {self.predicted: None if prediction is None else prediction.value}
 
+    def table_cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
+        """As `cells`, with the decimal mark of the training file."""
+        text = "" if prediction is None else number_text(prediction.value, DIGITS)
+        return {self.predicted: text.replace(".", self.settings.columns.decimal or ".")}
+
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
         mean, deviation = self.settings.mean, self.settings.deviation
         if against is not None:
@@ -101,7 +112,8 @@ def number_of(example: Example) -> float:
     (label,) = example.labels
     number = parse_number(label)
     if number is None:
-        advice = ", or give --decimal ," if WITH_COMMA.fullmatch(label) else ""
+        mark = next((mark for mark in MARKS if plain_number(label, mark) is not None), None)
+        advice = f", or give --decimal {mark}" if mark else ""
         raise DataError(
             f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5 with a point{advice}"
         )

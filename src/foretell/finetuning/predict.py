@@ -120,6 +120,16 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
     return kind.find_texts(available, given, str(table))
 
 
+def check_predictions_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work."""
+    if path.suffix.lower() not in WRITERS:
+        raise UsageError(f"--out {path}: give a name that ends in {', '.join(WRITERS)}")
+    if path.exists():
+        raise OutputError(f"could not write {path}: it exists; give another name")
+    if not path.parent.is_dir():
+        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+
+
 def write_predictions(
     path: Path,
     predicted: Iterable[Predicted],
@@ -132,13 +142,8 @@ def write_predictions(
 
     separator: the separator of a .csv file. form: the encoding and line end of a .csv or .tsv file.
     """
-    writer = WRITERS.get(path.suffix.lower())
-    if writer is None:
-        raise UsageError(f"--out {path}: give a name that ends in {', '.join(WRITERS)}")
-    if path.exists():
-        raise OutputError(f"could not write {path}: it exists; give another name")
-    if not path.parent.is_dir():
-        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    check_predictions_file(path)
+    writer = WRITERS[path.suffix.lower()]
     separator = "\t" if path.suffix.lower() == ".tsv" else separator
     encoding, end = form if writer is write_table else ("utf-8", "\n")
     line = partial(csv_line, delimiter=separator, end=end)

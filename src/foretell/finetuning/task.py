@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from foretell.finetuning.inputs import (
     make_task_batch,
     without_words,
 )
-from foretell.finetuning.kind import Example, check_columns, find_kind, kind_of
+from foretell.finetuning.kind import SAMPLED, Example, check_columns, columns_by_cells, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
@@ -78,7 +79,8 @@ def read_files(
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
     available = table.first_columns()
     check_columns(available, [group] if group else [], str(data))
-    columns = kind.find_columns([name for name in available if name != group], columns, str(data))
+    guessed = columns_by_cells(islice(table, SAMPLED))
+    columns = kind.find_columns([name for name in available if name != group], columns, str(data), guessed)
     train = kind.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
     settings = kind.fit(make_section(HeadSettings, head, "head"), train)

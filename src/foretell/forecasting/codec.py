@@ -185,10 +185,10 @@ class SeriesCodec:
         errors = np.abs(self.decode(self.encode(values, scale), scale) - values)
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
 
-    def clipped(self, values: np.ndarray, scale: Scale) -> int:
-        """The number of values beyond the last bin."""
+    def clipped(self, values: np.ndarray, scale: Scale) -> np.ndarray:
+        """The indices of the values beyond the last bin."""
         rest = values - scale.cycle_at(-len(values), len(values)) - scale.location
-        return int((np.abs(rest) > self.config.limit * scale.spread).sum())
+        return np.flatnonzero(np.abs(rest) > self.config.limit * scale.spread)
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,10 @@ def choose_date_format(times: dict[str, str], given: str | None = None, remember
         )
     odds = {each: next(text for text in texts if not pattern_of(each).fullmatch(text)) for each in tried}
     best = max(tried, key=lambda each: texts.index(odds[each]))
+    months = ", with English names of months" * ("%b" in best or "%B" in best)
     raise DataError(
         f"{times[odds[best]]}: '{odds[best][:40]}' is not in the format of '{texts[0]}' ({best}); write all times in "
-        "one format"
+        f"one format{months}"
     )
 
 

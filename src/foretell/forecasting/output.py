@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from foretell.data.numbers import number_text
 from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
@@ -44,7 +45,7 @@ def table_rows(forecasts: Sequence[Forecast], levels: Sequence[float]) -> Iterat
         for level in levels:
             columns += forecast.interval(level)
         for time, *values in zip(forecast.times, *columns, strict=True):
-            yield [forecast.series.unique_id, time, *(number(value) for value in values)]
+            yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
 
 
 def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
@@ -52,11 +53,7 @@ def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
     yield ["unique_id", "ds", *(f"path-{index + 1}" for index in range(len(forecasts[0].paths)))]
     for forecast in forecasts:
         for time, values in zip(forecast.times, forecast.paths.T, strict=True):
-            yield [forecast.series.unique_id, time, *(number(value) for value in values)]
-
-
-def number(value: float) -> str:
-    return format(float(value), f".{DIGITS}g")
+            yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
 
 
 def write_table(path: Path, rows: Iterator[list[str]]) -> None:

@@ -80,6 +80,9 @@ def numbered() -> Timeline:
     return Timeline("number", 1, first=1)
 
 
+EQUAL_STEPS = "give equally spaced values, or leave out the column of times to count values"
+
+
 def find_timeline(texts: Sequence[str], name: str, date_format: str | None = None) -> tuple[Timeline, np.ndarray]:
     """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
     date_format = date_format or choose_date_format(dict.fromkeys(texts, name))
@@ -105,14 +108,13 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
         before, after = texts[order[odd[0]]], texts[order[odd[0] + 1]]
         raise DataError(
             f"{name}: irregular times, {after} follows {before} where a step is {Timeline(unit, step, 0).frequency}; "
-            "give equally spaced values"
+            + EQUAL_STEPS
         )
     first = int(ordinals[order[0]])
     indices = np.rint((ordinals - first) / step).astype(np.int64)
-    if len(texts) < (1 - MOST_ABSENT) * (int(indices.max()) + 1):
-        raise DataError(
-            f"{name}: irregular times, {int(indices.max()) + 1 - len(texts):,} of {int(indices.max()) + 1:,} are absent"
-        )
+    length = int(indices.max()) + 1
+    if len(texts) < (1 - MOST_ABSENT) * length:
+        raise DataError(f"{name}: irregular times, {length - len(texts):,} of {length:,} are absent; {EQUAL_STEPS}")
     return Timeline(unit, int(step), first, date_format, offset_of(seconds, unit), local), indices
 
 

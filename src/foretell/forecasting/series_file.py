@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ import numpy as np
 
 from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, check_some, frame_cells
+from foretell.data.numbers import may_group, plain_number, proves, sign_of, two_readings
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError, check_type, counted
 from foretell.files import write_text
@@ -55,12 +55,6 @@ from foretell.forecasting.series_layout import (
     with_header,
 )
 
-PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-GROUPED = {
-    ",": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
-    ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
-}
-THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)")
 SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
 SNIFFED_LINES = 20
 MIDNIGHT = " 00:00:00"
@@ -147,7 +141,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
         raise DataError(f"{path} has a header and no values")
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
-    decimal = choose_decimal(table, layout, hints)
+    decimal = choose_decimal(table, layout, hints, separator)
     groups = groups_of(table, layout, decimal or ".")
     date_format = date_format_of(table, layout, hints)
     timelines = on_timelines(groups, str(path), date_format)
@@ -156,6 +150,13 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
         logger.warning(f"left out: series '{name}' has no value")
     if not series:
         raise DataError(f"{path} has no series with a value")
+    last = {each.unique_id: each.values[-1] for each in timelines if len(each)}
+    if layout.kind != "rows" and (early := [each for each in series if np.isnan(last[each.unique_id])]):
+        after = early[0].timeline.text(len(early[0]) - 1)
+        logger.warning(
+            f"empty cells at the end of {len(early):,} series; the first, '{early[0].unique_id[:40]}', continues after "
+            f"{after}"
+        )
     if closed := [each for each in series if absent_weekdays(each)]:
         days = " or ".join(absent_weekdays(closed[0]))
         logger.warning(
@@ -250,7 +251,7 @@ def refuse_labels(table: SeriesTable) -> None:
     is_alone = len(table.names) == 1 or (
         len(table.names) == 2 and (is_time(first[0]) or table.names[0].lower() in TIME_NAMES)
     )
-    if is_alone and labels[0].endswith("%"):
+    if is_alone and sign_of(labels[0]):
         raise not_a_number(labels[0], table.body[0].where)
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
@@ -261,10 +262,11 @@ def refuse_labels(table: SeriesTable) -> None:
         )
 
 
-def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
+def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints, separator: str | None) -> str | None:
     """The decimal mark of the values; None where no number has one.
 
-    Raises DataError if both occur, and for a comma or points that may separate thousands.
+    Raises DataError if both occur, and for a comma or points that may separate thousands. Between semicolons, a column
+    in which every number has three digits after a point is unclear too: such files often have decimal commas.
     """
     if hints.given.decimal is not None:
         return hints.given.decimal
@@ -283,56 +285,22 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
         return "." if point else ","
     if hints.remembered.decimal is not None:
         return hints.remembered.decimal
-    unclear = [each for each in marked if "," in each[0]] or points_of_thousands(table, layout)
-    if not unclear:
-        return "."
-    text, where = unclear[0]
-    mark, other = ",." if "," in text else ".,"
-    small, large = text[:40].replace(mark, "."), text[:40].replace(mark, "")
-    raise DataError(
-        f"{where}: '{text[:40]}' can be {small} or {large}; give --decimal {mark} for {small} or --decimal {other} for "
-        f"{large}"
-    )
-
-
-def points_of_thousands(table: SeriesTable, layout: Layout) -> list[tuple[str, str]]:
-    """The numbers with points, and their places, of a column in which points may separate thousands.
-
-    There each number has three digits after a point, or no point and at most three digits, and both kinds occur.
-    """
+    unclear = {text for text, _ in marked if "," in text and plain_number(text, ",") is not None}
     for column in layout.values:
-        cells = [(row.cell(column), row.where) for row in table.body if row.cell(column).lower() not in MISSING]
-        points = [each for each in cells if "." in each[0]]
-        if 0 < len(points) < len(cells) and all(THOUSANDS.fullmatch(text) for text, _ in cells):
-            return points
-    return []
-
-
-def proves(text: str, mark: str) -> bool:
-    """True if a number can be read with this decimal mark and with no other."""
-    other = "," if mark == "." else "."
-    return is_readable(text, mark) and not is_readable(text, other)
-
-
-def is_readable(text: str, mark: str) -> bool:
-    return (
-        PLAIN.fullmatch(text if mark == "." else swapped(text)) is not None or GROUPED[mark].fullmatch(text) is not None
-    )
-
-
-def swapped(text: str) -> str:
-    """Replace commas by points, and points by a character that is in no number."""
-    return text.replace(".", "'").replace(",", ".")
+        known = [cell for cell in table.column(column) if cell.lower() not in MISSING]
+        unclear |= {may_group(known, also_alone=separator == ";")} - {None}
+    for text, where in marked:
+        if text in unclear:
+            raise DataError(f"{where}: {two_readings(text)}")
+    return "."
 
 
 def number(text: str, where: str, decimal: str) -> float:
     """The value of a cell, NaN if it is missing."""
     if text.lower() in MISSING:
         return np.nan
-    plain = text if decimal == "." else swapped(text)
-    if not PLAIN.fullmatch(plain) and GROUPED[decimal].fullmatch(text):
-        plain = plain.replace(",", "").replace("'", "")
-    value = float(plain) if PLAIN.fullmatch(plain) else np.inf
+    plain = plain_number(text, decimal)
+    value = np.inf if plain is None else float(plain)
     if not np.isfinite(value):
         raise not_a_number(text, where)
     if abs(value) > LARGEST:
@@ -341,7 +309,7 @@ def number(text: str, where: str, decimal: str) -> float:
 
 
 def not_a_number(text: str, where: str) -> DataError:
-    advice = "remove the % signs" if text.endswith("%") else "leave the cell empty if it is missing"
+    advice = f"remove the {sign} signs" if (sign := sign_of(text)) else "leave the cell empty if it is missing"
     return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
 
 
@@ -361,7 +329,7 @@ def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
         if len(row.cells) > len(table.names):
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
     texts = [column for column in layout.values if table.is_text(column)]
-    if 0 < len(texts) < len(names) and not (first := table.body[0].cell(texts[0])).endswith("%"):
+    if 0 < len(texts) < len(names) and not sign_of(first := table.body[0].cell(texts[0])):
         others = [f"--column {table.names[each]}" for each in layout.values if each not in texts]
         raise DataError(
             f"{table.where}: the column '{table.names[texts[0]][:40]}' has texts such as '{first[:40]}'; name the "

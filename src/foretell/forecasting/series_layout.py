@@ -11,14 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretell.config import Section
+from foretell.data import numbers
+from foretell.data.table import INDEX
 from foretell.errors import DataError, did_you_mean
 from foretell.forecasting.date_format import is_compact, is_time
 
-# A number, possibly with a decimal comma or groups of three digits
-NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+)?([.,]\d*)?([eE][+-]?\d{1,4})?")
 WHOLE = re.compile(r"\d{1,9}")
+CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?( ?[AP]M)?")  # a time of day
 MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
-TIME_NAMES = frozenset(("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step"))
+TIME_NAMES = frozenset(
+    ("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step", "jahr", "année")
+)
 ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series", "item", "store", "shop", "product", "sku", "name")
 TARGET_NAMES = ("y", "target", "value", "sales")
 LAYOUTS = (
@@ -117,7 +120,8 @@ class Layout:
 
 
 def is_number(cell: str) -> bool:
-    return cell.lower() in MISSING or (NUMBER.fullmatch(cell) is not None and any(map(str.isdigit, cell)))
+    """True for a number with any decimal mark, and for a missing value."""
+    return cell.lower() in MISSING or numbers.is_number(cell)
 
 
 def is_date(cell: str) -> bool:
@@ -128,17 +132,17 @@ def is_date(cell: str) -> bool:
 def with_header(rows: list[TableRow], name: str) -> SeriesTable:
     """The table below its header; a file without a header gets the column names ds, y, or 1, 2, 3."""
     first, body = rows[0].cells, rows[1:]
-    numbers = [is_number(cell) for cell in first]
+    is_value = [is_number(cell) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
-    if (is_date(first[0]) and all(numbers[1:]) and len(first) > 1) or (is_compact_first and all(numbers)):
+    if (is_date(first[0]) and all(is_value[1:]) and len(first) > 1) or (is_compact_first and all(is_value)):
         names = ["ds", "y"] if len(first) == 2 else ["ds", *(f"y{index}" for index in range(1, len(first)))]
         logger.info(f"{rows[0].where}: a time and numbers, so the file has no header")
-    elif all(numbers):
+    elif all(is_value):
         names = ["y"] if len(first) == 1 else [str(index) for index in range(1, len(first) + 1)]
-    elif len(first) > 2 and any(map(is_date, first)) and any(numbers) and not all(map(is_date, first[1:])):
+    elif len(first) > 2 and any(map(is_date, first)) and any(is_value) and not all(map(is_date, first[1:])):
         names = [str(index) for index in range(1, len(first) + 1)]
         logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
-    elif len(first) > 2 and all(numbers[1:]) and not is_counting(first[1:]):
+    elif len(first) > 2 and all(is_value[1:]) and not is_counting(first[1:]):
         names = [str(index) for index in range(1, len(first) + 1)]
     else:
         return SeriesTable(first, rows[0].where, body, name)
@@ -201,14 +205,23 @@ def find_time(table: SeriesTable, hints: FormatHints) -> int | None:
 
 
 def is_row_count(table: SeriesTable, index: int) -> bool:
-    """True for a pandas index: a column without a name that counts the rows."""
-    return not table.names[index] and len(table.names) > 1 and is_counting(table.column(index))
+    """True for a pandas index of whole numbers: a column that counts rows, or one with Arrow's name for an index."""
+    name, cells = table.names[index], table.column(index)
+    if len(table.names) == 1 or not INDEX.fullmatch(name):
+        return False
+    return is_counting(cells) or (name.startswith("__") and all(map(WHOLE.fullmatch, cells)))
 
 
 def find_id(table: SeriesTable, time: int | None, others: list[int], hints: FormatHints) -> int | None:
     """The column with the name of a row's series: by its name, or the only text column if times repeat."""
     if (known := hints.column(table, "id_column")) is not None:
         return known
+    clock = next((index for index in others if all(map(CLOCK.fullmatch, table.column(index)))), None)
+    if time is not None and clock is not None:
+        raise DataError(
+            f"{table.where}: '{table.names[clock]}' has the times of day of '{table.names[time]}'; join the two "
+            f"columns into one, such as 2024-05-31 {table.body[0].cell(clock)}"
+        )
     lower = [name.lower() for name in table.names]
     named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
     if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these names are never series of numbers

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -54,13 +55,9 @@ class Constraint:
     def __init__(self, config: SamplingConfig, token_bytes: TokenBytes):
         """Raises UsageError for a pattern or schema that is invalid or matches no text of these tokens."""
         self.name = "regex" if config.regex is not None else "json_schema"
-        self.shown = "the JSON schema" if config.regex is None else f"regex '{excerpt(config.regex)}'"
-        check_size(config)
+        self.shown = shown_constraint(config)
+        self.grammar = make_grammar(config)
         self.size, self.vocabulary = len(token_bytes), vocabulary_of(token_bytes)
-        try:
-            self.grammar = make_grammar(config)
-        except ValueError as error:  # such as a number that the library's JSON does not support
-            raise UsageError(f"{self.shown} cannot be used: {excerpt(first_reason(str(error)))}") from None
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
         self._check()
 
@@ -94,11 +91,9 @@ class Constraint:
 
     def _advance(self, key: tuple[int, ...]) -> State:
         """The state after these ids, computed from the state before the last id if it is in memory."""
-        from llguidance import LLMatcher
-
         before = self._states.get(key[:-1]) if key else None
         if before is None:
-            matcher, new = LLMatcher(self.vocabulary, self.grammar, log_level=0), list(key)
+            matcher, new = import_llguidance().LLMatcher(self.vocabulary, self.grammar, log_level=0), list(key)
         elif before.matcher is None:
             return State(None, before.bits, self.size, True)
         else:
@@ -188,14 +183,35 @@ def first_reason(error: str) -> str:
     return [*reasons, *lines][0]
 
 
-def make_grammar(config: SamplingConfig) -> str:
-    """The constraint of a configuration as a grammar of llguidance."""
-    from llguidance import LLMatcher
+def shown_constraint(config: SamplingConfig) -> str:
+    return "the JSON schema" if config.regex is None else f"regex '{excerpt(config.regex)}'"
 
-    if config.regex is not None:
-        return LLMatcher.grammar_from_regex(config.regex)
-    schema: Any = config.json_schema
-    return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_FORM)
+
+def make_grammar(config: SamplingConfig) -> str:
+    """The constraint of a configuration as a grammar of llguidance. Raises UsageError for an invalid one."""
+    check_size(config)
+    matcher, schema = import_llguidance().LLMatcher, cast("Any", config.json_schema)
+    try:
+        if config.regex is None:
+            grammar = matcher.grammar_from_json_schema(schema, overrides=JSON_FORM)
+        else:
+            grammar = matcher.grammar_from_regex(config.regex)
+        reason = matcher.validate_grammar(grammar)
+    except ValueError as error:  # such as a number that the library's JSON does not support
+        reason = str(error)
+    if reason:
+        raise UsageError(f"{shown_constraint(config)} cannot be used: {excerpt(first_reason(reason))}")
+    return grammar
+
+
+def import_llguidance() -> Any:
+    """The module; UsageError if it is not installed."""
+    try:
+        return import_module("llguidance")
+    except ModuleNotFoundError:
+        raise UsageError(
+            "a regex or a JSON schema needs the extra 'constrain': pip install 'foretell[constrain]'"
+        ) from None
 
 
 class EndedVocabulary:
@@ -229,13 +245,7 @@ class EndedVocabulary:
 
 @lru_cache(maxsize=2)  # 0.1 s at 50,257 tokens
 def vocabulary_of(token_bytes: TokenBytes) -> Any:
-    """A vocabulary as llguidance's object. Raises UsageError if llguidance is not installed."""
-    try:
-        from llguidance import LLTokenizer
-    except ModuleNotFoundError:
-        raise UsageError(
-            "a regex or a JSON schema needs the extra 'constrain': pip install 'foretell[constrain]'"
-        ) from None
-    size = len(token_bytes) + 1
+    """A vocabulary as llguidance's object."""
     vocabulary: Any = EndedVocabulary(token_bytes)
-    return LLTokenizer(vocabulary, n_vocab=size, eos_token=size - 1)
+    size = len(token_bytes) + 1
+    return import_llguidance().LLTokenizer(vocabulary, n_vocab=size, eos_token=size - 1)

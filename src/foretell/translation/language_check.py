@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,12 @@ from foretell.config import Section, Size, make_section
 from foretell.saved_model.part import Part, PartSource, register_part
 from foretell.translation.pairs import EncodedPair, Pair, Vocabulary
 
+logger = logging.getLogger(__name__)
+
 LEAST_MARGIN = 5.0  # nats; with this, no held-out English sentence was taken for French: docs/translation.md
 CALIBRATION_QUANTILE = 0.999  # quantile of the source sentences; larger than the minimum if both sides are similar
 MOST_UNSEEN = 1 / 3  # largest share of unseen tokens in a sentence; 0.1% of held-out English sentences have 1 in 8
+MOST_SWAPPED = 0.002  # share of pairs; none of 5,500 English-French pairs of Tatoeba looks swapped
 SMOOTHING = 0.5  # added to every count
 MOST_ENCODED = 20_000  # target sentences to encode again if there are two vocabularies
 
@@ -83,9 +87,29 @@ def count_sides(vocabulary: Vocabulary, pairs: Sequence[Pair], encoded: Sequence
         targets = [np.asarray(ids) for ids in vocabulary.source.encode_batch([pair.target for pair in chosen])]
     size = vocabulary.source.vocab_size
     counts = SideCounts(count_tokens(sources, size), count_tokens(targets, size))
-    evidence = [float(counts.log_ratios[ids].sum()) for ids in sources[:: max(1, len(sources) // MOST_ENCODED)]]
+    step = max(1, len(sources) // MOST_ENCODED)
+    evidence = [float(counts.log_ratios[ids].sum()) for ids in sources[::step]]
+    if vocabulary.is_shared:
+        note_swapped(vocabulary, counts, sources[::step], targets[::step])
     margin = max(LEAST_MARGIN, float(np.quantile(evidence, CALIBRATION_QUANTILE)))
     return SideCounts(counts.source, counts.target, round(margin, 3))
+
+
+def note_swapped(
+    vocabulary: Vocabulary, counts: SideCounts, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> None:
+    """Log that sides of pairs seem to be exchanged, if this is more than a few pairs."""
+    ratios = counts.log_ratios
+    swapped = [
+        f"{vocabulary.source.decode(source.tolist())!r:.60} and {vocabulary.source.decode(target.tolist())!r:.60}"
+        for source, target in zip(sources, targets, strict=True)
+        if ratios[source].sum() - ratios[target].sum() > 2 * LEAST_MARGIN
+    ]
+    if len(swapped) > MOST_SWAPPED * len(sources):
+        logger.warning(
+            f"{len(swapped):,} of {len(sources):,} pairs look like target and source, in this order; the first is "
+            f"{swapped[0]}"
+        )
 
 
 def count_tokens(sentences: Sequence[np.ndarray], size: int) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 
 from foretell.config import TokenizerConfig
 from foretell.data.lines import Note, TextFile, find_files
-from foretell.data.table import FORMATS, Table, list_names
+from foretell.data.table import FORMATS, Table, list_names, without_index
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.tokenizer_training import split_option, vocabulary_for
@@ -155,8 +155,8 @@ def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
     for row in table:
         nested = row.cells.get(NESTED)
         cells = nested if isinstance(nested, dict) else row.cells
-        names = columns or (SIDES if all(name in cells for name in SIDES) else tuple(cells))
-        sides = [text for name in names if isinstance(text := cells.get(name), str)]
+        names = columns or (SIDES if all(name in cells for name in SIDES) else without_index(list(cells)))
+        sides = [cells[name] or "" for name in names if name in cells and isinstance(cells[name], str | None)]
         if not len(sides) == len(names) == 2:
             raise DataError(
                 f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each, or a "
