@@ -198,7 +198,7 @@ def make_grammar(config: SamplingConfig) -> str:
             grammar = matcher.grammar_from_regex(config.regex)
         reason = matcher.validate_grammar(grammar)
     except ValueError as error:  # such as a number that the library's JSON does not support
-        reason = str(error)
+        grammar, reason = "", str(error)
     if reason:
         raise UsageError(f"{shown_constraint(config)} cannot be used: {excerpt(first_reason(reason))}")
     return grammar
