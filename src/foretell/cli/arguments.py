@@ -204,9 +204,9 @@ def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
 
     if tokens[0].value != STANDARD_INPUT:
         path = Path(tokens[0].value)
-        for file in [] if path.is_dir() else find_files(path):
+        for file in [] if path.is_dir() else find_files(path)[:1]:
             with file.opened():
-                return path
+                pass
         return path
 
     content, folder = standard_input().read(), TemporaryDirectory()
