@@ -199,7 +199,7 @@ def quantize(
     ] = None,
     head: Annotated[
         Literal["int8", "int4"],
-        Parameter(help="Of an int4 model: int8, or int4, which is faster and less accurate.", show_choices=False),
+        Parameter(help="Of an int4 model: int8, or int4, faster but less accurate.", show_choices=False),
     ] = "int8",
     keep: Annotated[
         list[str] | None,

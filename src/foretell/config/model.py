@@ -213,7 +213,7 @@ class QuantizationConfig(Section):
     @property
     def scheme(self) -> str:
         """`int8 in groups of 64`."""
-        return f"{self.to}{' with a head in int4' if self.head == 'int4' else ''} in groups of {self.group}"
+        return f"{self.to}{' (head too)' if self.head == 'int4' else ''} in groups of {self.group}"
 
     def __str__(self) -> str:
         return f"{self.scheme}, {'calibrated' if self.calibrated else 'rounded to nearest'}"
