@@ -683,7 +683,9 @@ def test_a_picture_that_cannot_be_made_is_an_error_on_the_page(open_panels):
 
 
 def test_printing_reads_all_parts_before(open_panels):
-    page = open_panels(link())
+    page = open_panels(
+        link(), viewport={"width": 1280, "height": 300}
+    )  # the lens is not in view, even in an empty page
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     missing = page.locator("footer").inner_text()
     assert "had not been in view: " in missing and "The logit lens, Contributions to a logit, The formulas" in missing

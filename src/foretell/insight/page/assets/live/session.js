@@ -13,7 +13,7 @@ const ENCODED = new Set(["others", "appended", "change"]); // lists, as JSON in 
 const listeners = [];
 const OF_MODEL = ["outline", "vocabulary"];
 const models = new Map(); // the sections of each model that are fetched once
-const NEAR = 200;
+const inView = new Set(); // sections of the page
 let mounted = new Set();
 let running = new AbortController();
 
@@ -142,15 +142,8 @@ function showParts(data) {
   begin(data);
   setStale("facts", false);
   mounted = new Set();
-  for (const id of Object.keys(PARTS)) if (isNear(id)) mount(id); // in turns: a part that is filled moves the next ones away
-  aroundFocus().forEach(mount);
+  for (const id of [...inView, ...aroundFocus()]) mount(id);
   document.documentElement.dataset.ready = "true";
-}
-
-// True if a part is in view, or less than NEAR pixels away.
-function isNear(id) {
-  const { top, bottom, height } = byId(id)?.getBoundingClientRect() ?? {};
-  return height > 0 && bottom > -NEAR && top < innerHeight + NEAR;
 }
 
 const AWAITED = new Set(["changes", "compare", "patch"]); // their results come later, or are of another text
@@ -184,8 +177,11 @@ export function watchParts() {
   });
   addEventListener("afterprint", () => fill(byId("footer")));
   const observer = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) if (isIntersecting) mount(target.id);
-  }, { rootMargin: `${NEAR}px` });
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) inView.delete(target.id);
+      else { inView.add(target.id); mount(target.id); }
+    }
+  }, { rootMargin: "200px" });
   for (const id of Object.keys(PARTS)) {
     const element = document.getElementById(id);
     if (element) observer.observe(element);
