@@ -114,6 +114,7 @@ def test_numbers_are_learned_on_their_own_scale() -> None:
         ("regress", ["1", "nan"], "'nan' is not a finite number"),
         ("regress", ["1", "1e308"], "1e\\+308 is too large to compute with"),
         ("regress", ["1", "word"], "'word' is not a finite number"),
+        ("regress", ["1", "1,234"], "'1,234' can be 1.234 or 1234; give decimal , for 1.234"),
         ("regress", ["1", "0,5"], "'0,5' is not a finite number, such as 0.5 with a point"),
         ("similarity", ["0,5", "1,25"] * 5, "'0,5' is not a finite number, such as 0.5 with a point"),
         ("regress", ["1", "1"], "every number is 1"),

@@ -116,6 +116,14 @@ def test_columns_without_common_names_are_found_by_their_cells(more, label, give
         find_kind("regress").find_columns(available, asked, "x.csv", guessed)
 
 
+def test_columns_for_other_things_and_groups_are_not_labels() -> None:
+    rows = [Row("", {"body": f"Der Kurs {n} steigt", "split": "ab"[n % 2], "who": "xy"[n % 2]}) for n in range(60)]
+    assert columns_by_cells(rows, without="split").label == "who"
+    assert columns_by_cells(rows, without="who").label is None
+    with pytest.raises(DataError, match="which column holds the label"):
+        find_kind("classify").find_columns(["text", "id"], Columns(texts=()), "x.csv")
+
+
 @pytest.mark.parametrize("task", ["regress", "similarity"])
 def test_decimal_commas_are_read_where_they_are_named(task: str, tmp_path: Path) -> None:
     path, texts = tmp_path / "x.csv", "a;b" if task == "similarity" else "a"
@@ -139,3 +147,5 @@ def test_a_model_reads_the_decimal_commas_that_it_was_trained_on(base: Path, rev
     rows[0]["label"] = "1.106"
     with pytest.raises(DataError, match="item 1: '1.106' can be 1.106 or 1106; give decimal"):
         foretell.finetune(base, rows, tmp_path / "unclear", task="regress", **SHORT)
+    as_numbers = [{**row, "label": float(row["label"])} for row in rows]
+    foretell.finetune(base, as_numbers, tmp_path / "clear", task="regress", **SHORT)

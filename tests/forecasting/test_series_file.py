@@ -101,12 +101,21 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
     assert "series 'b' has no value" in caplog.text
 
 
+def test_a_column_of_times_of_day_may_be_left_out(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("date,sunrise,y\n2024-01-01,08:01,1\n2024-01-02,08:02,2\n2024-01-03,08:02,3\n", encoding="utf-8")
+    (series,) = read_series(path, given=SeriesFormat(target_column="y"))
+    assert series.values.tolist() == [1, 2, 3]
+
+
 def test_series_that_end_before_the_file_are_named(tmp_path, caplog):
     path = tmp_path / "x.csv"
     path.write_text("ds,a,b\n2024-01-01,1,1\n2024-01-02,2,\n2024-01-03,3,NA\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert [len(each) for each in read_series(path)] == [3, 1]
-    assert "empty cells at the end of 1 series; the first, 'b', continues after 2024-01-01" in caplog.text
+    assert (
+        "cells at the end are empty in 1 of 2 series; the first is 'b', which continues after 2024-01-01" in caplog.text
+    )
 
 
 def test_days_of_the_week_without_a_value_are_named(tmp_path, caplog):
@@ -135,6 +144,11 @@ REFUSED = {
         "ds;y\n1;1.101\n2;\n3;1.234\n",
         "line 2: '1.101' can be 1.101 or 1101; give decimal . for 1.101 or decimal , for 1101",
     ),
+    "a point before three digits, and a typeset minus": (
+        "ds;y\n1;817\n2;−1.106\n",
+        "line 3: '−1.106' can be −1.106 or −1106",
+    ),
+    "columns separated by spaces": ("y\n1 112\n2 118\n", "line 2: '1 112' can be several columns or one number"),
     "decimal commas and points": (
         "ds;y\n1;1,5\n2;2.25\n",
         r"line 2: '1,5' has a decimal comma, but '2.25' \(.*, line 3\) has a decimal point",

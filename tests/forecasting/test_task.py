@@ -16,7 +16,7 @@ from foretell.errors import CheckpointError, ConfigError, DataError, TrainingErr
 from foretell.forecasting.codec import scale_of
 from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import forecast, load_forecaster
-from foretell.forecasting.series import Series, Timeline, numbered
+from foretell.forecasting.series import Series, Timeline, Window, numbered
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
@@ -66,6 +66,13 @@ def test_a_calibration_that_would_take_too_long_has_fewer_windows(session, forec
     monkeypatch.setattr("foretell.forecasting.task.FEWEST_WINDOWS", 1)
     counts = [session.task.calibration(forecaster, seconds=seconds).windows for seconds in (-1.0, 3600.0)]
     assert counts == [1, 2] == [1, len(session.task.calibration_windows)]
+
+
+def test_windows_without_a_known_context_are_not_for_the_calibration():
+    values = np.arange(12.0)
+    windows = [Window(values, 8, before=values), Window(np.where(values < 8, np.nan, values), 8, before=values)]
+    task = cast("ForecastTask", SimpleNamespace(held_out=windows))
+    assert ForecastTask.calibration_windows.func(task) == windows[:1]
 
 
 def test_what_is_held_out_is_said_of_series_of_several_lengths(session, request_for, tmp_path):

@@ -165,6 +165,8 @@ def test_a_glob_without_a_match_is_refused() -> None:
 def test_a_head_with_fewer_bits_than_the_other_layers_is_refused(decoder: Decoder) -> None:
     with pytest.raises(UsageError, match="head int4 is for int4 models, not for int8"):
         make_quantization(decoder, "int8", head="int4")
+    with pytest.raises(UsageError, match="keep matches the head, so it cannot be int4"):
+        make_quantization(decoder, "int4", keep=("head",), head="int4")
 
 
 @pytest.mark.parametrize(("width", "group", "is_warned"), [(68, 4, True), (64, 32, False), (88, 22, False)])

@@ -171,7 +171,7 @@ def test_sides_in_one_language_are_never_unlike_each_other():
 def test_pairs_with_exchanged_sides_are_reported(caplog):
     pairs = [Pair(f"{colour} {thing} {colour}", f"x{thing} x{colour}") for colour in COLOURS for thing in THINGS] * 20
     mixed = [pair.reversed() if index % 9 == 4 else pair for index, pair in enumerate(pairs)]
-    for given, words in ((pairs, ""), (mixed, f" of {len(pairs)} pairs look like target and source")):
+    for given, words in ((pairs, ""), (mixed, f" of {len(pairs)} pairs seem to have source and target exchanged")):
         vocabulary = train_vocabulary(given, TokenizerConfig(kind="words"), is_shared=True)
         count_sides(vocabulary, given, vocabulary.encode_pairs(given))
         assert words in caplog.text and bool(caplog.text) == bool(words)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+MINUS = "\u2212"  # of typeset numbers
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {
     ",": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
@@ -21,7 +22,7 @@ MARKS = {".": ",", ",": "."}  # a decimal mark, and the other one
 
 def plain_number(text: str, decimal: str = ".") -> str | None:
     """A number with a decimal point and without separators of thousands; None for other texts."""
-    text = text.replace("\u2212", "-")  # the minus sign of typeset numbers
+    text = text.replace(MINUS, "-")
     if SPACED.fullmatch(text):
         text = re.sub(SPACE, "", text)
     elif GROUPED[decimal].fullmatch(text):
@@ -48,7 +49,7 @@ def may_group(texts: Sequence[str], *, also_alone: bool = False) -> str | None:
     also_alone: the first kind is enough.
     """
     points = [text for text in texts if "." in text]
-    if not points or not all(map(THOUSANDS.fullmatch, texts)):
+    if not points or not all(THOUSANDS.fullmatch(text.replace(MINUS, "-")) for text in texts):
         return None
     return points[0] if also_alone or len(points) < len(texts) else None
 

@@ -39,6 +39,7 @@ LABEL_NAMES = (
 
 UNNAMED = Columns(texts=())
 SAMPLED = 1000  # rows from which columns are guessed
+NOT_LABELS = frozenset(("id", "split", "fold", "source", "lang", "language", "date", "time", "author", "user", "url"))
 TWO_WORDS = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}")
 FIRST_EMPTY = 3  # rows with empty cells that a message names
 
@@ -147,7 +148,8 @@ class Kind(ABC):
         known = given.texts or with_name(available, cls.text_names) or guessed.texts
         rest = [name for name in without_index(available) if name not in (*known, *given.choices)]
         few = guessed.label if cls.splits_by_label else None  # numbers to predict may be in any column
-        wanted = rest[0] if len(rest) == 1 and len(known) == cls.text_columns else few
+        is_only = len(rest) == 1 and len(known) == cls.text_columns and is_for_labels(rest[0])
+        wanted = rest[0] if is_only else few
         label = given.label or only_column(available, cls.label_names, "label", "--label-column", where, wanted)
         if label in given.texts:
             raise DataError(
@@ -374,21 +376,27 @@ def with_name(available: Sequence[str], names: Sequence[str]) -> list[str]:
     return [name for name in available if name.lower() in names]
 
 
-def columns_by_cells(rows: Iterable[Row]) -> Columns:
+def columns_by_cells(rows: Iterable[Row], without: str | None = None) -> Columns:
     """The only column with texts of several words, and the only other one with repeated values, which must be few.
 
     A column is left open if several would do. Values of a label occur ten times on average; a column with one value
-    for all rows, or with another value in nearly every row, is not a label.
+    for all rows, with another value in nearly every row, or with a name in NOT_LABELS, is not a label. without: the
+    column of groups.
     """
     cells: dict[str, list[str]] = {}
     for row in rows:
         for name, value in row.cells.items():
             cells.setdefault(name, []).append("" if value is None else str(value))
+    cells.pop(without or "", None)
     texts = [name for name, values in cells.items() if 2 * sum(map(is_sentence, values)) > len(values)]
     distinct = {name: len({*values} - {""}) / len(values) for name, values in cells.items() if name not in texts}
     repeated = [name for name, share in distinct.items() if share < 0.9 and len({*cells[name]} - {""}) > 1]
-    label = repeated[0] if len(repeated) == 1 and distinct[repeated[0]] <= 0.1 else None
+    label = repeated[0] if len(repeated) == 1 and distinct[repeated[0]] <= 0.1 and is_for_labels(repeated[0]) else None
     return Columns(texts=tuple(texts) if len(texts) == 1 else (), label=label)
+
+
+def is_for_labels(name: str) -> bool:
+    return name.lower() not in NOT_LABELS
 
 
 def is_sentence(text: str) -> bool:

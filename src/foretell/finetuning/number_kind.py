@@ -112,8 +112,10 @@ def number_of(example: Example) -> float:
     (label,) = example.labels
     number = parse_number(label)
     if number is None:
-        mark = next((mark for mark in MARKS if plain_number(label, mark) is not None), None)
-        advice = f", or give --decimal {mark}" if mark else ""
+        marks = [mark for mark in MARKS if parse_number(plain_number(label, mark) or "") is not None]
+        if len(marks) == 2 and "," in label:
+            raise DataError(f"{example.where}: {two_readings(label)}")
+        advice = f", or give --decimal {marks[0]}" if marks else ""
         raise DataError(
             f"{example.where}: the label {label[:40]!r} is not a finite number, such as 0.5 with a point{advice}"
         )

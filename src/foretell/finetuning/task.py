@@ -79,8 +79,11 @@ def read_files(
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
     available = table.first_columns()
     check_columns(available, [group] if group else [], str(data))
-    guessed = columns_by_cells(islice(table, SAMPLED))
+    rows = [*islice(table, SAMPLED)]
+    guessed = columns_by_cells(rows, without=group)
     columns = kind.find_columns([name for name in available if name != group], columns, str(data), guessed)
+    if columns.decimal is None and not any(isinstance(row.cells.get(columns.label), str) for row in rows):
+        columns = columns.model_copy(update={"decimal": "."})  # numbers of JSON or a DataFrame have one reading
     train = kind.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
     settings = kind.fit(make_section(HeadSettings, head, "head"), train)

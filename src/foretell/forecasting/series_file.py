@@ -154,8 +154,8 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     if layout.kind != "rows" and (early := [each for each in series if np.isnan(last[each.unique_id])]):
         after = early[0].timeline.text(len(early[0]) - 1)
         logger.warning(
-            f"empty cells at the end of {len(early):,} series; the first, '{early[0].unique_id[:40]}', continues after "
-            f"{after}"
+            f"cells at the end are empty in {len(early):,} of {len(timelines):,} series; the first is "
+            f"'{early[0].unique_id[:40]}', which continues after {after}"
         )
     if closed := [each for each in series if absent_weekdays(each)]:
         days = " or ".join(absent_weekdays(closed[0]))
@@ -251,6 +251,11 @@ def refuse_labels(table: SeriesTable) -> None:
     is_alone = len(table.names) == 1 or (
         len(table.names) == 2 and (is_time(first[0]) or table.names[0].lower() in TIME_NAMES)
     )
+    if len(table.names) == 1 and " " in labels[0] and is_number(labels[0]):
+        raise DataError(
+            f"{table.body[0].where}: '{labels[0][:40]}' can be several columns or one number; separate columns by a "
+            "tab, and write a number without spaces"
+        )
     if is_alone and sign_of(labels[0]):
         raise not_a_number(labels[0], table.body[0].where)
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):

@@ -216,16 +216,16 @@ def find_id(table: SeriesTable, time: int | None, others: list[int], hints: Form
     """The column with the name of a row's series: by its name, or the only text column if times repeat."""
     if (known := hints.column(table, "id_column")) is not None:
         return known
-    clock = next((index for index in others if all(map(CLOCK.fullmatch, table.column(index)))), None)
-    if time is not None and clock is not None:
-        raise DataError(
-            f"{table.where}: '{table.names[clock]}' has the times of day of '{table.names[time]}'; join the two "
-            f"columns into one, such as 2024-05-31 {table.body[0].cell(clock)}"
-        )
     lower = [name.lower() for name in table.names]
     named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
     if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these names are never series of numbers
         return named[0]
+    clocks = [index for index in others if all(map(CLOCK.fullmatch, table.column(index)))]
+    if time is not None and len(clocks) == 1 and hints.column(table, "target_column") is None:
+        raise DataError(
+            f"{table.where}: '{table.names[clocks[0]]}' has the times of day of '{table.names[time]}'; join the two "
+            f"columns into one, such as 2024-05-31 {table.body[0].cell(clocks[0])}"
+        )
     if time is None or len(others) < 2:
         return None
     before: set[str] = set()

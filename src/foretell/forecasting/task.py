@@ -134,8 +134,9 @@ class ForecastTask(Task):
 
     @cached_property
     def calibration_windows(self) -> list[Window]:
-        """At most CALIBRATION_WINDOWS windows with known values after the context."""
-        return evenly_chosen([each for each in self.held_out if each.is_measurable], CALIBRATION_WINDOWS)
+        """At most CALIBRATION_WINDOWS windows with known values in the context and after it."""
+        readable = [each for each in self.held_out if np.isfinite(each.values[: each.context]).any()]
+        return evenly_chosen([each for each in readable if each.is_measurable], CALIBRATION_WINDOWS)
 
     def calibration(
         self, forecaster: Forecaster, prior: Calibration | None = None, seconds: float = math.inf

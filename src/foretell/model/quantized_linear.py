@@ -202,7 +202,7 @@ def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
 
     A head, and a token embedding tied to it, have the scheme `config.head`: int8 is the default in an int4 model too,
-    because in int4 they lose nearly as much quality as all other layers. On the meta device the new layers have only
+    because in int4 they lose as much quality as all other layers, or more. On the meta device the new layers have only
     shapes. A group that does not divide a width is a `ConfigError`, and a glob without a match a `UsageError`.
     """
     layers = check_groups(decoder, config)
@@ -267,7 +267,10 @@ def make_quantization(
     int8 takes about as much memory: it is more accurate.
     """
     check_schemes(to, head)
-    layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
+    paths = quantized_paths(decoder, keep)
+    if head == "int4" and HEAD not in paths:
+        raise UsageError("--keep matches the head, so it cannot be int4; leave out --head or that --keep")
+    layers = [decoder.get_submodule(path) for path in paths]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     chosen = choose_group(to, widths) if group is None else group
     settings = QuantizationConfig(to=to, group=chosen, head=head, keep=tuple(keep or ()))

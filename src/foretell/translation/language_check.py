@@ -107,7 +107,7 @@ def note_swapped(
     ]
     if len(swapped) > MOST_SWAPPED * len(sources):
         logger.warning(
-            f"{len(swapped):,} of {len(sources):,} pairs look like target and source, in this order; the first is "
+            f"{len(swapped):,} of {len(sources):,} pairs seem to have source and target exchanged; the first is "
             f"{swapped[0]}"
         )
 

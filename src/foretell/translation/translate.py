@@ -220,7 +220,7 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
 def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict[float, Quality]:
     """The quality for each of LENGTH_PENALTIES, sorted by BLEU, then chrF, best first.
 
-    They rank the results of one beam search.
+    They weigh the hypotheses of one beam search.
     """
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
     encoded = dict(enumerate(map(translator.vocabulary.encode_source, sources)))
