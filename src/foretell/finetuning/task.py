@@ -82,7 +82,7 @@ def read_files(
     rows = [*islice(table, SAMPLED)]
     guessed = columns_by_cells(rows, without=group)
     columns = kind.find_columns([name for name in available if name != group], columns, str(data), guessed)
-    if columns.decimal is None and not any(isinstance(row.cells.get(columns.label), str) for row in rows):
+    if columns.decimal is None and not any(isinstance(row.cells.get(columns.label or ""), str) for row in rows):
         columns = columns.model_copy(update={"decimal": "."})  # numbers of JSON or a DataFrame have one reading
     train = kind.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
