@@ -13,8 +13,9 @@ from foretell.data.memory import as_source
 from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
 from foretell.files import read_json
+from foretell.finetuning.columns import columns_by_cells
 from foretell.finetuning.head import head_of
-from foretell.finetuning.kind import columns_by_cells, find_kind
+from foretell.finetuning.kind import find_kind
 from foretell.finetuning.report import REPORT, evaluate_task
 from foretell.finetuning.settings import Columns, make_columns
 from foretell.loading import load

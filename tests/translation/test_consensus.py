@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.generation.beam import Hypothesis
-from foretell.translation.consensus import character_grams, chrf, closest_to_all, weights_of
+from foretell.translation.consensus import character_grams, chrf, closest_to_all, similarities_of, weights_of
 
 TEXTS = ["He is asleep.", "He is probably asleep.", "Il dort probablement.", "Ça", "He is  asleep", "眠っています。"]
 
@@ -20,9 +20,9 @@ def test_the_similarity_is_sacrebleus_chrf(written: str, expected: str) -> None:
 
 def test_a_text_that_others_resemble_is_taken_before_a_likelier_one() -> None:
     texts = ["It rains.", "He is asleep.", "He is asleep!"]
-    assert closest_to_all(texts, [0.4, 0.25, 0.35]) == 2
-    assert closest_to_all(texts, [0.6, 0.2, 0.2]) == 0
-    assert closest_to_all(["", "", ""], [1.0, 1.0, 1.0]) == 0
+    assert closest_to_all(similarities_of(texts), [0.4, 0.25, 0.35]) == 2
+    assert closest_to_all(similarities_of(texts), [0.6, 0.2, 0.2]) == 0
+    assert closest_to_all(similarities_of(["", "", ""]), [1.0, 1.0, 1.0]) == 0
 
 
 def test_weights_are_probabilities_or_favour_long_hypotheses() -> None:

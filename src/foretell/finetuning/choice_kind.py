@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
+from foretell.finetuning.columns import cell_text, label_text
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, Readout, cell_text, label_text
+from foretell.finetuning.kind import Example, Kind, Readout
 from foretell.finetuning.label_kind import LabelKind, find_label, whole
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.typesetting.document import quoted

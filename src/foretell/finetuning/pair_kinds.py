@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from foretell.data.table import list_names
+from foretell.data.table import list_names, without_index
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example, Kind, without_index
+from foretell.finetuning.kind import Example, Kind
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind, parse_number
 from foretell.finetuning.settings import HeadSettings

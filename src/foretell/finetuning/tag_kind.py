@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from foretell.data.table import Format, Row, Table
 from foretell.errors import DataError, UsageError
+from foretell.finetuning.columns import cell_text, label_text
 from foretell.finetuning.figures import class_report, log_softmax, scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
-from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction, cell_text, label_text
+from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.typesetting import document

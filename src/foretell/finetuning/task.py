@@ -16,6 +16,7 @@ import torch
 
 from foretell.config import make_section
 from foretell.data.table import Table, open_table
+from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -26,7 +27,7 @@ from foretell.finetuning.inputs import (
     make_task_batch,
     without_words,
 )
-from foretell.finetuning.kind import SAMPLED, Example, check_columns, columns_by_cells, find_kind, kind_of
+from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf

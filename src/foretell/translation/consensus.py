@@ -17,20 +17,31 @@ LONGEST_GRAM, RECALL_WEIGHT = 6, 2  # chrF's defaults
 Grams = list[Counter[str]]  # the counts of runs of 1, 2, ... characters
 
 
-def best_of(beam: Sequence[Hypothesis], alpha: float, vocabulary: Vocabulary) -> Hypothesis:
-    """The hypothesis that is closest to all, weighted by the probabilities under the length penalty `alpha`."""
-    texts = [vocabulary.decode(each.ids) for each in beam]
-    return beam[closest_to_all(texts, weights_of(beam, alpha))]
+class Candidates:
+    """The hypotheses of a beam with their texts, compared once for all length penalties."""
+
+    def __init__(self, beam: Sequence[Hypothesis], vocabulary: Vocabulary):
+        self.beam, self.texts = beam, [vocabulary.decode(each.ids) for each in beam]
+        self.similarities = similarities_of(self.texts)
+
+    def best(self, alpha: float) -> int:
+        """The index of the hypothesis that is closest to all, weighted under the length penalty `alpha`."""
+        return closest_to_all(self.similarities, weights_of(self.beam, alpha))
 
 
-def closest_to_all(texts: Sequence[str], weights: Sequence[float]) -> int:
-    """The index of the text with the highest weighted mean of chrF; of equal ones, the first."""
+def similarities_of(texts: Sequence[str]) -> list[list[float]]:
+    """chrF of each text with each as its reference."""
     grams = [character_grams(text) for text in texts]
+    return [[chrf(text, reference) for reference in grams] for text in grams]
+
+
+def closest_to_all(similarities: Sequence[Sequence[float]], weights: Sequence[float]) -> int:
+    """The index of the text with the highest weighted mean of its similarities; of equal ones, the first."""
 
     def agreement(index: int) -> float:
-        return sum(weight * chrf(grams[index], other) for weight, other in zip(weights, grams, strict=True))
+        return sum(weight * similarity for weight, similarity in zip(weights, similarities[index], strict=True))
 
-    return max(range(len(texts)), key=agreement)
+    return max(range(len(similarities)), key=agreement)
 
 
 def weights_of(beam: Sequence[Hypothesis], alpha: float) -> list[float]:

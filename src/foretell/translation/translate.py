@@ -19,7 +19,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
-from foretell.translation.consensus import best_of
+from foretell.translation.consensus import Candidates
 from foretell.translation.pairs import Pair
 from foretell.translation.translator import LENGTH_PENALTY, Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -112,7 +112,8 @@ def decode(translator: Translator, sources: list[list[int]], samples: list[int],
     if decoding.sampling is not None:
         return sample(translator, sources, samples, decoding.sampling, decoding.alpha_for(translator))
     beams = search(translator, sources, decoding.beam_size, decoding.alpha_for(translator))
-    chosen = [best_of(beam, decoding.alpha_for(translator), translator.vocabulary) for beam in beams]
+    alpha = decoding.alpha_for(translator)
+    chosen = [beam[Candidates(beam, translator.vocabulary).best(alpha)] for beam in beams]
     return [(best.ids, best.score, best.finish_reason) for best in chosen]
 
 
@@ -224,14 +225,14 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
     """
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
     encoded = dict(enumerate(map(translator.vocabulary.encode_source, sources)))
-    beams: dict[str, list[Hypothesis]] = {}
+    candidates: dict[str, Candidates] = {}
     for members in groups_by_length(encoded, BEAM_SIZE):
         beams_of_group = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
-        beams |= {sources[index]: beam for index, beam in zip(members, beams_of_group, strict=True)}
+        for index, beam in zip(members, beams_of_group, strict=True):
+            candidates[sources[index]] = Candidates(beam, translator.vocabulary)
     qualities = {}
     for alpha in LENGTH_PENALTIES:
-        best = {source: best_of(beam, alpha, translator.vocabulary) for source, beam in beams.items()}
-        texts = {source: translator.vocabulary.decode(hypothesis.ids) for source, hypothesis in best.items()}
+        texts = {source: each.texts[each.best(alpha)] for source, each in candidates.items()}
         qualities[alpha] = compare([pair for pair in pairs if pair.source in texts], texts)
 
     def rank(alpha: float) -> tuple[float, float, float]:
