@@ -38,7 +38,7 @@ Point = dict[str, Any]
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "text": {"toy": (128, 512, 2048), "tiny": (64, 256, 512), "small": (64, 128)},
     "forecast": {"toy": (100, 300, 900), "tiny": (100, 300), "small": (60,)},
-    "translate": {"toy": (100, 200, 400), "tiny": (100, 300), "small": (60,)},
+    "translate": {"toy": (400, 1600), "tiny": (400, 1600), "mini": (480,), "small": (370,)},
 }
 QUICK: dict[str, tuple[int, ...]] = {"toy": (2, 4, 6), "tiny": (2, 4, 6)}
 

@@ -258,7 +258,8 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("size", "pairs", "batch_tokens"), [("toy", {}, 2048), ("small", {}, 4096), ("small", {"batch_tokens": 1024}, 1024)]
+    ("size", "pairs", "batch_tokens"),
+    [("toy", {}, 2048), ("mini", {}, 4096), ("small", {}, 4096), ("small", {"batch_tokens": 1024}, 1024)],
 )
 def test_wide_models_have_larger_batches(size, pairs, batch_tokens, session, tmp_path):
     overrides = {"pairs": pairs, "training": {"steps": 1}}

@@ -165,10 +165,10 @@ def train_translate(
     *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     size: Annotated[
         str | None,
-        Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
+        Parameter(help="toy, tiny, mini, small, base, vaswani-tiny, vaswani-small or vaswani-base; default: by time."),
     ] = None,
     batch_tokens: Annotated[
-        int | None, arguments.whole("Tokens per step, of both languages; default: 2048, from small on 4096.")
+        int | None, arguments.whole("Tokens per step, of both languages; default: 2048, from mini on 4096.")
     ] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
     dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,

@@ -46,7 +46,7 @@ class LossCurve(NamedTuple):
 # Fitted to trainings with the defaults: docs/session.md
 TEXT = LossCurve(3.826, 164.2, 0.494, 26_412, 0.842)
 SERIES = LossCurve(3.734, 154.5, 0.494, 20_321, 0.842)
-PAIRS = LossCurve(0.573, 660, 0.494, 142_500, 0.842)
+PAIRS = LossCurve(0.777, 477, 0.494, 84_200, 0.842)
 
 
 class SizeCost(NamedTuple):

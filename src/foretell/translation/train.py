@@ -52,7 +52,7 @@ from foretell.translation.translate import choose_length_penalty, has_sacrebleu
 from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
-WIDE, LARGER_BATCH = 256, 4096  # from this width on, larger batches learn more in the same time: docs/translation.md
+WIDE, LARGER_BATCH = 192, 4096  # from this width on, larger batches learn more in the same time: docs/translation.md
 
 logger = logging.getLogger(__name__)
 
