@@ -237,7 +237,6 @@ TABLE = [
     (["info", "othertokenizer"], 1, ["embed.token.weight", "shape"]),
     # chat
     (["chat", "primmer"], 1, ["primmer", "primer"]),
-    (["chat", "RUN", "--template", "chatlm"], 2, ["chatlm", "chatml"]),
     (["chat", "RUN", "--template", "loop.jinja"], 1, ["loop.jinja", "loops too often"]),
     (["chat", "RUN", "--template", "escape.jinja"], 1, ["escape.jinja", "__class__"]),
     (["chat", "RUN", "--max-tokens", "0"], 2, ["max_tokens", "0"]),
@@ -337,6 +336,9 @@ TABLE = [
     (["generate", "RUN", "The", "--min-tokens", "9", "--max-tokens", "3"], 2, ["min_tokens 9", "3 tokens"]),
     (["generate", "RUN", "The", "--no-repeat-ngram", "1", "--logit-bias", "x=1,5"], 2, ["--logit-bias", "x=1,5"]),
     # before the model is looked for
+    (["chat", "nomodel", "--template", "chatlm"], 2, ["chatlm", "chatml"]),
+    (["serve", "nomodel", "--template", "chatlm"], 2, ["chatlm"]),
+    (["finetune", "nomodel", "long.jsonl", "--task", "chat", "--template", "chatlm"], 2, ["chatlm"]),
     (["next", "nomodel", "The", "--top", "0"], 2, ["top must be a whole number", "0"]),
     (["generate", "nomodel", "The", "--n", "0"], 2, ["n must be a whole number", "0"]),
     (["generate", "nomodel", "The", "--max-tokens", "-1"], 2, ["--max-tokens", "-1 is less than 0"]),

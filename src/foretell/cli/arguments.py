@@ -39,9 +39,6 @@ Data = Annotated[
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
 ]
 TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
-Template = Annotated[
-    str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
-]
 ChoiceColumn = Annotated[list[str] | None, Parameter(help="A column with an answer; may be repeated.")]
 ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
 Encoding = Annotated[
@@ -120,6 +117,20 @@ def whole(help: str, **options: Any) -> Parameter:
     return Parameter(help=help, converter=whole_number, **options)
 
 
+def usable_template(kind: Any, value: str | None) -> None:
+    """A validator for chat templates."""
+    from foretell.text.chat_template import find_template
+
+    if value is not None:
+        find_template(value)
+
+
+Template = Annotated[
+    str | None,
+    Parameter(
+        help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.", validator=usable_template
+    ),
+]
 Limit = Annotated[
     int | None, whole("Evaluate only the first N texts, questions, rows or pairs.", validator=at_least_one)
 ]
