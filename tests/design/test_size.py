@@ -66,7 +66,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        794,
+        805,
         "speedrun, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
         "files and constraints are checked before a model is loaded; a full disk behind standard output",
@@ -117,7 +117,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        771,
+        773,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,6 +204,16 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UsageError, match=r"pip install 'foretell\[constrain\]'"):
         Sampler(SamplingConfig(regex="1"), None, lambda: (b"1", b"without the extra"))
+
+
+def test_a_module_that_the_library_lacks_is_not_a_missing_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llguidance.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "llguidance")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        Sampler(SamplingConfig(regex="1"), None, lambda: (b"1", b"with a broken library"))
 
 
 def test_the_kept_states_take_a_bit_per_token_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

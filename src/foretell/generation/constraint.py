@@ -208,7 +208,9 @@ def import_llguidance() -> Any:
     """The module; UsageError if it is not installed."""
     try:
         return import_module("llguidance")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "llguidance":
+            raise
         raise UsageError(
             "a regex or a JSON schema needs the extra 'constrain': pip install 'foretell[constrain]'"
         ) from None
