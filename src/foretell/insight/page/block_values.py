@@ -20,7 +20,7 @@ from foretell.model.structure import PASSED_ON, Structure, Value
 # The tokens that the axis of positions of a value counts
 OF_TOKEN, OF_KEY, OF_MEMORY = "token", "key", "memory"
 LABELS = {"core": "head output", "output": "attention output", "down": "feed-forward output"}
-SUBLAYERS = {"feedforward": "the feed-forward layer", "cross_attention": "encoder-decoder attention"}
+SUBLAYERS = {"feedforward": "the feed-forward layer", "cross_attention": "encoder-decoder attention"}  # in words
 ROTATED, SPLIT = "rotated heads", "heads"  # without rotary positions, both have the same numbers as their input
 
 

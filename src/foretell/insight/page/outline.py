@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+from foretell.insight.page.block_values import SUBLAYERS
 from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 
@@ -56,6 +57,7 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         "lensPlaces": page.lens_points,
         "cores": page.cores,
         **page.block_outline,
+        "sublayers": SUBLAYERS,
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,
         "hasLevels": page.levels is not None,

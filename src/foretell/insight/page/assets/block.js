@@ -4,7 +4,6 @@ import { byId, fill, hint, make } from "./dom.js";
 import { addressOf, four, named, quoted } from "./format.js";
 import { makeStrips } from "./strips.js";
 
-export const WORDS = { attention: "Attention", cross_attention: "Encoder-decoder attention", feedforward: "Feed-forward layer" };
 const OWN = ["attention", "cross_attention"]; // each has a section; any other part is shown like a feed-forward layer
 
 export const hasFeedforward = (data) => data.blocks.flat().some(({ name }) => !OWN.includes(name));
@@ -37,7 +36,7 @@ const ENCODER = {
 const inSource = (data, position) => `${quoted(data.memory.tokens[position].text)} (${position})`;
 
 function showValues(data, choice, stack, place, name, isWanted) {
-  const strips = makeStrips(place, `${stack === ENCODER ? "Encoder, " : ""}${WORDS[name]}: the vectors of the chosen layer in the order of the pass`);
+  const strips = makeStrips(place, `${stack === ENCODER ? "Encoder: t" : "T"}he vectors of the chosen layer, ${TITLES[name]}`);
   const facts = make("dl", { class: "compared" });
   const note = hint();
   fill(byId(place), facts, strips.element, note);

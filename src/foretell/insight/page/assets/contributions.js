@@ -1,5 +1,4 @@
 // Direct contributions of heads and layers to the logit of a token after the chosen one, which add up to the logit.
-import { WORDS } from "./block.js";
 import { css, inkOnSign, onTheme, signColor } from "./colors.js";
 import { whyMissing } from "./data.js";
 import { barHeading, button, byId, caption, fill, heading, headings, hint, make, numberCell, onArrows, region, tableHead } from "./dom.js";
@@ -60,7 +59,7 @@ export function makeComparison(id, isLastSubtracted = false) {
 
 // What each part, and what each head contributed; noun: what it adds up to. `own`: a row, as `makeComparison` has them, also
 // with constants: [[words, value, address]] that are not of the parts, and the address of the whole without them.
-export const contributionTables = (data, choice, id, parts, own, noun = "logit") => [sumTable(id, parts, own, noun), make("div", {}, ...headTables(data, choice, id, parts, own))];
+export const contributionTables = (data, choice, id, parts, own, noun = "logit") => [sumTable(data, id, parts, own, noun), make("div", {}, ...headTables(data, choice, id, parts, own))];
 
 // The tokens whose contributions the page has at the chosen position, each once: {id, logit, parts}.
 function candidates(stored, position) {
@@ -73,18 +72,18 @@ function candidates(stored, position) {
 }
 
 // Sums of the parts by layer and module, in the order of the pass.
-function rowsOf(parts, { parts: values, address }) {
+function rowsOf(data, parts, { parts: values, address }) {
   const rows = new Map();
   parts.forEach(({ name, layer, module, sum }, i) => {
-    const row = rows.get(sum) ?? { words: layer === null ? name : `layer ${layer}, ${WORDS[module]?.toLowerCase() ?? module}`, value: 0, address: address(sum) };
+    const row = rows.get(sum) ?? { words: layer === null ? name : `layer ${layer}, ${data.sublayers[module] ?? module}`, value: 0, address: address(sum) };
     row.value += values[i];
     rows.set(sum, row);
   });
   return [...rows.values()];
 }
 
-function sumTable(id, parts, own, noun) {
-  const rows = rowsOf(parts, own);
+function sumTable(data, id, parts, own, noun) {
+  const rows = rowsOf(data, parts, own);
   const largest = Math.max(...rows.map(({ value }) => Math.abs(value))) || 1;
   const total = own.parts.reduce((sum, value) => sum + value, 0), constants = own.constants ?? [];
   const remainder = constants.reduce((rest, [, value]) => rest - value, own.logit - total);
@@ -132,6 +131,6 @@ function headTable(data, choice, prefix, module, valueOf, largest) {
     tableHead(make("td", {}), ...Array.from({ length: heads }, (_, head) => heading(String(head)))),
     make("tbody", {}, ...Array.from({ length: layers }, (_, layer) => make("tr", {}, make("th", { scope: "row" }, `layer ${layer}`), ...Array.from({ length: heads }, (_, head) => cell(layer, head))))));
   onArrows(table, (right, down) => choose(choice.layer + down, choice.head + right), (first) => choose(choice.layer, first ? 0 : heads - 1));
-  return make("div", {}, hint(`Every head of ${WORDS[module].toLowerCase()}: rows are layers, columns are heads. Choose one to see its attention.`),
+  return make("div", {}, hint(`Every head of ${data.sublayers[module] ?? module}: rows are layers, columns are heads. Choose one to see its attention.`),
     region(`Contributions of heads, ${module}`, table));
 }
