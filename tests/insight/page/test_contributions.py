@@ -26,11 +26,17 @@ def test_contributions_are_those_of_the_attribution(config, make_model):
             assert logit == pytest.approx(expected.logit, abs=1e-5)
 
 
-def test_a_contribution_to_a_changed_pass_is_the_number_that_opens(make_model):
+@pytest.mark.parametrize(
+    ("name", "factor"), [("trunk.blocks.0", 0.5), ("trunk.blocks.0.attention", 0), ("trunk.blocks.1.attention", 0.5)]
+)
+def test_a_contribution_to_a_changed_pass_is_the_number_that_opens(make_model, name, factor):
     model = make_model("gpt2")
-    with Trace(model, replace={"trunk.blocks.0": lambda value: 0.5 * value}):
+    with Trace(model, replace={name: lambda value: factor * value}):
         traced = record_all(model, TEXT)
-        token, _, *parts = logit_contributions(traced, 0)[4, 0]
+        token, logit, *parts = logit_contributions(traced, 0)[4, 0]
+        if name.endswith("attention"):  # one part, so that all add up to the logit
+            assert sum(parts) == pytest.approx(logit, abs=1e-5)
+            assert (parts[[part["name"] for part in parts_of(traced)].index(name)] == 0) == (factor == 0)
         for index, part in enumerate(parts):
             opened = explain_value(model, TEXT, f"contributions[4,{int(token)},{index}]")
             assert opened.stored == pytest.approx(part, abs=1e-5), index

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
+from foretell.insight.recording import UPDATES
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.norm import FrozenNorm, Norm
@@ -288,6 +289,12 @@ class StreamDecomposition:
         """Token and position vectors; sinusoids are computed in float64 and rounded before the addition."""
         token, position = value.reads
         return Sum(RecordedPart(token), RecordedPart(position, like=token))
+
+
+def replaced_updates(structure: Structure, replaced: Collection[str]) -> list[str]:
+    """The replaced values that are added to the stream: each is one part, without the heads it came from."""
+    updates = (value.reads[1] for value in structure.values.values() if value.formula in UPDATES)
+    return [name for name in updates if name in replaced]
 
 
 def is_norm(module: object) -> TypeGuard[Norm]:

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from foretell.insight.address import Address
-from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
+from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token, replaced_updates
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
     added_up,
@@ -46,6 +46,7 @@ from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import address_of, record
+from foretell.insight.replacement import replaced_names
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
 
@@ -59,7 +60,8 @@ def explain_contribution(
 ) -> Explanation:
     """Explain a contribution. Raises `UsageError` for an unknown name or index, and for undeclared terms."""
     structure = model_structure(model.decoder)
-    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    replaced = replaced_updates(structure, replaced_names(model.decoder))
+    stream = StreamDecomposition(model.decoder, structure, replaced).stream(*structure["head"].reads)
     is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
     names = names_by_token(stream, structure) if is_by_token else stream.names()
     explainer = ContributionExplainer(Contributions(record(model, text, names), stream), outcomes)

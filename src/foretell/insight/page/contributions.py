@@ -60,7 +60,7 @@ def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
     sum: the number of the module's sum, as in `sums_of`; for a module with one part, the part's number.
     """
     structure = traced.page.structure
-    names = part_names(traced.page.head_stream, traced.trace, traced.page.head_weights[1])
+    names = part_names(traced.head_stream, traced.trace, traced.page.head_weights[1])
     sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
     number_of = {part: number for number, parts in sums for part in parts}
     return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
@@ -109,7 +109,7 @@ def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
     next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
     following[: len(next_ids)] = next_ids
     ids = torch.cat([best, following[:, None]], dim=-1)  # (P, K)
-    _, vectors = traced.page.head_stream.stacked(traced.trace, at)  # (N, P, D)
+    _, vectors = traced.head_stream.stacked(traced.trace, at)  # (N, P, D)
     parts = torch.einsum("npd,pkd->pkn", vectors, weight[ids].double())
     columns = [
         ids[..., None],
@@ -168,7 +168,7 @@ def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
     at, values = outcome_positions(traced, position), torch.zeros(0)
     ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
-        _, vectors = traced.page.head_stream.stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
+        _, vectors = traced.head_stream.stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
         part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
         values = values + part if len(values) else part
     return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
@@ -181,7 +181,7 @@ def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
-    return array(traced.page.head_stream.by_token(traced.trace, at, directions).sum(0).T.float())
+    return array(traced.head_stream.by_token(traced.trace, at, directions).sum(0).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     neurons, strongest = neurons_in(traced.page, layer), strongest_neurons(traced, layer)
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
-    carried = traced.page.head_stream.carry(neurons.update, vectors, traced.trace, at)
+    carried = traced.head_stream.carry(neurons.update, vectors, traced.trace, at)
     weight, _ = traced.page.head_weights
     rows = weight[: len(traced.page.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,7 +15,7 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
-from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights
+from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights, replaced_updates
 from foretell.insight.page.block_values import (
     SUBLAYERS,
     BlockPart,
@@ -27,7 +27,7 @@ from foretell.insight.page.block_values import (
 )
 from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
-from foretell.insight.replacement import Replacement
+from foretell.insight.replacement import Replacement, replaced_names
 from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.cache import FreshKVView, KVView
@@ -163,9 +163,14 @@ class PageModel:
     def head_input(self) -> Term | None:
         """The terms of the stream that the head reads; None if a module does not declare its terms."""
         try:
-            return StreamDecomposition(self.model.decoder, self.structure).stream(*self.structure["head"].reads)
+            return self.terms_of_head()
         except UsageError:  # such a model has a page without contributions
             return None
+
+    def terms_of_head(self, replaced: Collection[str] = ()) -> Term:
+        """The terms of the stream that the head reads. Raises UsageError if a module does not declare its terms."""
+        decomposition = StreamDecomposition(self.model.decoder, self.structure, replaced)
+        return decomposition.stream(*self.structure["head"].reads)
 
     @property
     def head_stream(self) -> Term:
@@ -199,20 +204,21 @@ class PageModel:
         """
         decoder = self.model.decoder
         batch = torch.tensor([ids], device=self.model.device)
-        wanted, budget = list(dict.fromkeys(names)), budget_bytes
+        replaced = replaced_updates(self.structure, {*replaced_names(decoder), *(replace or ())})
+        wanted, budget = list(dict.fromkeys([*names, *replaced])), budget_bytes
         with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
             final = decoder.hidden(batch, kv)[0]  # (T, D)
             logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
         with Trace(decoder, replace=replace, structure=self.structure):  # the changes apply to all sequences
             outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)
-        return TracedPass(self, text, ids, self.model.texts_of(ids), trace, final, logits, outputs)
+        return TracedPass(self, text, ids, self.model.texts_of(ids), trace, final, logits, outputs, replaced)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedPass:
     """The recorded values of one pass over T tokens. final: the stream (T, D) that the head reads.
 
-    outputs: the outputs of a task's head, as in `Outcomes`.
+    outputs: the outputs of a task's head, as in `Outcomes`. replaced: updates of the stream that were changed.
     """
 
     page: PageModel
@@ -223,11 +229,17 @@ class TracedPass:
     final: Tensor
     last_logits: Tensor
     outputs: Tensor | None = None
+    replaced: Sequence[str] = ()
     _lens: dict[int, LensArrays] = field(default_factory=dict)
 
     def has(self, names: Iterable[str]) -> bool:
         """True if the pass has recorded these values."""
         return set(names) <= set(self.trace.selected)
+
+    @cached_property
+    def head_stream(self) -> Term:
+        """The terms of the stream that the head reads in this pass."""
+        return self.page.terms_of_head(self.replaced)
 
     def array(self, name: str) -> np.ndarray:
         """A recorded value without its row axis."""
