@@ -19,6 +19,7 @@ from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
+    from foretell.forecasting.rolling import RollingEvaluation
     from foretell.forecasting.series import Series, Window
     from foretell.forecasting.series_layout import SeriesFormat
     from foretell.forecasting.task import ForecastTask
@@ -332,52 +333,72 @@ def evaluate_forecast(
     values inside the intervals.
     """
     from foretell.forecasting import rolling
-    from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
     from foretell.forecasting.output import check_outputs, write_table
     from foretell.forecasting.series import choose_seasons, single
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     check_outputs(out, None, None, None)
-    lengths = parse_numbers("--contexts", contexts, int, "whole numbers, such as 24,168") if contexts else []
-    if any(length < 1 for length in lengths):
-        raise UsageError("a context must be at least 1")
-    plan_levels = parse_levels(levels)
+    lengths, percents = parse_contexts(contexts), parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
-    measured = reading.read(data, forecaster)
-    seasons, why = choose_seasons(measured, season)
-    forecaster, usual = forecaster.for_series(measured, season)
-    ahead = usual if horizon is None else horizon
-    step = ahead if stride is None else stride
+    series = reading.read(data, forecaster)
+    seasons, why = choose_seasons(series, season)
+    forecaster, usual = forecaster.for_series(series, season)
     if test is None:
-        origins = rolling.rolling_origins(measured, ahead, step, windows, seasons)
-        where = f"{counted(len(origins), 'origin')} in {len(measured):,} series, stride {step}"
-        if len(origins) < (asked := windows * len(measured)):
-            note(
-                f"only {len(origins):,} of {asked:,} origins have values before them and {ahead} to forecast after them"
-            )
+        steps = usual if horizon is None else horizon
+        origins, where = choose_origins(series, steps, steps if stride is None else stride, windows, seasons)
     else:
-        origins = rolling.given_origins(measured, reading.read(test, forecaster), seasons)
-        ahead = max(len(origin.actual) for origin in origins)
+        origins = rolling.given_origins(series, reading.read(test, forecaster), seasons)
+        steps = max(len(origin.actual) for origin in origins)
         where = f"{counted(len(origins), 'origin')}, at the end of each series"
-    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=plan_levels, samples=samples, seed=seed)
-    if forecaster.rolls(ahead):
-        note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
+    if forecaster.rolls(steps):
+        note(f"a horizon of {steps} rolls over the context of {forecaster.context_length}")
     if test is None:
-        note_held_out(forecaster, measured, origins)
+        note_held_out(forecaster, series, origins)
     note_combination(forecaster)
-    with ProgressLine("origins") as progress:
-        evaluation = measure(progress=progress)
-    with ProgressLine("origins by context") as progress:
-        by_context = {length: measure(context=length, progress=progress) for length in lengths}
-    if not has_peer():
-        note(WITHOUT_PEER)
-    with ProgressLine("origins, other methods") as progress:
-        evaluation = replace(evaluation, others=rolling.score_others(origins, progress))
+    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, samples=samples, seed=seed)
+    evaluation, by_context = compare(measure, origins, lengths)
     if out is not None:
         write_table(out, rolling.series_rows(evaluation))
         note(f"{out}: {len(evaluation.by_series):,} series")
-    report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, ahead, where, per_series), json)
+    report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, steps, where, per_series), json)
+
+
+def parse_contexts(text: str | None) -> list[int]:
+    """The lengths of history in `24,168`."""
+    lengths = parse_numbers("--contexts", text, int, "whole numbers, such as 24,168") if text else []
+    if any(length < 1 for length in lengths):
+        raise UsageError("a context must be at least 1")
+    return lengths
+
+
+def choose_origins(
+    series: list[Series], horizon: int, stride: int, windows: int, seasons: list[int]
+) -> tuple[list[Window], str]:
+    """The rolling origins, and a description of them; notes origins for which the series are too short."""
+    from foretell.forecasting.rolling import rolling_origins
+
+    origins = rolling_origins(series, horizon, stride, windows, seasons)
+    if len(origins) < (asked := windows * len(series)):
+        note(f"only {len(origins):,} of {asked:,} origins have values before them and {horizon} to forecast after them")
+    return origins, f"{counted(len(origins), 'origin')} in {len(series):,} series, stride {stride}"
+
+
+def compare(
+    measure: Callable[..., RollingEvaluation], origins: list[Window], contexts: list[int]
+) -> tuple[RollingEvaluation, dict[int, RollingEvaluation]]:
+    """The evaluation with the scores of other methods, and the evaluations with shorter contexts."""
+    from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
+    from foretell.forecasting.rolling import score_others
+
+    with ProgressLine("origins") as progress:
+        evaluation = measure(progress=progress)
+    with ProgressLine("origins by context") as progress:
+        by_context = {length: measure(context=length, progress=progress) for length in contexts}
+    if not has_peer():
+        note(WITHOUT_PEER)
+    with ProgressLine("origins, other methods") as progress:
+        return replace(evaluation, others=score_others(origins, progress)), by_context
 
 
 def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Window]) -> None:

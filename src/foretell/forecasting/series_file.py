@@ -129,40 +129,16 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
-    cells, separator = table_cells(source, hints)
-    path = source if isinstance(source, Path) else FRAME
-    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
-    is_text = separator is not None  # in other formats columns have names, and an empty row is a missing value
-    rows = [row for row in rows if any(row.cells)] if is_text else rows
-    if not rows:
-        raise DataError(f"{path} is empty; {LAYOUTS}")
-    table = with_header(rows, str(path)) if is_text else SeriesTable(rows[0].cells, rows[0].where, rows[1:], str(path))
-    if not table.body:
-        raise DataError(f"{path} has a header and no values")
+    rows, separator = table_rows(source, hints)
+    table = make_table(rows, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
     decimal = choose_decimal(table, layout, hints, separator)
     groups = groups_of(table, layout, decimal or ".")
     date_format = date_format_of(table, layout, hints)
-    timelines = on_timelines(groups, str(path), date_format)
-    series = [each for each in (trimmed(each) for each in timelines) if len(each)]
-    for name in (each.unique_id for each in timelines if not np.isfinite(each.values).any()):
-        logger.warning(f"left out: series '{name}' has no value")
-    if not series:
-        raise DataError(f"{path} has no series with a value")
-    last = {each.unique_id: each.values[-1] for each in timelines if len(each)}
-    if layout.kind != "rows" and (early := [each for each in series if np.isnan(last[each.unique_id])]):
-        after = early[0].timeline.text(len(early[0]) - 1)
-        logger.warning(
-            f"cells at the end are empty in {len(early):,} of {len(timelines):,} series; the first is "
-            f"'{early[0].unique_id[:40]}', which continues after {after}"
-        )
-    if closed := [each for each in series if absent_weekdays(each)]:
-        days = " or ".join(absent_weekdays(closed[0]))
-        logger.warning(
-            f"never a value on {days}, yet these days are forecast too: '{closed[0].unique_id}' is the first of "
-            f"{len(closed):,} such series"
-        )
+    untrimmed = on_timelines(groups, table.name, date_format)
+    series = with_values(untrimmed, table.name)
+    warn_of_gaps(series, untrimmed, ends_may_be_empty=layout.kind == "rows")
     resolved = SeriesFormat(
         id_column=None if layout.id is None or layout.kind == "rows" else table.names[layout.id],
         time_column=None if layout.time is None else table.names[layout.time],
@@ -173,6 +149,44 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     )
     logger.info(f"layout      {layout.describe(table.names)}; {describe_format(series, resolved)}")
     return series, resolved
+
+
+def make_table(rows: list[TableRow], name: str, *, has_names: bool) -> SeriesTable:
+    """The rows with their header. has_names: the columns have names, and an empty row is a missing value."""
+    rows = rows if has_names else [row for row in rows if any(row.cells)]
+    if not rows:
+        raise DataError(f"{name} is empty; {LAYOUTS}")
+    table = SeriesTable(rows[0].cells, rows[0].where, rows[1:], name) if has_names else with_header(rows, name)
+    if not table.body:
+        raise DataError(f"{name} has a header and no values")
+    return table
+
+
+def with_values(untrimmed: Sequence[Series], name: str) -> list[Series]:
+    """The series from their first to their last value; series without a value are left out."""
+    for empty in (each.unique_id for each in untrimmed if not np.isfinite(each.values).any()):
+        logger.warning(f"left out: series '{empty}' has no value")
+    series = [each for each in map(trimmed, untrimmed) if len(each)]
+    if not series:
+        raise DataError(f"{name} has no series with a value")
+    return series
+
+
+def warn_of_gaps(series: Sequence[Series], untrimmed: Sequence[Series], *, ends_may_be_empty: bool) -> None:
+    """Log series that end before the table does, and weekdays without values."""
+    last = {each.unique_id: each.values[-1] for each in untrimmed if len(each)}
+    if not ends_may_be_empty and (early := [each for each in series if np.isnan(last[each.unique_id])]):
+        after = early[0].timeline.text(len(early[0]) - 1)
+        logger.warning(
+            f"cells at the end are empty in {len(early):,} of {len(untrimmed):,} series; the first is "
+            f"'{early[0].unique_id[:40]}', which continues after {after}"
+        )
+    if closed := [each for each in series if absent_weekdays(each)]:
+        days = " or ".join(absent_weekdays(closed[0]))
+        logger.warning(
+            f"never a value on {days}, yet these days are forecast too: '{closed[0].unique_id}' is the first of "
+            f"{len(closed):,} such series"
+        )
 
 
 def check_given(given: SeriesFormat) -> None:
@@ -193,6 +207,13 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     if missing := sum(int(np.isnan(each.values).sum()) for each in series):
         lines.append(counted(missing, "missing value"))
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
+
+
+def table_rows(source: Path | Frame, hints: FormatHints) -> tuple[list[TableRow], str | None]:
+    """The rows as texts, and the separator of a text file."""
+    cells, separator = table_cells(source, hints)
+    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
+    return rows, separator
 
 
 def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells], str | None]:
