@@ -101,7 +101,7 @@ class Scheduler:
             raise UsageError("this sequence was added before; make a new one")
         check_ids(sequence, self.engine.decoder.config.vocab_size)
         rules = check_length(sequence, self.context_length)
-        needed = self._blocks_needed(sequence)
+        needed = blocks_needed(sequence, self.context_length)
         size = bytes_per_block(self.engine.decoder)
         if needed > self.num_blocks:
             raise UsageError(
@@ -149,15 +149,12 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start sequences in order while there is room; some may pass an earlier one that does not fit."""
-        being_read = {}
-        for sequence in self.running:
-            being_read.update(dict.fromkeys(self._first_unread_content(sequence)))
+        being_read = {content for sequence in self.running for content in self._first_unread_content(sequence)}
         blocked: list[Sequence] = []
         for sequence in self.waiting.first(self.max_rows - len(self.running) + MOST_BLOCKED):
             if len(blocked) == MOST_BLOCKED:
                 return
-            first = self._match(sequence)
-            if any(content in being_read for content in first):
+            if not being_read.isdisjoint(self._match(sequence)):
                 continue  # another sequence is about to read the same beginning
             has_row = len(self.running) < self.max_rows or self._make_way(sequence)
             if not (has_row and self._start(sequence)):
@@ -165,7 +162,7 @@ class Scheduler:
                 if sequence.num_passed >= MOST_PASSED:
                     return
                 continue
-            being_read.update(dict.fromkeys(self._first_unread_content(sequence)))  # without what `_start` copied
+            being_read.update(self._first_unread_content(sequence))  # without what `_start` copied
             self.waiting.take_turn(sequence)
             self.running.append(sequence)
             for other in blocked:
@@ -194,11 +191,11 @@ class Scheduler:
 
     def _take_blocks(self, sequence: Sequence) -> bool:
         """Take blocks for the longest possible text of a sequence, or else for the tokens to read."""
-        table, longest = table_of(sequence), self._blocks_needed(sequence)
+        table, longest = table_of(sequence), blocks_needed(sequence, self.context_length)
         if self.pool.take(table, longest):
             return True
         self._reclaim({})
-        growing = sum(len(table_of(other).blocks) < self._blocks_needed(other) for other in self.running)
+        growing = sum(len(table_of(other).blocks) < blocks_needed(other, self.context_length) for other in self.running)
         num_blocks = min(longest, blocks_for(sequence.num_visible))
         is_free = self.pool.num_free >= num_blocks - len(table.blocks) + growing  # each growing one soon needs another
         return is_free and self.pool.take(table, num_blocks)
@@ -232,12 +229,12 @@ class Scheduler:
 
     def _pause(self, sequence: Sequence) -> None:
         """Move a running sequence back to the queue, without blocks; its tokens are read again unless still cached."""
-        self._give_back(sequence)
+        self._release_blocks(sequence)
         sequence.num_cached = 0
         self.running.remove(sequence)
         self.waiting.add(sequence, is_next=True)
 
-    def _give_back(self, sequence: Sequence) -> None:
+    def _release_blocks(self, sequence: Sequence) -> None:
         """Return the blocks of a sequence; sequences with the same beginning can still use their content."""
         table = table_of(sequence)
         if not has_finite_logits(sequence):
@@ -245,9 +242,6 @@ class Scheduler:
         self.pool.remember_part(table, sequence.visible, sequence.num_cached)
         self.pool.give_back(table)
         sequence.table = None
-
-    def _blocks_needed(self, sequence: Sequence) -> int:
-        return blocks_needed(sequence, self.context_length)
 
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
         """The content of the next block that a sequence will read, if other sequences could share it."""
@@ -273,7 +267,7 @@ class Scheduler:
     def _release_finished(self) -> None:
         for sequence in self.running:
             if sequence.finish_reason is not None:
-                self._give_back(sequence)
+                self._release_blocks(sequence)
                 if self.proposer is not None:
                     self.proposer.release(sequence)
                 self._release_form(sequence)
@@ -335,7 +329,7 @@ class Scheduler:
         for members in grouped(parts, lambda part: part.sequence.decoder):
             choices = iter(self._choose(members))
             for part in members:
-                events += self._take(part, list(islice(choices, part.num_logits)))
+                events += self._accept(part, list(islice(choices, part.num_logits)))
         return events
 
     def _choose(self, parts: list[Part]) -> list[ChosenToken | Exception]:
@@ -355,8 +349,8 @@ class Scheduler:
             return [error] * len(rows)
         return choices
 
-    def _take(self, part: Part, choices: list[ChosenToken | Exception]) -> list[Event]:
-        """Add sampled tokens to a sequence, up to the first one that differs from its guess."""
+    def _accept(self, part: Part, choices: list[ChosenToken | Exception]) -> list[Event]:
+        """Add sampled tokens to a sequence: the correct guesses, and the token that follows them."""
         sequence, guess = part.sequence, part.guess
         events: list[Event] = []
         if sequence.finish_reason == "error":
@@ -380,6 +374,7 @@ class Scheduler:
         return events
 
     def _note_read(self, sequence: Sequence, count: int) -> None:
+        """Count tokens as cached, and record the content of the blocks that they fill."""
         sequence.num_cached += count
         table = table_of(sequence)
         if sequence.num_cached >= (len(table.content_ids) + 1) * POSITIONS_PER_BLOCK:
