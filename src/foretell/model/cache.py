@@ -23,7 +23,7 @@ class KVView:
     """The base class of all views: self-attention without a cache, where every token has a key and a value."""
 
     def __init__(self) -> None:
-        self._windowed: dict[int | None, Mask] = {}
+        self._masks: dict[int | None, Mask] = {}  # by window
 
     @cached_property
     def positions(self) -> Tensor:
@@ -40,9 +40,9 @@ class KVView:
 
     def mask(self, window: int | None) -> Mask:
         """The mask of the layers with this window, made once."""
-        if window not in self._windowed:
-            self._windowed[window] = self.make_mask(window)
-        return self._windowed[window]
+        if window not in self._masks:
+            self._masks[window] = self.make_mask(window)
+        return self._masks[window]
 
     def make_mask(self, window: int | None) -> Mask:
         raise NotImplementedError
@@ -60,10 +60,10 @@ class FreshKVView(KVView):
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
         # Within a document positions only increase, so the order in the row decides which token comes first
         mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
-        self._windowed[None] = mask
+        self._masks[None] = mask
 
     def make_mask(self, window: int | None) -> Mask:
-        return dataclasses.replace(self._windowed[None], window=window)
+        return dataclasses.replace(self._masks[None], window=window)
 
 
 KeptKeys = dict[int, tuple[Tensor, Tensor]]  # the keys and values (B, G, S, E) of each layer
@@ -79,7 +79,7 @@ class KeptKVView(FreshKVView):
     def __init__(self, ids: Tensor, earlier: KeptKeys | None = None, start: int = 0):
         T = ids.shape[1]
         super().__init__(ids, torch.arange(start, start + T, device=ids.device)[None])
-        self._windowed[None] = Mask(T, start + T, device=ids.device)
+        self._masks[None] = Mask(T, start + T, device=ids.device)
         self.earlier, self.start, self.kept = earlier or {}, start, KeptKeys()
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +106,9 @@ class FullKVView(FreshKVView):
     ):
         super().__init__(ids, positions)
         if document_ids is None:
-            self._windowed[None] = full_mask(self.positions, ids.shape[1], lengths)
+            self._masks[None] = full_mask(self.positions, ids.shape[1], lengths)
         else:
-            self._windowed[None] = document_mask(document_ids, document_ids)
+            self._masks[None] = document_mask(document_ids, document_ids)
 
 
 class RowsKVView(KVView):

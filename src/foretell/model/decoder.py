@@ -195,12 +195,12 @@ def last_of_rows(hidden: Tensor, counts: list[int], num_last: list[int]) -> Tens
     """The hidden states (R, D) of the last num_last[b] of the counts[b] tokens of each row, from (B, T, D)."""
     if len(counts) * hidden.shape[1] == sum(num_last):
         return hidden.flatten(0, 1)
-    picks = last_places(counts, num_last, hidden.shape[1])
+    picks = last_indices(counts, num_last, hidden.shape[1])
     return hidden.flatten(0, 1)[torch.tensor(picks, dtype=torch.long, device=hidden.device)]
 
 
-def last_places(counts: list[int], num_last: list[int], length: int) -> list[int]:
-    """The places of the last num_last[b] of the counts[b] tokens of each row, in the tokens of all rows (B length,)."""
+def last_indices(counts: list[int], num_last: list[int], length: int) -> list[int]:
+    """The indices of the last num_last[b] of the counts[b] tokens of each row, among B * length tokens in one list."""
     assert all(last <= count for count, last in zip(counts, num_last, strict=True)), "more logits than tokens of a row"
     rows = enumerate(zip(counts, num_last, strict=True))
     return [row * length + token for row, (count, last) in rows for token in range(count - last, count)]

@@ -46,12 +46,12 @@ def make_objective(decoder: Decoder, device: torch.device, dtype: torch.dtype) -
 
 
 def logits_on_cpu(vocab_size: int) -> int:
-    """The logits of a chunk."""
+    """The number of logits in a chunk."""
     return max(LOGITS_AT_ONCE, ROWS_AT_ONCE * vocab_size)
 
 
 def logits_on_gpu(memory: int) -> int:
-    """The logits of a chunk, for a memory in bytes."""
+    """The number of logits in a chunk, for a memory in bytes."""
     return min(memory // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
 
@@ -116,10 +116,9 @@ class Objective(nn.Module):
     def weighted_loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of the losses of targets (B, T) with weights (B, T), from hidden states (B, T, D)."""
         rows, targets, weights = hidden.flatten(0, 1), targets.flatten(), weights.flatten()
-        is_one_shape = is_compiled(self.losses)
-        if hidden.device.type == "cpu" and not is_one_shape:  # on a GPU, the host would wait for the number of rows
-            counts = weights != 0
-            rows, targets, weights = rows[counts], targets[counts], weights[counts]
+        if hidden.device.type == "cpu" and not is_compiled(self.losses):
+            is_counted = weights != 0  # not on a GPU, where the host would wait for the number of rows
+            rows, targets, weights = rows[is_counted], targets[is_counted], weights[is_counted]
         chunks = self.chunks(rows, targets, weights)
         if len(chunks) > 1 and torch.is_grad_enabled():
             return self._loss_with_gradients(rows, chunks)
@@ -128,19 +127,19 @@ class Objective(nn.Module):
     def _loss_with_gradients(self, rows: Tensor, chunks: list[tuple[Tensor, ...]]) -> Tensor:
         """The loss of the chunks of rows. The gradients are computed per chunk, so no logits are kept."""
         used = [parameter for parameter in self.decoder.parameters() if parameter.requires_grad]
-        losses, of_rows, of_used = list[Tensor](), list[Tensor](), list[Tensor]()  # the latter two are gradients
+        losses, row_gradients, weight_gradients = list[Tensor](), list[Tensor](), list[Tensor]()
         for chunk, *rest in chunks:
             loss = self._chunk_loss(chunk := chunk.detach().requires_grad_(), *rest)
-            of_chunk, *others = torch.autograd.grad(loss, [chunk, *used], allow_unused=True)
+            of_chunk, *of_weights = torch.autograd.grad(loss, [chunk, *used], allow_unused=True)
             losses.append(loss.detach())
-            of_rows.append(of_chunk)
+            row_gradients.append(of_chunk)
             if len(losses) == 1:  # clone, because two parameters may share the tensor
-                used = [parameter for parameter, gradient in zip(used, others, strict=True) if gradient is not None]
-                of_used = [gradient.clone() for gradient in others if gradient is not None]
+                used = [parameter for parameter, gradient in zip(used, of_weights, strict=True) if gradient is not None]
+                weight_gradients = [gradient.clone() for gradient in of_weights if gradient is not None]
             else:
-                for total, gradient in zip(of_used, others, strict=True):
+                for total, gradient in zip(weight_gradients, of_weights, strict=True):
                     total.add_(gradient)
-        gradients = [torch.cat(of_rows), *of_used]
+        gradients = [torch.cat(row_gradients), *weight_gradients]
         return WithGradients.apply(torch.stack(losses).sum(), gradients, rows, *used)
 
     def chunks(self, rows: Tensor, *others: Tensor) -> list[tuple[Tensor, ...]]:

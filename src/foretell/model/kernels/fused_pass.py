@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.model.cache import KVView
-from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_places, rows_at_once
+from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_indices, rows_at_once
 from foretell.model.dropout import Dropout
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import FastForward, Sources
@@ -69,7 +69,7 @@ class FusedPass:
         """The logits (R, V) after the last num_logits[b] tokens of each row of ids (B, T)."""
         step, matrix, ids = Step(kv, self.angles_until(kv.num_keys), is_table=True), self.head.matmul, ids.contiguous()
         assert ids.shape == step.shape, "the KV view is for other tokens"
-        chosen = np.array(last_places(kv.counts, num_logits, ids.shape[1]))
+        chosen = np.array(last_indices(kv.counts, num_logits, ids.shape[1]))
         logits = torch.empty(len(chosen), matrix.matrix.outputs, dtype=self.head.dtype)
         streams = torch.empty(2, ids.numel(), matrix.matrix.inputs, dtype=self.head.dtype)
         rows = padded_rows(len(chosen))
