@@ -73,8 +73,8 @@ from foretell.session.task import Task as Task
 from foretell.text import Tokenizer as Tokenizer
 from foretell.training.objective import Loss as Loss
 from foretell.training.objective import Objective as Objective
-from foretell.training.optimizer import learning_rate_at as learning_rate_at
 from foretell.training.optimizer import make_optimizer as make_optimizer
+from foretell.training.pace import learning_rate_at as learning_rate_at
 from foretell.training.step import training_step as training_step
 from foretell.trainings import finetune as finetune
 from foretell.trainings import train as train

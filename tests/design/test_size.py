@@ -132,7 +132,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3284,
+        3307,
         "the page opens every number, also of labels, series and encoders, in a file and live; one lens for explain, "
         "page and server; Shapley values; wrong types, globs and budgets are one line; "
         "values of a series in the outline; sublayers in words",

@@ -45,8 +45,8 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, intervals
 from foretell.session.task import Task
 from foretell.text import train_tokenizer
-from foretell.training.loop import TimeBudget
 from foretell.training.objective import Loss
+from foretell.training.pace import TimeBudget
 from foretell.translation.pairs import Pair
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, TranslationTraining

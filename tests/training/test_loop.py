@@ -27,7 +27,8 @@ from foretell.runs.training_state import CheckpointParts, load_optimizer, save_c
 from foretell.text import train_tokenizer
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.objective import Objective
-from foretell.training.optimizer import learning_rate_at, make_optimizer
+from foretell.training.optimizer import make_optimizer
+from foretell.training.pace import learning_rate_at
 from foretell.training.step import training_step
 
 MakeObjective = Callable[..., Objective]

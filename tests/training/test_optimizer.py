@@ -15,13 +15,13 @@ from foretell.training.objective import Objective
 from foretell.training.optimizer import (
     OPTIMIZERS,
     freeze,
-    learning_rate_at,
     make_optimizer,
     moments_per_element,
     optimizer_flops_per_step,
     orthogonalize_flops,
     set_learning_rate,
 )
+from foretell.training.pace import learning_rate_at
 from foretell.training.step import training_step
 
 MakeObjective = Callable[..., Objective]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from foretell.config import TrainingConfig
-from foretell.training.loop import LAST_SECONDS, FixedSteps, Mark, TimeBudget
-from foretell.training.optimizer import learning_rate_at
+from foretell.training.pace import LAST_SECONDS, FixedSteps, Mark, TimeBudget, learning_rate_at
 
 SECONDS = 600.0
 CONFIG = TrainingConfig(

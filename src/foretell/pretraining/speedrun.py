@@ -34,9 +34,10 @@ from foretell.pretraining.resolve import training_defaults
 from foretell.pretraining.speedrun_record import CPU, Point, Repetition, SeedRun, Settings, SpeedrunRecord
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.session.machine import check_batch_fits, check_model_fits
-from foretell.training.loop import Action, Mark, Progress, TimeBudget, train
+from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
+from foretell.training.pace import Mark, TimeBudget
 from foretell.weight_shapes import weight_shapes
 
 SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"  # Karpathy's tinyshakespeare

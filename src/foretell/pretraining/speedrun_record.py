@@ -14,7 +14,7 @@ from pydantic import Field
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.errors import DataError
 from foretell.inference.answer_receipt import MachineRecord, SealedRecord, Sha256, this_machine
-from foretell.training.loop import Mark
+from foretell.training.pace import Mark
 from foretell.typesetting.document import DocumentSection, Table
 
 FORMAT = "foretell.speedrun/1"

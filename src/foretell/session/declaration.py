@@ -28,7 +28,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
-from foretell.training.loop import LAST_SECONDS, LEAST_SHARE
+from foretell.training.pace import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 logger = logging.getLogger(__name__)

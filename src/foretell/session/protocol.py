@@ -30,7 +30,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
-from foretell.training.loop import FixedSteps, Mark, Pace, TimeBudget
+from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
 
 WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not write
 

@@ -29,8 +29,9 @@ from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
 from foretell.training.execution import Recomputing, compile_units, wants_compiling
-from foretell.training.loop import Action, FixedSteps, Pace, Progress, is_out_of_patience, record_evaluation, train
+from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
+from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import iter_micro_batches, own_rows
 
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step

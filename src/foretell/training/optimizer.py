@@ -1,10 +1,8 @@
-"""The optimizer of a configuration, its parameter groups by path, and the learning rate of a step."""
+"""The optimizer of a configuration, and its parameter groups by path."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -284,38 +282,3 @@ def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-
-
-LONGEST_WARMUP = 0.5  # the largest share of a training with a time budget
-
-
-def learning_rate_at(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up to the learning rate, then the configured schedule; `step` counts from 0."""
-    check_type("the step", step, Integral, "a whole number")
-    check_type("the configuration", config, TrainingConfig, "a TrainingConfig")
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    return scheduled_rate((step - config.warmup_steps) / max(1, config.steps - config.warmup_steps), config)
-
-
-def learning_rate_of_share(share: float, config: TrainingConfig) -> float:
-    """The same rate by the share of a time budget that is spent; `config.steps` is an estimate."""
-    warmup = min(config.warmup_steps / config.steps, LONGEST_WARMUP)
-    if share < warmup:
-        return config.learning_rate * min(1.0, (share + 1 / config.steps) / warmup)
-    return scheduled_rate((share - warmup) / (1 - warmup), config)
-
-
-def scheduled_rate(progress: float, config: TrainingConfig) -> float:
-    """The rate after the warm-up; progress is 0 at its end and 1 at the end of the training."""
-    floor = config.final_learning_rate_share
-    return config.learning_rate * (floor + (1 - floor) * SCHEDULES[config.schedule](min(progress, 1.0), config))
-
-
-# The height of the rate above its final value, from 1 to 0, by progress after the warm-up (0 to 1)
-SCHEDULES: dict[str, Callable[[float, TrainingConfig], float]] = {
-    "cosine": lambda progress, config: 0.5 * (1 + math.cos(math.pi * progress)),  # Loshchilov and Hutter 2017
-    "linear": lambda progress, config: 1 - progress,
-    "stable_decay": lambda progress, config: min(1.0, (1 - progress) / config.decay_fraction),  # Hu et al. 2024
-    "constant": lambda progress, config: 1.0,
-}
