@@ -129,7 +129,8 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
-    rows, separator = table_rows(source, hints)
+    cells, separator = table_cells(source, hints)
+    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     table = make_table(rows, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
@@ -207,13 +208,6 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     if missing := sum(int(np.isnan(each.values).sum()) for each in series):
         lines.append(counted(missing, "missing value"))
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
-
-
-def table_rows(source: Path | Frame, hints: FormatHints) -> tuple[list[TableRow], str | None]:
-    """The rows as texts, and the separator of a text file."""
-    cells, separator = table_cells(source, hints)
-    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
-    return rows, separator
 
 
 def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells], str | None]:
