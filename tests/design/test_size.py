@@ -104,16 +104,18 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         5,
-        1793,
+        1798,
         "tags, folds, groups, ensembles with a linear baseline, words with Shapley values; chats; rows in memory; "
-        "advice on files and labels; columns without common names, by their cells; predictions with decimal commas",
+        "advice on files and labels; columns without common names, by their cells; predictions with decimal commas; "
+        "True as true",
     ),
     (
         "forecasting",
         7,
         2091,
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
-        "synthetic series; one function for each phase of reading a table",
+        "synthetic series; one function for each phase of reading a table; "
+        "values of another file by their times",
     ),
     (
         "generation",

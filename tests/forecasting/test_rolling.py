@@ -21,10 +21,11 @@ from foretell.forecasting.rolling import (
     score_others,
     series_rows,
 )
-from foretell.forecasting.series import Series, Window, numbered
+from foretell.forecasting.series import Series, Window, find_timeline, numbered
 from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
+WEEKDAYS = [f"2024-05-{day:02}" for day in (*range(1, 4), *range(6, 11), *range(13, 17))]
 evaluate = partial(evaluate_origins, levels=(50.0,), samples=8)
 
 
@@ -49,6 +50,28 @@ def test_what_follows_can_be_given_in_another_file():
     assert (origin.history.tolist(), origin.actual.tolist()) == (VALUES.tolist(), [6, 15])
     with pytest.raises(DataError, match="series 'b' is in one"):
         given_origins([one(VALUES)], [one([6], "a"), one([6], "b")], [2])
+
+
+@pytest.mark.parametrize(
+    ("times", "following", "values"),
+    [
+        (["2024-05-30", "2024-05-31"], ["2024-06-02", "2024-06-03"], [np.nan, 1, 2]),
+        (WEEKDAYS, ["2024-05-17", "2024-05-20"], [1, 2]),  # Friday and Monday; alone, they are three days apart
+        (["30.03.24 00:00+0100", "31.03.24 00:00+0100"], ["01.04.24 00:00+0200", "02.04.24 00:00+0200"], [1, 2]),
+        (["2001", "2002"], ["2004", "2005"], [np.nan, 1, 2]),
+        (["2001", "2002"], ["1", "2"], [1, 2]),
+        (["2024-05-30", "2024-05-31"], ["2024-05-31", "2024-06-01"], "the times 2024-05-31, ... do not continue it"),
+    ],
+)  # fmt: skip
+def test_what_follows_is_placed_by_its_times(times, following, values):
+    history, after = (
+        Series("a", np.arange(1.0, 1 + len(each)), find_timeline(each, "a")[0]) for each in (times, following)
+    )
+    if isinstance(values, str):
+        with pytest.raises(DataError, match=values):
+            history.values_after(after)
+    else:
+        np.testing.assert_array_equal(history.values_after(after), values)
 
 
 def test_a_score_is_that_of_the_median(forecaster):

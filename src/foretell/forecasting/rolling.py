@@ -50,7 +50,9 @@ def given_origins(series: Sequence[Series], following: Sequence[Series], seasons
         name = absent[0] if absent else next(iter(by_name.keys() - {each.unique_id for each in series}))
         raise DataError(f"the series '{name}' is in one of the two files only; both must have the same series")
     origins = [
-        Window(np.append(each.values, by_name[each.unique_id].values), len(each), season, name=each.unique_id)
+        Window(
+            np.append(each.values, each.values_after(by_name[each.unique_id])), len(each), season, name=each.unique_id
+        )
         for each, season in zip(series, seasons, strict=True)
     ]
     return check_any(origins, max(len(origin.actual) for origin in origins))

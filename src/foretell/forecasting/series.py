@@ -11,7 +11,15 @@ from typing import Literal
 import numpy as np
 
 from foretell.errors import DataError, UsageError
-from foretell.forecasting.date_format import DAY, NUMBER, choose_date_format, has_clock, read_times, write_time
+from foretell.forecasting.date_format import (
+    DAY,
+    NUMBER,
+    choose_date_format,
+    has_clock,
+    offset_seconds,
+    read_times,
+    write_time,
+)
 from foretell.forecasting.metrics import mean_by_column
 
 Unit = Literal["number", "second", "month", "month end", "weekday"]
@@ -51,10 +59,13 @@ class Timeline:
     def text(self, index: int) -> str:
         """The time of a value in the file's format; times continue after the last value."""
         at = self.first + index * self.step
+        return str(at) if self.unit == "number" else write_time(self.seconds(at), self.date_format, self.local)
+
+    def seconds(self, ordinal: int) -> int:
+        """The time in seconds since 1970-01-01 by the local clock; a number is not changed."""
         if self.unit == "number":
-            return str(at)
-        seconds = int(start_of(at, self.unit).astype("datetime64[s]").astype(np.int64)) + self.offset
-        return write_time(seconds, self.date_format, self.local)
+            return ordinal
+        return int(start_of(ordinal, self.unit).astype("datetime64[s]").astype(np.int64)) + self.offset
 
     @property
     def season(self) -> int | None:
@@ -186,6 +197,28 @@ class Series:
 
     def until(self, end: int) -> Series:
         return Series(self.unique_id, self.values[:end], self.timeline)
+
+    def values_after(self, other: Series) -> np.ndarray:
+        """The values of the series that follows, from the end of this one on, by their times.
+
+        Numbers may begin again. Raises DataError for times that do not continue this series.
+        """
+        own, after = self.timeline, other.timeline
+        begins_again = own.unit != after.unit or after.first <= own.first + (len(self) - 1) * own.step
+        if "number" in (own.unit, after.unit) and begins_again:
+            return other.values
+        known = np.flatnonzero(~np.isnan(other.values))
+        shift = offset_seconds(own.local) - offset_seconds(after.local)
+        seconds = np.array([after.seconds(after.first + int(index) * after.step) + shift for index in known])
+        steps = np.rint((ordinals_of(seconds, own.unit) - own.first) / own.step).astype(np.int64) - len(self)
+        if not 0 <= steps[0] <= len(self) or (np.diff(steps) < 1).any():
+            raise DataError(
+                f"series '{self.unique_id[:40]}': the times {after.text(0)}, ... do not continue it after "
+                f"{own.text(len(self) - 1)} in steps of {own.frequency}"
+            )
+        values = np.full(steps[-1] + 1, np.nan)
+        values[steps] = other.values[known]
+        return values
 
 
 @dataclass(frozen=True)
