@@ -149,6 +149,12 @@ def test_whole_numbers_with_and_without_a_fraction_are_one_label(labels: list[st
     assert targets == [(0,), (0,), (1,), (1,)]
 
 
+def test_true_is_one_label_in_csv_and_json() -> None:
+    settings = settings_of("classify", ["false", "true"] * 2)
+    targets = [kind_of(settings).target(Example(("text",), (label,), "row")) for label in ("False", "true", "TRUE")]
+    assert targets == [(0,), (1,), (1,)]
+
+
 def test_versions_are_different_labels() -> None:
     settings = settings_of("classify", ["v1", "v1.0", "1.1", "1.10", "1.1.0"] * 2)
     assert len(settings.labels) == 5

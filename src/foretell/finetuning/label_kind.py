@@ -173,9 +173,14 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def whole(label: str) -> str:
-    """A label, 1 for 1.0: pandas writes whole numbers with a fraction in a column where one is missing."""
+    """A label, 1 for 1.0 and true for True.
+
+    pandas writes whole numbers with a fraction in a column where one is missing, and True where JSON has true.
+    """
     match = WHOLE.fullmatch(label)
-    return label if match is None else match[1]
+    if match is None:
+        return label.lower() if label.lower() in ("true", "false") else label
+    return match[1]
 
 
 def label_index(label: str, labels: tuple[str, ...], where: str) -> int:

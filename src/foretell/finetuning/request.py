@@ -74,7 +74,7 @@ class TuningRecipe:
             "beta2": 0.999,
             "evaluate_every": every,
             "log_every": max(1, min(10, steps // 50)),
-            "checkpoint_every": max(every, steps // 5),
+            "checkpoint_every": 2 * every,  # a checkpoint between evaluations would need its own evaluation
             "keep_checkpoints": 1,
         }
 
