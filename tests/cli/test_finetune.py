@@ -8,7 +8,9 @@ import math
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 ROWS = "".join(
     f"the {thing} was {word},{label}\n"
@@ -181,6 +183,8 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
 
     (tmp_path / "m.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n", encoding="utf-8")
     recognised = foretell("evaluate", "n", "m.jsonl", "--base", "primer").succeeds()
+    parquet.write_table(pyarrow.Table.from_pylist([{"messages": TURNS}]), tmp_path / "m.parquet")
+    assert "Answers to m.parquet" in foretell("evaluate", "n", "m.parquet").succeeds().out
     assert "Answers to m.jsonl" in recognised.out and "a b ⏎ c" in recognised.out
     assert "losses are over different tokens" in recognised.out
     refused = foretell("evaluate", "n", "m.jsonl", "--base", "almanac")

@@ -38,7 +38,7 @@ def test_every_form_gives_the_same_pairs(files, names):
 def test_what_is_left_out_is_logged(files, caplog):
     read_pairs([files / "pairs.tsv"])
     assert caplog.messages == [
-        "byte order mark dropped: 1",
+        f"byte order mark dropped: {files / 'pairs.tsv'}",
         "lines with more than two columns, of which the first two are read: 1",
         "pairs with an empty side left out: 1",
     ]

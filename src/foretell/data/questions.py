@@ -68,13 +68,13 @@ def task_of(path: Path, fields: set[str]) -> EvaluationTask:
 
 
 def first_fields(path: Path) -> set[str]:
-    """The fields of the first record; empty if there are no fields, one column, or an error."""
+    """The fields of the first record; empty if there are no fields, one column of texts, or an error."""
     try:
         table = replace(open_table(path), note=lambda *_: None)  # it is read again
         row = next(iter(table), None)
     except DataError:  # read_documents reports the error
         return set()
-    if row is None or not row.has_columns or (table.format.has_header and len(row.cells) == 1):
+    if row is None or not row.has_columns or (table.format.has_header and [*map(type, row.cells.values())] == [str]):
         return set()
     return set(row.cells)
 

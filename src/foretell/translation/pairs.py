@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from foretell.config import TokenizerConfig
-from foretell.data.lines import Note, TextFile, find_files
+from foretell.data.lines import TextFile, find_files
 from foretell.data.table import FORMATS, Table, list_names, without_index
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
@@ -79,7 +79,7 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
     if columns and (len(columns) != 2 or is_aligned):
         raise UsageError("--column is given twice, the source's and the target's, for files with a table")
     if is_aligned:
-        pairs = align(files[0], files[1], counts)
+        pairs = align(files[0], files[1])
     else:
         pairs = [pair for file in files for pair in read_columns(file, columns, counts)]
     kept = [pair.reversed() if reverse else pair for pair in pairs if pair.source and pair.target]
@@ -92,19 +92,14 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
     return kept
 
 
-def counting(counts: Counter[str]) -> Note:
-    """A note function that counts notes by kind."""
-    return lambda what, where: counts.update([what])
-
-
-def read_lines(file: TextFile, counts: Counter[str]) -> list[str]:
-    return [line.rstrip("\r\n") for line in file.lines(counting(counts))]
+def read_lines(file: TextFile) -> list[str]:
+    return [line.rstrip("\r\n") for line in file.lines()]
 
 
 def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
     """The pairs of a file with two columns."""
     if file.suffix in FORMATS and file.suffix != ".tsv":
-        return read_table(Table(file, note=counting(counts)), columns)
+        return read_table(Table(file), columns)
     return split_columns(file, columns, counts)
 
 
@@ -112,7 +107,7 @@ def split_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) 
     """The columns that the first line names, else the first two; empty lines are left out."""
     pairs: list[Pair] = []
     indices, has_names = list[int](), False
-    for number, line in enumerate(read_lines(file, counts), start=1):
+    for number, line in enumerate(read_lines(file), start=1):
         if not line.strip():
             continue
         cells, where = [cell.strip() for cell in line.split("\t")], f"{file}, line {number}"
@@ -166,8 +161,8 @@ def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
     return pairs
 
 
-def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]:
-    sides = [read_lines(file, counts) for file in (first, second)]
+def align(first: TextFile, second: TextFile) -> list[Pair]:
+    sides = [read_lines(file) for file in (first, second)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}; they are not aligned")
     for file, side in zip((first, second), sides, strict=True):
