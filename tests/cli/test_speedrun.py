@@ -67,6 +67,7 @@ def test_a_record_is_repeated_bit_identically(foretell, corpus, length):
         (lambda values: values["runs"][0]["curve"][1].update(loss=1.0), "losses differ by at most"),
         (lambda values: values["runs"][0].update(weights_sha256="0" * 64), "losses differ by at most 0 nats"),
         (lambda values: values["runs"][0].update(curve=values["runs"][0]["curve"][:2]), "differ by at most inf"),
+        (lambda values: values["runs"][0]["curve"][2].update(tokens=1), "differ by at most inf"),
         (lambda values: values["settings"]["training"].update(learning_rate=1e-3), "losses differ by at most"),
     ],
 )
@@ -88,6 +89,8 @@ def test_a_record_that_was_changed_or_is_malformed_is_refused(record):
         SpeedrunRecord.from_json({**values, "settings": {**values["settings"], "target": 2.0}})
     with pytest.raises(ConfigError, match=r"record\.runs"):
         SpeedrunRecord.from_json({**values, "runs": []})
+    with pytest.raises(ConfigError, match="curve"):
+        SpeedrunRecord.from_json({**values, "runs": [{**values["runs"][0], "curve": []}]})
 
 
 def test_the_loss_is_the_mean_over_all_held_out_windows(corpus, record):
@@ -127,6 +130,9 @@ def test_bits_per_byte_count_the_bytes_of_the_held_out_text():
         (["cats.txt", "--steps", "2", "--minutes", "1"], "minutes and steps both set the length"),
         (["cats.txt", "--data.rows", "true"], "unknown section of a speedrun: 'data'"),
         (["cats.txt", "--target", "-1"], "target"),
+        (["cats.txt", "--training.label-smoothing", "0.1"], "training.label_smoothing has no effect in a speedrun"),
+        (["cats.txt", "--training.seed", "5"], "training.seed has no effect in a speedrun; give --seed"),
+        (["cats.txt", *STEPS, "--seed", "1", "--seed", "9" * 30], "training.seed = 9"),
         (["cats.txt", "--size", "gigantic"], "gigantic"),
         (["cats.txt", "--out", "cats.txt"], "cats.txt exists; name another file with --out"),
         (["cats.txt", "--out", "no/where.json"], "there is no folder no"),

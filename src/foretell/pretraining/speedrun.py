@@ -49,6 +49,10 @@ PACE = {
     "warmup_steps": 40,
     "evaluate_every": 100,
 }  # chosen by trial (docs/speedrun.md); the rest is the recipe of the size
+WITHOUT_EFFECT = (
+    "checkpoint_activations checkpoint_every compile evaluation_tokens frozen keep_checkpoints label_smoothing "
+    "log_every parallel patience sample_every sample_prompts seed similar_vectors"
+)  # settings of other trainings
 
 Report = Callable[[SeedRun], None]
 
@@ -121,12 +125,16 @@ def make_settings(
 ) -> Settings:
     """The settings of a speedrun; the model is a size, changed by `overrides` of the sections model and training.
 
-    Raises ConfigError for a text too short for a step, and for a model too large for the memory.
+    Raises ConfigError for a setting without effect, and for a model too large for the memory; DataError for a text too
+    short for a step.
     """
     for name in overrides:
         check_known(name, ("model", "training"), "section of a speedrun:")
     shape = {**preset(size), "dropout": 0.0, **own_names(overrides.get("model", {})), "vocab_size": text.vocab_size}
     model, given = make_section(ModelConfig, shape, "model"), own_names(overrides.get("training", {}))
+    for name in given.keys() & WITHOUT_EFFECT.split():
+        hint = "give --seed" if name == "seed" else "leave it out"
+        raise ConfigError(f"training.{name} has no effect in a speedrun; {hint}")
     recipe = {**training_defaults(size, model, given.get("steps", STEPS), given), **PACE, **given}
     if minutes is not None and "evaluate_every" not in given:
         recipe["evaluate_every"] = 10**9  # only before and after the training, because evaluations take time
@@ -190,7 +198,9 @@ def run_seed(text: Characters, settings: Settings, seed: int, report: Report, ma
 
 
 def run(text: Characters, settings: Settings, seeds: Sequence[int], report: Report) -> SpeedrunRecord:
-    """Train with each seed in turn."""
+    """Train with each seed in turn. Raises ConfigError for an impossible seed before the first training."""
+    for seed in seeds:
+        make_section(TrainingConfig, {**settings.training.model_dump(), "seed": seed}, "training")
     return SpeedrunRecord.of(settings, [run_seed(text, settings, seed, report) for seed in seeds])
 
 

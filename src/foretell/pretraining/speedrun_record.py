@@ -35,8 +35,8 @@ class Point(Section):
 class SeedRun(Section):
     """The training of one seed. marks: for a time budget, the share done and the seconds before each step."""
 
-    seed: int
-    curve: tuple[Point, ...]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    curve: Annotated[tuple[Point, ...], Field(min_length=1)]
     marks: tuple[Mark, ...] = ()
     weights_sha256: Sha256 | None = None  # None while it runs
 
@@ -111,9 +111,9 @@ class Repetition:
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference in nats between points of the curves; infinity for curves with different steps."""
+        """The largest difference in nats between points of the curves; infinity for other steps or counts of tokens."""
         pairs = list(zip_longest(self.recorded.curve, self.repeated.curve))
-        if any(old is None or new is None or old.step != new.step for old, new in pairs):
+        if any(old is None or new is None or (old.step, old.tokens) != (new.step, new.tokens) for old, new in pairs):
             return math.inf
         return max(abs(old.loss - new.loss) for old, new in pairs)
 
