@@ -114,6 +114,7 @@ def test_ids_as_texts(model):
 CHANGES: dict[str, Any] = {
     "tokens.7": 1,
     "tokens.19": 1,
+    "tokens.8": 10**30,
     "request.prompt.2": 9,
     "request.sample": 1,
     "request.sampling.seed": 4,
@@ -221,6 +222,7 @@ def test_malformed_receipts_are_errors_of_one_line(receipt):
         ({"format": "foretell.receipt/9"}, "receipt.format"),
         ({"tokens": ["x"]}, "receipt.tokens.0"),
         ({"root": "xyz"}, "receipt.root"),
+        ({"request": {**values["request"], "vocab_size": 0}}, "receipt.request.vocab_size"),
         ({"cheese": 1}, "unknown key 'receipt.cheese'"),
     ]:
         with pytest.raises((DataError, UsageError), match=words) as failure:

@@ -75,7 +75,7 @@ class AnsweredRequest(Section):
     end_ids: tuple[Id, ...]
     stop: tuple[str, ...]
     slide: bool
-    vocab_size: int | None
+    vocab_size: Annotated[int, Field(gt=0)] | None
 
 
 class SealedRecord(Section):
