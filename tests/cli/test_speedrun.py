@@ -12,7 +12,7 @@ import torch
 
 from foretell.errors import ConfigError, DataError, OutputError
 from foretell.model.init import make_decoder
-from foretell.pretraining.speedrun import Characters, make_settings, run
+from foretell.pretraining.speedrun import Characters, iter_runs, make_settings
 from foretell.pretraining.speedrun_record import SeedRun, SpeedrunRecord
 
 SMALL = ["--size", "toy", "--model.width", "16", "--model.context-length", "16"]
@@ -28,7 +28,8 @@ def record(corpus) -> SpeedrunRecord:
     """Two seeds of three steps."""
     text = Characters.of(corpus.read_text("utf-8"))
     shape = {"model": {"width": 16, "context_length": 16}, "training": {"steps": 3, "evaluate_every": 2}}
-    return run(text, make_settings(text, "toy", shape, target=1.0), [1, 2], lambda seed_run: None)
+    settings = make_settings(text, "toy", shape, target=1.0)
+    return SpeedrunRecord.of(settings, list(iter_runs(text, settings, [1, 2], lambda seed_run: None)))
 
 
 def test_a_speedrun_prints_a_line_per_seed_and_writes_a_record(foretell, corpus):
@@ -49,6 +50,18 @@ def test_a_full_disk_does_not_cost_the_measurement(foretell, corpus, monkeypatch
     outcome = foretell("speedrun", corpus, *STEPS)
     assert (outcome.code, outcome.last_line) == (1, "foretell: could not write speedrun.json: No space left on device")
     assert outcome.out.split("\n")[0].split()[:2] == ["seed", "minutes"]
+
+
+def test_ended_seeds_are_kept_after_a_stop_next_to_the_record_of_another_speedrun(foretell, corpus, monkeypatch):
+    def stop_at_the_second_seed(run: SeedRun) -> None:
+        if run.seed == 2:
+            Path("speedrun.json").write_text("of another speedrun", "utf-8")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("foretell.cli.speedrun.show_point", stop_at_the_second_seed)
+    assert foretell("speedrun", corpus, *STEPS, "--seed", "1", "--seed", "2").code == 130
+    assert Path("speedrun.json").read_text("utf-8") == "of another speedrun"
+    assert [each["seed"] for each in read_record(Path("speedrun-2.json"))["runs"]] == [1]
 
 
 @pytest.mark.parametrize("length", [["--steps", "3"], ["--minutes", "0.05"]])

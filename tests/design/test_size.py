@@ -66,8 +66,8 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        826,
-        "speedrun, serve, verify, push and warm; "
+        839,
+        "speedrun, whose record outlives Ctrl-C, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
         "files, templates and constraints are checked before a model is loaded; a full disk behind standard output",
     ),

@@ -14,7 +14,7 @@ from foretell.files import check_target, read_json, write_json
 
 if TYPE_CHECKING:
     from foretell.pretraining.speedrun import Characters
-    from foretell.pretraining.speedrun_record import SeedRun
+    from foretell.pretraining.speedrun_record import SeedRun, SpeedrunRecord
 
 RECORD, SIZE = Path("speedrun.json"), "small"
 
@@ -49,10 +49,10 @@ def speedrun(
     from foretell.config.training import check_minutes
 
     check_minutes(minutes)
-    from foretell.pretraining.speedrun import Characters, embedded_text, make_settings, run
+    from foretell.pretraining.speedrun import Characters, embedded_text, iter_runs, make_settings
+    from foretell.pretraining.speedrun_record import SpeedrunRecord
     from foretell.session.declaration import describe_model
     from foretell.session.failures import command_name
-    from foretell.typesetting.text import document_text
 
     characters = Characters.of(embedded_text() if text is None else arguments.read_named(text, "TEXT"))
     if verify is not None:
@@ -74,14 +74,27 @@ def speedrun(
     )
     note(describe_model(size, chosen.model))
     note(f"machine     {chosen.threads} threads, {chosen.dtype} products")
-    record = run(characters, chosen, seed or [1], show_point)
+    runs: list[SeedRun] = []
+    try:
+        runs.extend(iter_runs(characters, chosen, seed or [1], show_point))
+    finally:  # Ctrl-C does not cost the seeds that ended
+        if runs:
+            again = f"{command_name()} speedrun {'' if text is None else shell_words(text) + ' '}"
+            write_record(SpeedrunRecord.of(chosen, runs), characters, out, again, json)
+
+
+def write_record(record: SpeedrunRecord, text: Characters, out: Path, again: str, json: bool) -> None:
+    """Print a record and write its file, under another name if another speedrun has written one since the start."""
+    from foretell.typesetting.text import document_text
+
     values = record.model_dump(mode="json")
     try:
-        print_json(values) if json else write(document_text(record.document(characters.bits_per_byte)))
+        print_json(values) if json else write(document_text(record.document(text.bits_per_byte)))
     finally:  # neither a full disk nor a closed pipe may cost the measurement
+        while out.exists():
+            out = out.with_stem(f"{out.stem}-2")
         write_json(out, values)
-    again = f"{command_name()} speedrun {'' if text is None else shell_words(text) + ' '}"
-    return note(f"record      {out}; repeat it with {again}--verify {shell_words(out)}")
+    note(f"record      {out}; repeat it with {again}--verify {shell_words(out)}")
 
 
 def show_point(run: SeedRun) -> None:

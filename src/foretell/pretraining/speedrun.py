@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,11 +197,11 @@ def run_seed(text: Characters, settings: Settings, seed: int, report: Report, ma
     return SeedRun(seed=seed, curve=tuple(curve), marks=tuple(taken.values()), weights_sha256=digest)
 
 
-def run(text: Characters, settings: Settings, seeds: Sequence[int], report: Report) -> SpeedrunRecord:
+def iter_runs(text: Characters, settings: Settings, seeds: Sequence[int], report: Report) -> Iterator[SeedRun]:
     """Train with each seed in turn. Raises ConfigError for an impossible seed before the first training."""
     for seed in seeds:
         make_section(TrainingConfig, {**settings.training.model_dump(), "seed": seed}, "training")
-    return SpeedrunRecord.of(settings, [run_seed(text, settings, seed, report) for seed in seeds])
+    return (run_seed(text, settings, seed, report) for seed in seeds)
 
 
 def repeat(text: Characters, record: SpeedrunRecord, report: Report) -> list[Repetition]:
