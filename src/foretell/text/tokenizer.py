@@ -280,7 +280,7 @@ class Tokenizer:
         return 0 <= token_id < self.vocab_size and self._plain.id_to_token(token_id) is not None
 
     def piece(self, token_id: int) -> str:
-        piece = self._plain.id_to_token(token_id) if self.has(token_id) else None
+        piece = self._plain.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if piece is None:
             raise TokenizerError(
                 f"{token_id} is not a token id of this tokenizer; its ids are 0 to {self.vocab_size - 1}"
