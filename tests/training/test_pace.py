@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from foretell.config import TrainingConfig
-from foretell.training.pace import LAST_SECONDS, FixedSteps, Mark, TimeBudget, learning_rate_at
+from foretell.training.pace import LAST_SECONDS, MOST_CLOSING, FixedSteps, Mark, TimeBudget, learning_rate_at
 
 SECONDS = 600.0
 CONFIG = TrainingConfig(
@@ -72,6 +72,14 @@ def test_a_training_ends_with_its_time_and_its_schedule(speed, evaluation, readi
     assert max(machine.rates) == pytest.approx(CONFIG.learning_rate, rel=0.15)
     assert machine.rates[-1] < 0.03 * CONFIG.learning_rate
     assert machine.rates.index(max(machine.rates)) <= len(machine.rates) * 0.3  # the warm-up, in steps of any length
+
+
+def test_an_evaluation_that_was_disturbed_does_not_end_the_training():
+    machine = Machine(SPEEDS["as estimated"])
+    pace = machine.budget()
+    pace.share(0)
+    machine.now += 60
+    assert pace.share(1, closing=SECONDS) == pytest.approx(60 / (SECONDS * (1 - MOST_CLOSING) - LAST_SECONDS))
 
 
 def test_the_rate_is_that_of_a_fixed_number_of_steps_where_all_take_the_same_time():

@@ -105,9 +105,10 @@ class ForecastTask(Task):
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
-        evaluated = max(1, len(self.evaluated_windows)) * self.row_length
+        evaluated = max(1, len(self.evaluated_windows))
+        by_context = len(self.contexts()) * min(len(self.held_out), self.most_by_context)
         sampled = len(self.calibration_windows) * CALIBRATION_PATHS * self.config.series.horizon
-        return len(self.contexts()) + SAMPLING_COST * sampled / evaluated
+        return (by_context + SAMPLING_COST * sampled / self.row_length) / evaluated
 
     def batch(self, step: int) -> Batch:
         return self.source.batch(step)
@@ -177,9 +178,14 @@ class ForecastTask(Task):
 
     def loss_by_context(self, dtype: torch.dtype) -> dict[int, float]:
         """The loss on the held-out values by the length of the context: 1, 2, 4, ... and all that fit."""
-        most = self.config.training.evaluation_tokens // self.row_length
+        most = self.most_by_context
         windows = {context: evenly_chosen(self.held_out_after(context), most) for context in self.contexts()}
         return {context: self.loss_on(each, dtype) for context, each in windows.items() if each}
+
+    @property
+    def most_by_context(self) -> int:
+        """Windows for each length of the context: a quarter of an evaluation, since there are about ten lengths."""
+        return max(1, self.config.training.evaluation_tokens // self.row_length // 4)
 
     def contexts(self) -> list[int]:
         """The context lengths 1, 2, 4, ... and the number of values that fit before the horizon."""

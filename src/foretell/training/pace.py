@@ -20,6 +20,7 @@ from foretell.errors import check_type
 
 LAST_SECONDS = 2.0  # for the picture of the curve and the end of the process; more on a busy machine
 MOST_SLOWDOWN = 5.0  # a limit, because a thread that waits for a device or a peer is not slowed by other programs
+MOST_CLOSING = 0.2  # the largest reserved share; an estimate is many times too high if an evaluation was disturbed
 LEAST_SHARE = 0.1  # the least share of the time that is left for steps, however long reading and tokenizing took
 
 
@@ -120,7 +121,8 @@ class TimeBudget(Pace):
         first, last = next(iter(self.marks.values())), next(reversed(self.marks.values()))
         now = self.measure_from(last) + pending
         last_seconds = LAST_SECONDS * (1 + self.slowdown()) / 2  # about half of this is computation
-        time_for_steps = max(self.seconds - closing - last_seconds - first.seconds, LEAST_SHARE * self.seconds)
+        reserved = min(closing, MOST_CLOSING * self.seconds) + last_seconds
+        time_for_steps = max(self.seconds - reserved - first.seconds, LEAST_SHARE * self.seconds)
         share = max(last.share, (now - first.seconds) / time_for_steps, step / self.most_steps)
         took = max(0.0, now - last.seconds)
         is_last = now + took > first.seconds + time_for_steps  # the next step would take too long
