@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import xml.etree.ElementTree as ElementTree
@@ -178,6 +179,8 @@ def test_the_difference_of_two_texts_is_added(open_panels, model):
     page.locator("#vector-of").select_option("2")
     page.locator("#vector-text").fill(OTHER)
     page.locator("#vector-position").fill("1")
+    boxes = [part.bounding_box() for part in page.locator("#change-vector > :not(summary, [role=status])").all()]
+    assert all(below["y"] - above["y"] - above["height"] >= 4 for above, below in itertools.pairwise(boxes))
     click(page, "Add the vector")
     [change] = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
     streams = []
@@ -412,6 +415,28 @@ def test_a_number_opens_down_to_a_weight_and_back(open_panels, model):
     assert panel.locator("code").inner_text().startswith("probabilities[")
     page.keyboard.press("Escape")
     assert panel.is_hidden()
+
+
+FOURTEEN = "The return value of the function is the return value of the function is"  # tokens
+
+
+@pytest.mark.parametrize(
+    ("address", "count"),
+    [("head[3,1]", 12 + 1 + 1), ("probabilities[3,1]", 12 + 2 + 1), (f"{CORE}.weights[0,13,2]", 14)],
+)
+def test_the_rows_of_operands_add_up_to_their_sum(open_panels, address, count):
+    """The rows that are not shown are one row, before the last."""
+    page = open_panels(link(text=FOURTEEN))
+    page.locator("#changes .opens").first.click()
+    page.locator("#address").fill(address)
+    page.locator("#address").press("Enter")
+    settled(page)
+    rows = [
+        row.locator("th, td").all_inner_texts() for row in page.locator("#value table").last.locator("tbody tr").all()
+    ]
+    *numbers, total = [float(row[-1].replace("−", "-")) for row in rows]
+    assert len(numbers) == count
+    assert sum(numbers) == pytest.approx(total, abs=1e-5)
 
 
 def test_a_contribution_opens_down_to_what_a_head_wrote(open_panels):

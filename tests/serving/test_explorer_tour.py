@@ -56,6 +56,15 @@ def test_ten_steps_have_the_numbers_of_the_pass(open_live, numbers):
         page.keyboard.press("ArrowRight")
 
 
+def test_the_card_of_every_step_stays_in_view_while_parts_above_it_arrive(open_live):
+    page = open_live(CHOICE, viewport={"width": 400, "height": 900})
+    page.locator("#tour-button").click()
+    for _ in range(STEPS):
+        settled(page)
+        page.wait_for_function("() => document.querySelector('.toured').getBoundingClientRect().top < 200")
+        page.keyboard.press("ArrowRight")
+
+
 def test_the_numbers_of_every_step_open(open_live, model):
     page = open_live(CHOICE)
     page.get_by_role("button", name="Tour").click()

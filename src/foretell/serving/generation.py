@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -100,6 +101,8 @@ async def pieces(answer: Answer) -> AsyncIterator[Piece]:
             text, new = choice.text[characters:], choice.tokens[tokens:]
             if text or new or reason is not None:
                 yield Piece(choice, text, new, reason, is_first=not (characters or tokens))
+                if len(answer.choices) > 1:  # asyncio logs each of many writes before it notes that a client has left
+                    await asyncio.sleep(0)
             read[choice] = characters + len(text), tokens + len(new)
             if reason is not None:
                 del read[choice]

@@ -40,6 +40,8 @@ def test_bytes_of_incomplete_characters_are_shown_as_bytes(by_bytes, open_page):
 def test_invisible_characters_have_a_mark(by_bytes, open_page):
     opened = open_page(by_bytes, " a\n\t\x00")
     assert opened.page.locator("#tokens button").all_inner_texts() == ["␣", "a", "⏎", "⇥", "U+0000"]
+    shown = opened.ask('async () => ["   ", "  a b  "].map((await import("page/format.js")).visible)')
+    assert shown == ["␣␣␣", "␣␣a b␣␣"]
 
 
 def test_a_special_token_is_shown_by_its_name(by_bytes, open_page):

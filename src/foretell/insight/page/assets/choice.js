@@ -95,16 +95,28 @@ export function onLink(follow) {
   });
 }
 
-// The section that a link names: a field without a value. What arrives above it moves it, so it is brought into view
-// again, for some seconds or until the reader does something.
+// The section that a link names: a field without a value.
 export function goToLinked() {
   const name = [...new URLSearchParams(location.hash.slice(1))].find(([id, value]) => !value && byId(id)?.matches("section:not([hidden])"))?.[0];
   if (!name) return;
   history.scrollRestoration = "manual";
-  const observer = new ResizeObserver(() => byId(name).scrollIntoView({ behavior: "instant" }));
+  keepInView(byId(name), "instant");
+}
+
+let kept = new AbortController();
+
+// Brings an element into view. What arrives above it moves it, so it is brought into view again, for some seconds or until
+// the reader does something.
+export function keepInView(element, behavior) {
+  kept.abort();
+  kept = new AbortController();
+  const { signal } = kept, observer = new ResizeObserver(() => element.scrollIntoView({ behavior }));
   observer.observe(document.body);
+  signal.addEventListener("abort", () => observer.disconnect());
+  setTimeout(() => { // not at the event that led here
+    for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(type, () => observer.disconnect(), { signal, passive: true });
+  });
   setTimeout(() => observer.disconnect(), 10_000);
-  for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(type, () => observer.disconnect(), { once: true, passive: true });
 }
 
 function write(choice, names) {

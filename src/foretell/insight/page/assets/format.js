@@ -40,13 +40,14 @@ export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/u;
 
-// A token with visible white space: a space at either end is ␣, a control character is shown as its code point.
+// A token with visible white space: spaces at either end are ␣, a control character is shown as its code point.
 export function visible(text) {
   if (text === null || text === undefined) return "(no token)";
   if (text === "") return "(empty)";
-  const letters = Array.from(text);
+  const letters = Array.from(text), isOther = (letter) => letter !== " ";
+  const [first, last] = [letters.findIndex(isOther), letters.findLastIndex(isOther)];
   return letters.map((letter, i) => {
-    if (letter === " ") return i === 0 || i === letters.length - 1 ? "␣" : " ";
+    if (letter === " ") return i < first || i > last ? "␣" : " ";
     if (MARKS[letter]) return MARKS[letter];
     if (letter === "\u200d" && letters.length > 1) return letter; // joins emoji
     return INVISIBLE.test(letter) ? `U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` : letter;

@@ -1,5 +1,6 @@
 // A tour in ten steps, with the numbers of the shown pass.
 import { hasFeedforward } from "../block.js";
+import { keepInView } from "../choice.js";
 import { argMax, blockOf, dot, firstKey, hasLens, hasOperands, inCore, keyVector, lensAddress, queryVector, readLens, softmax, strongest, weight, weightRow } from "../data.js";
 import { button, byId, fill, make } from "../dom.js";
 import { addressOf, count, four, named, opensDifference, probability, quoted, storedProbability, value as inDigits } from "../format.js";
@@ -232,5 +233,5 @@ function mark(id) {
   if (around === before) return;
   before?.classList.remove("toured");
   around?.classList.add("toured");
-  around?.scrollIntoView({ block: "start" });
+  if (around) keepInView(around, "auto");
 }

@@ -191,17 +191,20 @@ function table({ listing, columns, operands, sums, row, leftOut, index, headWidt
   };
   const holder = make("tbody");
   const fillRows = (count) => {
-    const shownRows = new Set([...Array(Math.min(count, length)).keys(), ...(row === null ? [] : [row]), length - 1]);
-    const lines = [...shownRows].sort((a, b) => a - b).map((i) => make("tr", { class: i === row ? "chosen" : "" }, ...names.map((name) => cell(name, i))));
+    const rows = [...indices.keys()], shownRows = new Set([...rows.slice(0, count), ...(row === null ? [] : [row]), length - 1]);
+    const lines = rows.filter((i) => shownRows.has(i)).map((i) => make("tr", { class: i === row ? "chosen" : "" }, ...names.map((name) => cell(name, i))));
+    const hidden = rows.filter((i) => !shownRows.has(i)), added = (name, some) => some.reduce((total, i) => total + columns[name][i], 0);
+    const rest = (name) => make("td", { class: "number" }, number(added(name, hidden) + (leftOut && sums[name] - added(name, rows)), scales[name]));
+    const numHidden = hidden.length + leftOut;
+    if (numHidden) lines.splice(-1, 0, make("tr", {}, make("th", { scope: "row" }, `… ${numHidden.toLocaleString("en")} more`), ...names.slice(1).map((name) => (name in sums ? rest(name) : make("td")))));
     const sum = (name) => make("td", { class: "number", "data-address": path.at(-1).address, "data-sum": JSON.stringify({ step: index, column: name }) }, number(sums[name], scales[name]));
     const total = Object.keys(sums).length ? [make("tr", { class: "sum" }, make("th", { scope: "row" }, "sum"), ...names.slice(1).map((name) => (name in sums ? sum(name) : make("td"))))] : [];
     fill(holder, ...lines, ...total);
   };
-  fillRows(FIRST);
+  fillRows(length > FIRST + 2 ? FIRST : length);
   const more = length > FIRST + 2 ? [button(`Show all ${length.toLocaleString("en")} rows`, (event) => { fillRows(length); event.target.remove(); })] : [];
-  const cut = leftOut ? [hint(`${leftOut.toLocaleString("en")} more rows are in the sums.`)] : [];
   const head = tableHead(...names.map((name) => heading(name, columns[name].some((entry) => typeof entry === "number"))));
-  return region("Operands", [make("table", {}, ...(listing ? [caption(listing)] : []), head, holder), ...more, ...cut]);
+  return region("Operands", [make("table", {}, ...(listing ? [caption(listing)] : []), head, holder), ...more]);
 }
 
 // The columns that a column multiplies, by its name: “w · x”, “x = g · u” or “x²”.
