@@ -128,10 +128,16 @@ def test_a_full_disk_behind_standard_output_is_named(original):
     assert outcome.stderr.splitlines()[-1] == "foretell: could not write to standard output: No space left on device"
 
 
-def test_generate_works_with_a_closed_standard_output(original):
-    outcome = original.run(["generate", "primer", "The", "--max-tokens", "2"], {1: None})
-    assert outcome.returncode == 0
-    assert "Traceback" not in outcome.stderr
+GENERATE = ["generate", "primer", "The", "--max-tokens", "2"]
+
+
+@pytest.mark.parametrize(
+    "verb", [NEXT, GENERATE, ["info", "primer", "--json"], ["tokenize", "primer", "a"], ["lesson"]]
+)
+def test_a_closed_standard_output_is_named(original, verb):
+    outcome = original.run(verb, {1: None})
+    assert (outcome.returncode, "Traceback" in outcome.stderr) == (1, False)
+    assert outcome.stderr.splitlines()[-1] == "foretell: could not write to standard output: Bad file descriptor"
 
 
 def test_a_width_of_zero_is_an_unknown_width(foretell, trained, monkeypatch):

@@ -112,12 +112,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def open_missing_streams() -> None:
-    """Open standard streams that the shell closed, because later files would get their descriptors."""
+    """Open standard streams that the shell closed, because later files would get their descriptors.
+
+    Standard output is opened for reading, so that a result that nobody can get is an error.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
+            os.open(
+                os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR
+            )  # gets the lowest free descriptor, which is this one
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
@@ -153,9 +158,10 @@ def drop_output() -> None:
 
 
 def failed_stream() -> str:
-    """The stream of an error without a file name: stdout if its last text cannot be written now either."""
+    """The stream of an error without a file name: stdout if nothing can be written to it now either."""
     try:
         sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")  # the text of a long result may be lost already
     except OSError:
         drop_output()
         return "could not write to standard output"
