@@ -61,6 +61,8 @@ def test_lone_surrogate_is_refused(trained: dict[str, Tokenizer], name: str) -> 
     for encode in (trained[name].encode, trained[name].encode_long, lambda text: trained[name].encode_batch([text])):
         with pytest.raises(TokenizerError, match=r"lone surrogate \(U\+D800\) at character 3"):
             encode("the\ud800")
+        with pytest.raises(TokenizerError, match="the locale's encoding does not have: export LC_ALL=C.UTF-8"):
+            encode("caf\udcc3\udca9")
 
 
 def test_character_outside_the_vocabulary_is_named_with_its_code_point(trained: dict[str, Tokenizer]) -> None:

@@ -253,10 +253,11 @@ def refuse_surrogates(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise TokenizerError(
-            f"the text holds a lone surrogate (U+{code:04X}) at character {error.start}; it is not valid Unicode, "
-            "read the source with the right encoding"
-        ) from error
+        advice = "it is not valid Unicode, read the source with the right encoding"
+        if 0xDC80 <= code <= 0xDCFF:  # Python's form of a byte in an argument
+            advice = "it is a byte that the locale's encoding does not have: export LC_ALL=C.UTF-8 PYTHONUTF8=1"
+        where = f"at character {error.start}"
+        raise TokenizerError(f"the text holds a lone surrogate (U+{code:04X}) {where}; {advice}") from error
 
 
 def writable_characters(content: TokenizerJson) -> frozenset[str] | None:
