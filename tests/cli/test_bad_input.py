@@ -404,6 +404,8 @@ TABLE = [
     (["predict", "RUN"], 2, ["TEXT", "FILE"]),
     (["predict", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
     (["translate", "RUN", "./emptyfolder"], 2, ["./emptyfolder is a folder", "file"]),
+    (["translate", "RUN", "twolabels.csv"], 2, ["twolabels.csv is a table", "one per line"]),
+    (["translate", "RUN", "--file", "broken.parquet"], 2, ["broken.parquet is a table", "one per line"]),
     (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
     (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
     (["explain", "RUN", "The cat", "--pieces"], 2, ["--pieces goes with --prediction"]),

@@ -66,10 +66,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        839,
+        854,
         "speedrun, whose record outlives Ctrl-C, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
-        "files, templates and constraints are checked before a model is loaded; a full disk behind standard output",
+        "files, templates and constraints are checked before a model is loaded; a full disk behind standard output, or none; tables are not sentences",
     ),
     (
         "config",
@@ -91,9 +91,9 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         2,
-        198,
+        199,
         "limits of compressed files; separators, encodings and line ends of tables; DataFrames and rows in memory; "
-        "numbers with separators of thousands, read in one place for series and labels",
+        "numbers with separators of thousands, read in one place for series and labels; advice for pandas",
     ),
     (
         "evaluation",
@@ -112,10 +112,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2132,
+        2149,
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
         "synthetic series; one function for each phase of reading a table; "
-        "values of another file by their times; the time of the closing report",
+        "values of another file by their times; the time of the closing report; "
+        "forecasts with the separator of their file; times in milliseconds",
     ),
     (
         "generation",
@@ -200,9 +201,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        158,
+        159,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
-        "whole texts are not kept; names of built-in templates; short texts in batches",
+        "whole texts are not kept; names of built-in templates; short texts in batches; "
+        "arguments in another encoding",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (

@@ -19,9 +19,11 @@ from foretell.forecasting.output import (
     table_rows,
     write_forecast_page,
     write_table,
+    written_like,
 )
 from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
+from foretell.forecasting.series_layout import SeriesFormat
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
 
@@ -32,6 +34,14 @@ def test_the_table_has_a_row_per_value_and_survives_csv(tmp_path):
     assert header == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80", "lo-99.9", "hi-99.9"]
     assert first[:6] == ["a,b", "4", "2", "2", "1.5", "2.5"]
     assert second[:4] == ["a,b", "5", "1000000", "1000000"]
+
+
+@pytest.mark.parametrize(("decimal", "mark"), [(",", ","), (None, ","), (".", ".")])
+def test_the_table_of_a_file_with_semicolons_has_semicolons(decimal, mark):
+    rows = table_rows([FORECAST], (80.0, 99.9))
+    header, first, _ = written_like(rows, SeriesFormat(separator=";", decimal=decimal)).splitlines()
+    assert header.endswith(";lo-99.9;hi-99.9")
+    assert first.startswith(f"a,b;4;2;2;1{mark}5;2{mark}5;")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +65,8 @@ def test_outputs_are_checked_before_any_work(tmp_path):
         check_outputs(tmp_path / "text.csv", None, None, None)
     with pytest.raises(UsageError, match="same name"):
         check_outputs(tmp_path / "a", tmp_path / "a", None, None)
+    with pytest.raises(UsageError, match="the table is CSV"):
+        check_outputs(tmp_path / "x.parquet", None, None, None)
     check_outputs(None, None, None, None)
 
 

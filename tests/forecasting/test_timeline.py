@@ -73,6 +73,20 @@ def test_seconds_since_1970_are_times_where_the_format_is_given():
     assert (timeline.frequency, timeline.season, timeline.text(2)) == ("1 hour", 24, "1704074400")
 
 
+@pytest.mark.parametrize(
+    ("texts", "frequency", "following"),
+    [
+        (["1704067200000", "1706745600000"], "1 month", "1709251200000"),
+        (["-157766400000", "0", "157766400000"], "60 months", "315532800000"),  # from 1965 to 1975
+        (["1000", "2000"], "1000 numbers", "3000"),
+        (["1704067200001", "1704067200002"], "1 number", "1704067200003"),
+    ],
+)
+def test_milliseconds_since_1970_which_pandas_writes_to_json_are_times(texts, frequency, following):
+    timeline, _ = find_timeline(texts, "x")
+    assert (timeline.frequency, timeline.text(len(texts))) == (frequency, following)
+
+
 def test_a_remembered_format_decides_between_two_readings():
     times = {"01/02/2020": "line 2", "01/03/2020": "line 3"}
     with pytest.raises(DataError, match="can be 2020-02-01 or 2020-01-02; give date_format %d/%m/%Y or"):

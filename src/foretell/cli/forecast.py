@@ -45,7 +45,7 @@ class FormatOptions:
     target_column: Annotated[str | None, Parameter(help="The column of values; others are left out.")] = None
     separator: Annotated[str | None, Parameter(help="The character between cells.")] = None
     decimal: Annotated[Literal[".", ","] | None, Parameter(help="The decimal mark.")] = None
-    date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix or number.")] = None
+    date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix, unix_ms or number.")] = None
 
     def make(self) -> SeriesFormat:
         from foretell.forecasting.series_layout import SeriesFormat
@@ -61,15 +61,19 @@ class SeriesOptions(FormatOptions):
 
     def read(self, path: Path, forecaster: Forecaster) -> list[Series]:
         """The chosen series of a file, read by the options and the format of the forecaster's training."""
-        from foretell.forecasting.series_file import read_series
+        return self.read_data(path, forecaster)[0]
 
-        read = read_series(path, self.column or (), self.make(), forecaster.format)
+    def read_data(self, path: Path, forecaster: Forecaster) -> tuple[list[Series], SeriesFormat]:
+        """Like `read`, and the format of the file."""
+        from foretell.forecasting.series_file import read_series_data
+
+        read, file_format = read_series_data(path, self.column or (), self.make(), forecaster.format)
         known = {each.unique_id: each for each in read}
         for name in self.series or []:
             if name not in known:
                 near = did_you_mean(name, known) or shorten(f"; there is {', '.join(known)}", 200)
                 raise DataError(f"no series '{name}'{near}")
-        return [known[name] for name in dict.fromkeys(self.series)] if self.series else read
+        return [known[name] for name in dict.fromkeys(self.series)] if self.series else read, file_format
 
     def first(self, path: Path, forecaster: Forecaster) -> Series:
         """The first chosen series, with a note if there are several."""
@@ -194,13 +198,13 @@ def forecast(
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
-    chosen = reading.read(data, forecaster)
+    chosen, file_format = reading.read_data(data, forecaster)
     forecaster, usual = forecaster.for_series(chosen, season)
     steps = usual if horizon is None else horizon
     forecaster = replace(forecaster, minimum=least)
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
-        output.write_table(paths, output.path_rows(forecasts))
+        output.write_table(paths, output.path_rows(forecasts), file_format)
     if plot is not None:
         for line in output.draw_forecasts(plot, forecasts, percents):
             note(line)
@@ -212,10 +216,10 @@ def forecast(
         for each in forecasts:
             print_json(output.forecast_json(each, percents))
     elif out is not None:
-        output.write_table(out, output.table_rows(forecasts, percents))
+        output.write_table(out, output.table_rows(forecasts, percents), file_format)
         note(f"{out}: {steps} values of {len(forecasts):,} series")
     else:
-        write(output.table_text(output.table_rows(forecasts, percents)).removesuffix("\n"))
+        write(output.written_like(output.table_rows(forecasts, percents), file_format).removesuffix("\n"))
 
 
 def open_forecaster(model: str, **options: Unpack[LoadOptions]) -> Forecaster:

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def open_missing_streams() -> None:
     """Open standard streams that the shell closed, because later files would get their descriptors.
 
-    Standard output is opened for reading, so that a result that nobody can get is an error.
+    Standard output is opened for reading, so that writing a result to it is an error.
     """
     for descriptor in (0, 1, 2):
         try:

@@ -130,6 +130,11 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
         arguments.refuse_folder(text)
         if arguments.is_file(Path(text)):
             text, file = None, Path(text)
+    from foretell.data.lines import content_suffix
+    from foretell.data.table import FORMATS
+
+    if file is not None and content_suffix(file) in FORMATS:
+        raise UsageError(f"{file} is a table; write the sentences to translate into a .txt file, one per line")
     lines = arguments.split_lines(arguments.read_text(text, file))
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")

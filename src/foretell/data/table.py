@@ -180,7 +180,8 @@ class JsonList(Format):
         values = parse_json(content, str(table.file))
         if not isinstance(values, list):
             raise DataError(
-                f"{table.file}: not a list of strings or objects; name a file with one object per line .jsonl"
+                f"{table.file}: not a list of strings or objects; name a file with one object per line .jsonl, and "
+                "write pandas frames with to_json(orient='records')"
             )
         for item_number, value in enumerate(values, start=1):
             where = f"{table.file}, item {item_number}"

@@ -1,7 +1,7 @@
 """Date formats of files: detection, reading and writing of times.
 
-A format is written as for `strptime`, with %q for a quarter and %-d for a number without a leading zero; NUMBER and
-UNIX are formats too.
+A format is written as for `strptime`, with %q for a quarter and %-d for a number without a leading zero; NUMBER, UNIX
+and UNIX_MS are formats too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from foretell.errors import DataError, UsageError
 
-NUMBER, UNIX, COMPACT = "number", "unix", "%Y%m%d"  # whole numbers, seconds since 1970, 20240531
+NUMBER, COMPACT = "number", "%Y%m%d"  # whole numbers, 20240531
+UNIX, UNIX_MS = "unix", "unix_ms"  # seconds since 1970; milliseconds, as pandas writes times to JSON
 DAYS = (  # candidate formats, each combined with the first time's form of the time of day
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", COMPACT),
     *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
@@ -50,6 +51,7 @@ CODES = {
 }
 CODE = re.compile(r"(%-?[A-Za-z])")
 WHOLE = re.compile(r"[+-]?\d{1,18}")
+MILLISECONDS = re.compile(r"-?\d{1,15}000|0")  # whole seconds
 CLOCK = re.compile(r"([T ])(\d{1,2}):\d\d(:\d\d)?(\.0{1,9})?( ?[AaPp][Mm])?( ?(?:Z|[+-]\d\d:?\d\d))?$")
 DAY = 86400  # seconds
 PIVOT = 69  # two digits from here on are years of the 20th century, as in POSIX
@@ -58,6 +60,8 @@ PIVOT = 69  # two digits from here on are years of the 20th century, as in POSIX
 @cache
 def pattern_of(date_format: str) -> re.Pattern[str]:
     """The regular expression of a date format; UsageError for a code that is not in CODES."""
+    if date_format == UNIX_MS:
+        return MILLISECONDS
     if date_format in (NUMBER, UNIX):
         return WHOLE
     parts = CODE.split(date_format)
@@ -66,7 +70,7 @@ def pattern_of(date_format: str) -> re.Pattern[str]:
         raise UsageError(f"--date-format '{date_format}': %I and %p, for AM or PM, need each other")
     if unknown or len(parts) == 1 or len(set(parts[1::2])) < len(parts[1::2]):
         what = f"{unknown[0]} is not known" if unknown else "it has no code, or one twice"
-        raise UsageError(f"--date-format '{date_format}': {what}; use {' '.join(CODES)}, or unix, or number")
+        raise UsageError(f"--date-format '{date_format}': {what}; use {' '.join(CODES)}, unix, unix_ms or number")
     return re.compile("".join(CODES[part] if part in CODES else re.escape(part) for part in parts), re.IGNORECASE)
 
 
@@ -111,7 +115,10 @@ def choose_date_format(times: dict[str, str], given: str | None = None, remember
         if known == given:
             raise DataError(f"{times[odd]}: '{odd[:40]}' is not a time in the format {known} of --date-format")
     if all(WHOLE.fullmatch(text) for text in texts):
-        return COMPACT if all(map(is_compact, texts)) else NUMBER
+        if all(map(is_compact, texts)):
+            return COMPACT
+        is_recent = 10**11 <= max(abs(int(text)) for text in texts) < 10**14  # 1973 to 5138
+        return UNIX_MS if is_recent and all(map(MILLISECONDS.fullmatch, texts)) else NUMBER
     tried = candidates(texts[0])
     fitting = [each for each in tried if all(map(pattern_of(each).fullmatch, texts))]
     if fitting:
@@ -152,6 +159,8 @@ def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.nd
     """
     if date_format in (NUMBER, UNIX):
         return np.array([int(text) for text in texts], dtype=np.int64), ""
+    if date_format == UNIX_MS:
+        return np.array([int(text) // 1000 for text in texts], dtype=np.int64), ""
     pattern, parts = pattern_of(date_format), []
     for text in texts:
         match = pattern.fullmatch(text)
@@ -196,8 +205,8 @@ def offset_seconds(zone: str) -> int:
 
 def write_time(seconds: int, date_format: str, local: str) -> str:
     """A time in a date format; `local` is the text of %z."""
-    if date_format == UNIX:
-        return str(seconds)
+    if date_format in (UNIX, UNIX_MS):
+        return str(seconds if date_format == UNIX else 1000 * seconds)
     date, clock = str(np.datetime64(seconds, "s")).split("T")
     year, month, day = date.rsplit("-", 2)
     hour, minute, second = clock.split(":")

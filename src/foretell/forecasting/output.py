@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 
 from foretell.data.numbers import number_text
+from foretell.data.table import FORMATS
 from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
 from foretell.forecasting.series_file import table_text
+from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.session.plots import check_can_draw, picture
 
-TABLE_MARK = b"unique_id,"
+TABLE_MARK = b"unique_id"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
 DIGITS = 10  # significant digits
 
@@ -33,6 +35,8 @@ def check_outputs(out: Path | None, paths: Path | None, plot: Path | None, html:
         raise UsageError("two outputs have the same name; give each its own")
     for path in named:
         check_target(path, given[path])
+        if given[path] == TABLE_MARK and path.suffix.lower() in FORMATS.keys() - {".csv"}:
+            raise UsageError(f"{path}: the table is CSV; give it a name that ends in .csv")
     check_can_draw(plot)
 
 
@@ -56,9 +60,19 @@ def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
             yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
 
 
-def write_table(path: Path, rows: Iterator[list[str]]) -> None:
-    """Write rows as CSV, atomically."""
-    write_text(check_target(path, TABLE_MARK), table_text(rows))
+def written_like(rows: Iterator[list[str]], read: SeriesFormat) -> str:
+    """Rows of a forecast as CSV; with semicolons and the decimal mark of a file that has semicolons."""
+    if read.separator != ";":
+        return table_text(rows)
+    mark = read.decimal or ","  # where all numbers are whole, semicolons suggest that the comma is the decimal mark
+    header, *body = rows
+    values = ([*row[:2], *(cell.replace(".", mark) for cell in row[2:])] for row in body)
+    return table_text([header, *values], ";")
+
+
+def write_table(path: Path, rows: Iterator[list[str]], read: SeriesFormat = DETECT) -> None:
+    """Write rows as CSV, atomically; read: the format of the file with the series."""
+    write_text(check_target(path, TABLE_MARK), written_like(rows, read))
 
 
 def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]:

@@ -245,8 +245,8 @@ def write_frame(frame: Frame, path: Path) -> None:
     write_text(path, table_text(cells for _, cells in with_dates(frame_cells(frame), dt.datetime)))
 
 
-def table_text(rows: Iterable[Sequence[Any]]) -> str:
-    return "".join(map(csv_line, rows))
+def table_text(rows: Iterable[Sequence[Any]], separator: str = ",") -> str:
+    return "".join(csv_line(row, separator) for row in rows)
 
 
 def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:
