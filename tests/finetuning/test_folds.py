@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ def test_a_group_is_never_on_both_sides():
     assert not one & other and len(train) + len(dev) == 60 and 8 <= len(dev) <= 18
 
 
-def test_equal_texts_are_never_on_both_sides():
-    rows = examples(texts=10) * 3
-    one, other = sides(*split_off_dev(rows, 0.1, 1, by_label=True))
+def test_texts_that_are_equal_but_for_case_and_space_are_never_on_both_sides():
+    rows = examples(texts=10)
+    rows += [replace(each, texts=(f" {each.texts[0].title()}",)) for each in rows] + [*rows]
+    one, other = ({text.strip().lower() for (text,) in side} for side in sides(*split_off_dev(rows, 0.1, 1, True)))
     assert other and not one & other
 
 

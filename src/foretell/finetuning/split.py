@@ -1,8 +1,8 @@
 """The choice of held-out examples: one part, or folds in turn.
 
-Examples of one group (without groups, examples with the same texts) are always on the same side. Without groups, each
-label is split separately, so that its share is the same. A hash of the seed and the group or texts decides, so the
-order of the rows does not matter, and adding rows moves few others.
+Examples of one group are always on the same side; without groups, examples whose texts differ only in case and white
+space are. Without groups, each label is split separately, so that its share is the same. A hash of the seed and the
+group or texts decides, so the order of the rows does not matter, and adding rows moves few others.
 """
 
 from __future__ import annotations
@@ -75,21 +75,24 @@ def units_by_label(examples: Sequence[Example], seed: int, by_label: bool) -> li
     """The units of each label in order of their hashes; without `by_label` or with groups, of all examples together."""
     units: dict[tuple[str, ...], Unit] = defaultdict(list)
     for index, example in enumerate(examples):
-        units[key_of(example)].append(index)
+        key = (example.group,) if example.group is not None else tuple(map(without_case_and_space, example.texts))
+        units[key].append(index)
+    digests = [key_digest(example, seed) for example in examples]
     by: dict[str, list[Unit]] = defaultdict(list)
-    for unit in sorted(units.values(), key=lambda unit: key_digest(examples[unit[0]], seed)):
+    for unit in sorted(units.values(), key=lambda unit: min(digests[index] for index in unit)):
         first = examples[unit[0]]
         by[first.labels[0] if by_label and first.group is None else ""].append(unit)
     return list(by.values())
 
 
-def key_of(example: Example) -> tuple[str, ...]:
-    return example.texts if example.group is None else (example.group,)
+def without_case_and_space(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def key_digest(example: Example, seed: int) -> bytes:
     """A hash of the seed and the group, or the texts."""
-    return hashlib.sha256("\0".join((str(seed), *key_of(example))).encode("utf-8", "surrogatepass")).digest()
+    key = example.texts if example.group is None else (example.group,)
+    return hashlib.sha256("\0".join((str(seed), *key)).encode("utf-8", "surrogatepass")).digest()
 
 
 def check_groups(train: Sequence[Example], dev: Sequence[Example]) -> None:
