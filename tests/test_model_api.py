@@ -286,6 +286,10 @@ WRONG_ARGUMENTS: list[tuple[Callable[[LanguageModel], Any], str]] = [
         )
     ),
     (lambda model: foretell.predict(model, cast("Any", 5)), "texts must be a text or a list of them, not int"),
+    (
+        lambda model: foretell.predict(model, cast("Any", {"text": "a"})),
+        "texts must be a text or a list of them, not dict",
+    ),
     (lambda model: foretell.evaluate(model, cast("Any", [])), "data must be a string or a Path, not list"),
     (lambda model: foretell.evaluate(model, "x", stride=cast("Any", "1")), "stride must be a whole number, 1 or more"),
     (lambda model: foretell.next_tokens(model, "x", cast("Any", None)), "top must be a whole number, 1 or more"),

@@ -39,10 +39,17 @@ def test_batched_predictions_are_those_of_each_text_alone(model: LanguageModel) 
         assert predict(model, text)[0].probabilities == pytest.approx(prediction.probabilities, rel=1e-4)
 
 
-@pytest.mark.parametrize("second", [float("nan"), None, ("play", 3)])
+@pytest.mark.parametrize("second", [float("nan"), None, ("play", 3), {"text": "play"}])
 def test_what_is_not_a_string_is_refused_with_its_index(model: LanguageModel, second) -> None:
-    with pytest.raises(UsageError, match=r"^texts\[1\] has (nan|None|3), which is not a string$"):
+    with pytest.raises(UsageError, match=r"^texts\[1\] has (nan|None|3|{'text': 'play'}), which is not a string$"):
         predict(model, ["play", second])
+
+
+def test_a_frame_is_refused_because_its_items_are_the_names_of_its_columns(model: LanguageModel) -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"text": ["play"]})
+    with pytest.raises(UsageError, match=r"not DataFrame; give a column, such as frame\['text'\]"):
+        predict(model, frame)
+    assert predict(model, frame["text"])[0].label == predict(model, "play")[0].label
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])

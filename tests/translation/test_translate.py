@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError
+from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty
 from foretell.translation import translate as module
 from foretell.translation.batches import make_source
@@ -73,6 +73,16 @@ def test_blank_sentences_stay_blank_and_an_endless_translation_is_cut(translator
 
 def test_a_string_is_one_sentence(translator):
     assert translate(translator, "the cat sat", GREEDY) == translate(translator, ["the cat sat"], GREEDY)
+
+
+def test_a_column_of_a_frame_is_translated_in_order_and_a_frame_is_refused(translator):
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["the cat sat", "the dog"], index=[1, 0])
+    assert [each.source for each in translate(translator, column)] == ["the cat sat", "the dog"]
+    with pytest.raises(UsageError, match="not DataFrame; give a column"):
+        translate(translator, pandas.DataFrame({"text": column}))
+    with pytest.raises(UsageError, match=r"texts\[1\] must be a string, not float"):
+        translate(translator, ["the cat sat", float("nan")])
 
 
 def test_a_sentence_beyond_the_context_is_refused_by_its_line(translator):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from foretell.data.lines import TextFile
 from foretell.data.table import Cells, Format, Row, Table
-from foretell.errors import ConfigError, DataError
+from foretell.errors import ConfigError, DataError, UsageError
 from foretell.files import write_text
 
 FRAME, ROWS = "the frame", "the rows"
@@ -56,6 +56,14 @@ def check_some(data: object, what: str) -> None:
     """Refuse an empty list, as from a pattern without a match."""
     if isinstance(data, list | tuple) and not data:
         raise DataError(f"no {what} were given: the list is empty")
+
+
+def list_texts(texts: Any) -> list[Any]:
+    """One or several texts as a list. Refuses a frame and a dict, whose items are the names of their columns."""
+    if isinstance(texts, Frame | Mapping) or not isinstance(texts, Iterable):
+        kind = type(texts).__name__
+        raise UsageError(f"texts must be a text or a list of them, not {kind}; give a column, such as frame['text']")
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def as_source(data: Any) -> Path | Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
+from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
-from foretell.errors import DataError, OutputError, UsageError, check_type
+from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.head import encode_texts, head_of, input_format
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
@@ -38,9 +39,10 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
     the words to tag.
     Raises the errors of `predict_rows`, and UsageError for a value that is not a string.
     """
-    several = [texts] if isinstance(texts, str) else texts
-    check_type("texts", several, Iterable, "a text or a list of them")
-    rows = [(row,) if isinstance(row, str) or not isinstance(row, Iterable) else tuple(row) for row in several]
+    several = list_texts(texts)
+    rows = [
+        (row,) if isinstance(row, str | Mapping) or not isinstance(row, Iterable) else tuple(row) for row in several
+    ]
     for index, row in enumerate(rows):
         if other := [text for text in row if not isinstance(text, str)]:  # a missing cell in pandas is the number NaN
             raise UsageError(f"texts[{index}] has {other[0]!r:.80}, which is not a string")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from foretell.config import SamplingConfig
+from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
 from foretell.evaluation.perplexity import evaluate
 from foretell.generation.batch_generation import make_scheduler, run
@@ -75,7 +76,9 @@ def translate(
     Raises ContextLengthError for a sentence that is longer than the model's context.
     """
     check_type("the translator", translator, Translator, "a Translator", "foretell.load_translator makes one")
-    sentences = [sentences] if isinstance(sentences, str) else sentences
+    sentences = list_texts(sentences)
+    for index, sentence in enumerate(sentences):
+        check_type(f"texts[{index}]", sentence, str, "a string")
     encoded = {
         index: translator.vocabulary.encode_source(sentence)
         for index, sentence in enumerate(sentences)
