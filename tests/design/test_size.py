@@ -113,7 +113,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2149,
+        2150,
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
         "synthetic series; one function for each phase of reading a table; "
         "values of another file by their times; the time of the closing report; "

@@ -104,6 +104,11 @@ def test_a_given_format_must_fit():
             choose_date_format({"2020-01-01": "line 2"}, given=wrong)
 
 
+def test_a_day_that_does_not_exist_is_named_with_its_line():
+    with pytest.raises(DataError, match="line 9: '2023-02-29' does not exist"):
+        choose_date_format({"2024-02-29": "line 2", "2023-02-29": "line 9"})
+
+
 def test_the_order_of_rows_does_not_matter_and_absent_times_leave_a_gap():
     _, indices = find_timeline(["2024-01-05", "2024-01-01", "2024-01-02", "2024-01-04"], "x")
     assert indices.tolist() == [4, 0, 1, 3]
@@ -122,7 +127,7 @@ def test_the_order_of_rows_does_not_matter_and_absent_times_leave_a_gap():
         (["2024-01-01", "01/02/2024"], "'01/02/2024' is not in the format of '2024-01-01'"),
         (["yesterday", "today"], "'yesterday' is not a time; .* date_format"),
         (["2024-01-01", "2024-13-01"], "'2024-13-01' is not in the format"),
-        (["2024-02-29", "2023-02-29"], "does not exist"),
+        (["2024-02-29", "2023-02-29"], "'2023-02-29' does not exist"),
         (["2024-10-27 02:00", "2024-10-27 02:00"], "occurs twice; .* with their offset"),
     ],
 )

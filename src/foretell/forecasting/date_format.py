@@ -140,7 +140,7 @@ def choose_date_format(times: dict[str, str], given: str | None = None, remember
 
 def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str]) -> None:
     """Refuse formats that read the times as different dates."""
-    readings = {each: read_times(texts, each, times[texts[0]])[0] for each in fitting}
+    readings = {each: read_times(texts, each, times)[0] for each in fitting}
     first = readings[fitting[0]]
     for other, seconds in readings.items():
         odd = np.flatnonzero(seconds != first)
@@ -152,25 +152,26 @@ def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str
             )
 
 
-def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.ndarray, str]:
+def read_times(texts: Sequence[str], date_format: str, name: str | dict[str, str]) -> tuple[np.ndarray, str]:
     """Times in seconds since 1970-01-01 by the local clock, and the local clock's offset from UTC as text.
 
+    name: for errors, of all times, or of each.
     If offsets and the time of day vary, all times are converted to the last offset. Numbers are not changed.
     """
     if date_format in (NUMBER, UNIX):
         return np.array([int(text) for text in texts], dtype=np.int64), ""
     if date_format == UNIX_MS:
         return np.array([int(text) // 1000 for text in texts], dtype=np.int64), ""
-    pattern, parts = pattern_of(date_format), []
-    for text in texts:
-        match = pattern.fullmatch(text)
+    pattern, parts, seconds = pattern_of(date_format), [], np.zeros(len(texts), dtype=np.int64)
+    for index, text in enumerate(texts):
+        where, match = name if isinstance(name, str) else name[text], pattern.fullmatch(text)
         if match is None:
-            raise DataError(f"{name}: '{text[:40]}' is not a time in the format {date_format}")
+            raise DataError(f"{where}: '{text[:40]}' is not a time in the format {date_format}")
         parts.append(match.groupdict())
-    try:
-        seconds = np.array([iso_time(each) for each in parts], dtype="datetime64[s]").astype(np.int64)
-    except ValueError as error:
-        raise DataError(f"{name}: a time that does not exist ({error})") from None
+        try:
+            seconds[index] = np.datetime64(iso_time(parts[-1]), "s").astype(np.int64)
+        except ValueError as error:
+            raise DataError(f"{where}: '{text[:40]}' does not exist ({error})") from None
     zones = [each.get("z") or "" for each in parts]
     if len(set(zones)) > 1:
         offsets = np.array([offset_seconds(zone) for zone in zones])
