@@ -113,11 +113,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2150,
+        2166,
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
         "synthetic series; one function for each phase of reading a table; "
         "values of another file by their times; the time of the closing report; "
-        "forecasts with the separator of their file; times in milliseconds",
+        "forecasts with the separator of their file; times in milliseconds; impossible days",
     ),
     (
         "generation",

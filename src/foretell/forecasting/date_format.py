@@ -155,23 +155,25 @@ def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str
 def read_times(texts: Sequence[str], date_format: str, name: str | dict[str, str]) -> tuple[np.ndarray, str]:
     """Times in seconds since 1970-01-01 by the local clock, and the local clock's offset from UTC as text.
 
-    name: for errors, of all times, or of each.
+    name: the place of all times, or of each, for errors.
     If offsets and the time of day vary, all times are converted to the last offset. Numbers are not changed.
     """
     if date_format in (NUMBER, UNIX):
         return np.array([int(text) for text in texts], dtype=np.int64), ""
     if date_format == UNIX_MS:
         return np.array([int(text) // 1000 for text in texts], dtype=np.int64), ""
-    pattern, parts, seconds = pattern_of(date_format), [], np.zeros(len(texts), dtype=np.int64)
-    for index, text in enumerate(texts):
-        where, match = name if isinstance(name, str) else name[text], pattern.fullmatch(text)
+    pattern, parts = pattern_of(date_format), []
+    for text in texts:
+        match = pattern.fullmatch(text)
         if match is None:
-            raise DataError(f"{where}: '{text[:40]}' is not a time in the format {date_format}")
+            raise DataError(f"{name}: '{text[:40]}' is not a time in the format {date_format}")
         parts.append(match.groupdict())
-        try:
-            seconds[index] = np.datetime64(iso_time(parts[-1]), "s").astype(np.int64)
-        except ValueError as error:
-            raise DataError(f"{where}: '{text[:40]}' does not exist ({error})") from None
+    try:
+        seconds = np.array([iso_time(each) for each in parts], dtype="datetime64[s]").astype(np.int64)
+    except ValueError as error:
+        odd = next(text for text, each in zip(texts, parts, strict=True) if not exists(each))
+        where = name if isinstance(name, str) else name[odd]
+        raise DataError(f"{where}: '{odd[:40]}' does not exist ({error})") from None
     zones = [each.get("z") or "" for each in parts]
     if len(set(zones)) > 1:
         offsets = np.array([offset_seconds(zone) for zone in zones])
@@ -195,6 +197,14 @@ def iso_time(parts: dict[str, str]) -> str:
         parts = {**parts, "H": str(int(parts["I"]) % 12 + (12 if parts["p"].upper() == "PM" else 0))}
     clock = ":".join(f"{int(parts.get(part, 0)):02}" for part in "HMS")
     return f"{year}-{month:02}-{int(parts.get('d', 1)):02}T{clock}"
+
+
+def exists(parts: dict[str, str]) -> bool:
+    """False for 30 February, and for week 53 of a shorter year."""
+    try:
+        return np.datetime64(iso_time(parts)) is not None
+    except ValueError:
+        return False
 
 
 def offset_seconds(zone: str) -> int:
