@@ -121,11 +121,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        768,
+        769,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use; "
-        "a missing setting of a sequence is one line; a constraint is checked without a model",
+        "a missing setting of a sequence is one line; a constraint is checked without a model; "
+        "prompt tokens that are scored, by that name",
     ),
     (
         "inference",

@@ -52,7 +52,7 @@ def serve(
     check_names([name for name, _ in named])
     share_one_arena()  # before threads start
     try:
-        from foretell.serving.run import Run, listen, make_app
+        from foretell.serving.run import ServerRun, listen, make_app
     except ModuleNotFoundError as error:
         raise UsageError(f"a server needs {error.name}: pip install 'foretell[serve]'") from None
     from foretell.serving.access import LOOPBACK
@@ -79,7 +79,7 @@ def serve(
             if open_page:
                 webbrowser.open(address)
 
-        Run(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
+        ServerRun(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
 
 
 def check_numbers(values: Mapping[str, float | None], max_requests: int, port: int) -> None:
