@@ -68,11 +68,11 @@ def allowed_folders(path: Path) -> list[Path]:
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
 
 
-def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> None:
+def check_regular(path: Path) -> None:
     try:
-        open_regular(path, error).close()
+        open_regular(path, CheckpointError).close()
     except OSError as reason:
-        raise error(f"{path} cannot be read: {reason.strerror or reason}") from None
+        raise CheckpointError(f"{path} cannot be read: {reason.strerror or reason}") from None
 
 
 def read_bytes(

@@ -26,7 +26,7 @@ from foretell.data.sources import DocumentReader, read_documents
 from foretell.data.table import open_table
 from foretell.errors import DataError
 from foretell.finetuning.conversations import ConversationReader
-from foretell.finetuning.label_kind import LabelKind
+from foretell.finetuning.label_kind import ClassifyKind
 from foretell.finetuning.settings import Columns
 from foretell.forecasting.series_file import read_series
 from foretell.translation.pairs import read_pairs
@@ -85,8 +85,8 @@ COMPRESSIONS: dict[str, Callable[[bytes, str], bytes]] = {
 
 def read_labels(path: Path) -> list[Any]:
     table = open_table(path)
-    columns = LabelKind.find_columns(table.first_columns(), Columns(texts=()), str(path))
-    return [(example.texts, *example.labels) for example in LabelKind.read_all(table, columns)]
+    columns = ClassifyKind.find_columns(table.first_columns(), Columns(texts=()), str(path))
+    return [(example.texts, *example.labels) for example in ClassifyKind.read_all(table, columns)]
 
 
 ANSWERED = DataConfig(prompt_field="text", answer_field="label")

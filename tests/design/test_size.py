@@ -83,11 +83,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "convert",
         3,
-        322,
+        326,
         "push.py: model cards and uploads to the Hub; a Hugging Face directory without torch; "
         "Pythia, Phi, Phi-3 and StableLM; "
         "errors with the names of config.json; "
-        "a config.json without a width of heads; arguments of another type",
+        "a config.json without a width of heads; arguments of another type; "
+        "a directory is read back in one place, also for labels",
     ),
     (
         "data",
@@ -122,11 +123,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "generation",
         7,
-        768,
+        769,
         "for a server: log-probabilities and ranks, errors of one sequence, pauses, parts of prompts, shorter for few; "
         "digests of logits; blocks with numbers that are not finite are cleared; constraints complete too early; "
         "recorded steps that other rows use; "
-        "a missing setting of a sequence is one line; a constraint is checked without a model",
+        "a missing setting of a sequence is one line; a constraint is checked without a model; "
+        "prompt tokens that are scored, by that name",
     ),
     (
         "inference",
@@ -137,10 +139,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "insight",
         22,
-        3307,
+        3317,
         "the page opens every number, also of labels, series and encoders, in a file and live; one lens for explain, "
         "page and server; Shapley values; wrong types, globs and budgets are one line; "
-        "values of a series in the outline; sublayers in words, once; changed attention is one part",
+        "values of a series in the outline; sublayers in words, once; changed attention is one part; "
+        "one table of direct contributions, also to labels",
     ),
     ("lessons", 2, 316, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
@@ -173,7 +176,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "saved_model",
         1,
-        96,
+        94,
         "what a folder contains, and whether it fits, without torch; parts of calibration, languages, examples; the "
         "command for a model by its parts",
     ),

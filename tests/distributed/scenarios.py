@@ -19,7 +19,7 @@ from foretell.config import ModelConfig, SamplingConfig, TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import TextDocument
 from foretell.data.loader import Loader
-from foretell.distributed.placement import passes, replicate, shard
+from foretell.distributed.placement import freeing_gathered, replicate, shard
 from foretell.distributed.world import ALONE, World, evaluations_shared_by
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import evaluate
@@ -149,10 +149,10 @@ def looking_inside(world: World) -> dict[str, float]:
     batch = UnevenBatches().batch(0)
     traces = []
     for decoder in (plain, sharded):
-        with passes(objective), torch.no_grad(), Trace(decoder, TRACED) as trace:
+        with freeing_gathered(objective), torch.no_grad(), Trace(decoder, TRACED) as trace:
             decoder(batch.ids)
         traces.append({name: trace[name] for name in TRACED})
-    with passes(objective):
+    with freeing_gathered(objective):
         check_mask(sharded, batch)
         evaluations = [evaluate(Objective(plain), [batch]).loss, evaluate(objective, [batch]).loss]
         shares = shared_evaluation(objective, plain, world)

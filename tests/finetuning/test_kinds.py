@@ -14,7 +14,7 @@ from foretell.finetuning.choice_kind import ChoiceKind
 from foretell.finetuning.figures import calibration, confusion, label_figures, number_figures
 from foretell.finetuning.inputs import EncodedExample
 from foretell.finetuning.kind import Example, find_kind, kind_of
-from foretell.finetuning.label_kind import LabelKind
+from foretell.finetuning.label_kind import ClassifyKind, LabelKind
 from foretell.finetuning.number_kind import NumberKind
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.finetuning.split import split_off_dev
@@ -183,7 +183,7 @@ def test_the_right_answer_has_several_forms(gold: Any) -> None:
 )
 def test_rows_without_text_or_label_are_refused(cells: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        LabelKind.read(Row("row 1", cells), Columns(texts=("text",), label="label"))
+        ClassifyKind.read(Row("row 1", cells), Columns(texts=("text",), label="label"))
 
 
 def test_the_split_keeps_shares_and_ignores_the_order_of_rows() -> None:
@@ -233,7 +233,7 @@ def test_numbers() -> None:
 
 def test_baselines_and_the_report() -> None:
     columns, rows, targets = Columns(texts=("text",)), list(LOGITS), [(0,), (0,), (1,), (1,)]
-    labels = LabelKind(HeadSettings(task="classify", labels=("x", "y"), columns=columns))
+    labels = ClassifyKind(HeadSettings(task="classify", labels=("x", "y"), columns=columns))
     baseline = labels.baseline([(1,), (1,), (0,)], targets)
     assert (baseline["label"], baseline["accuracy"]) == ("y", 0.5)
     assert labels.report(rows, targets)["by_label"]["y"]["recall"] == 0.5
@@ -265,7 +265,7 @@ def test_labels_and_counts_of_a_confusion_do_not_overlap(count: int, name: str) 
     figure_class = pytest.importorskip("matplotlib.figure").Figure
     figure = figure_class(figsize=(10, 4.6), dpi=150, layout="constrained")
     labels = [f"{name} {index}" for index in range(count)]
-    kind = LabelKind(HeadSettings(task="classify", labels=tuple(labels), columns=Columns(texts=("text",))))
+    kind = ClassifyKind(HeadSettings(task="classify", labels=tuple(labels), columns=Columns(texts=("text",))))
     targets = [(float(index % count),) for index in range(8 * count)]
     outputs = [np.eye(count)[int(index)] for (index,) in targets]
     report = kind.report(outputs, targets) | {"confusion": np.full((count, count), 10_000).tolist()}

@@ -14,7 +14,7 @@ from foretell.errors import ConfigError, UsageError
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
-from foretell.finetuning.label_kind import LabelKind
+from foretell.finetuning.label_kind import ClassifyKind
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, baseline_advice, longer_advice
 from foretell.finetuning.request import GPT1, FinetuneRequest, untrained
@@ -63,13 +63,13 @@ def test_held_out_words_are_not_in_the_vocabulary(review_file: Path, tmp_path: P
 @pytest.mark.parametrize(("steps", "per_epoch"), [(120, 20), (96, 17), (3, 1), (1000, 333)])
 def test_checkpoints_are_of_scheduled_evaluations(steps: int, per_epoch: int) -> None:
     """Other evaluations do not count for patience, so a best checkpoint at one of them would be overlooked."""
-    chosen = GPT1.training_defaults(LabelKind, 64, steps, per_epoch)
+    chosen = GPT1.training_defaults(ClassifyKind, 64, steps, per_epoch)
     assert chosen["checkpoint_every"] % chosen["evaluate_every"] == 0
 
 
 def test_only_tags_are_read_in_upper_and_lower_case() -> None:
     example = Example(("Rain in Lima",), ("a",), "row 1")
-    assert untrained(LabelKind, [example], 1).tokenizer.decode([0, 1, 2]) == "in lima rain"
+    assert untrained(ClassifyKind, [example], 1).tokenizer.decode([0, 1, 2]) == "in lima rain"
     assert untrained(TagKind, [example], 1).tokenizer.decode([0, 1, 2]) == "Lima Rain in"
 
 

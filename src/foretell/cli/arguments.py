@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
-from foretell.cli.terminal import LoadOptions, note, open_model, show_tokens
+from foretell.cli.terminal import LoadOptions, StrictOptions, note
 from foretell.errors import DataError, UsageError, counted
 from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
-    from foretell.language_model import LanguageModel
     from foretell.pretraining.tokens import Source
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
@@ -316,28 +315,8 @@ class ModelOptions(LoadingOptions):
 
     strict: Strict = False
 
-    def open(
-        self,
-        model: str,
-        ids: bool = False,
-        *,
-        allow_special: bool = False,
-        start_token: str | None = None,
-        texts: Sequence[str] = (),
-        shown: str | None = None,
-    ) -> LanguageModel:
-        """Load the model of an argument; see `open_model`. shown: a text whose tokens are shown first on a terminal."""
-        if shown is not None and not ids:
-            show_tokens(model, shown, allow_special, start_token)
-        return open_model(
-            model,
-            ids=ids,
-            allow_special=allow_special,
-            start_token=start_token,
-            strict=self.strict,
-            texts=texts,
-            **self.keywords(),
-        )
+    def keywords(self) -> StrictOptions:
+        return {**super().keywords(), "strict": self.strict}
 
 
 Fields = Annotated[TextFields, Parameter(name="*")]

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import fail, note, notes_after, print_json, report, write, write_page
+from foretell.cli.terminal import fail, note, notes_after, open_model, print_json, report, write, write_page
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 from foretell.files import HTML_MARK, check_target
 
@@ -58,7 +58,7 @@ def chat(
     Piped, each line of standard input is a message, and each answer a line, with its line feeds as \\n.
     """
     sampling.check()
-    loaded = options.open(model)
+    loaded = open_model(model, **options.keywords())
     from foretell.inference.chat import Chat
 
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
@@ -91,7 +91,7 @@ def evaluate_chat(
         raise UsageError("--questions must be at least 0")
     if html is not None:
         check_target(html, HTML_MARK)
-    models = [options.open(each) for each in [model, *([] if base is None else [base])]]
+    models = [open_model(each, **options.keywords()) for each in [model, *([] if base is None else [base])]]
     from foretell.finetuning.chat_evaluation import evaluate_chats
 
     result = evaluate_chats(models, files, questions=questions, limit=limit)

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
+from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, show_tokens, write
 from foretell.errors import ForetellError, OutputError, UsageError, check_count, counted
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def generate(
     shown = texts[0] if len(texts) == 1 and not (json or out or prompt_file) else None
     if progress and n == 1 and shown is not None:
         raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
-    loaded = options.open(model, ids, allow_special=allow_special, texts=texts, shown=shown)
+    if shown is not None and not ids:
+        show_tokens(model, shown, allow_special)
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=texts, **options.keywords())
     drafting = None if draft is None else open_model(draft, device=options.device, dtype=options.dtype, ids=ids)
     from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated

@@ -75,7 +75,7 @@ def warm(
     generation whose kernels are missing runs without them, and has them
     compiled in the background; `foretell warm` does it before.
     """
-    decoder = options.open(model).decoder
+    decoder = open_model(model, **options.keywords()).decoder
     from foretell.model.kernels.fast_decoder import has_numba, is_worthwhile
 
     if not has_numba():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, print_json, report, write
+from foretell.cli.terminal import ProgressLine, open_model, print_json, report, show_tokens, write
 from foretell.errors import ForetellError, UsageError, check_count
 
 
@@ -35,8 +35,11 @@ def next_verb(
         raise UsageError("--at and --every exclude each other; give one of them")
     check_count("top", top)
     text = arguments.read_text(text, file)
-    shown = None if json else text
-    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text], shown=shown)
+    if not json and not ids:
+        show_tokens(model, text, allow_special, start_token)
+    loaded = open_model(
+        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **options.keywords()
+    )
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
@@ -62,7 +65,9 @@ def score(
     Shown is the surprise of each token in bits, -log2 of its probability, and as a bar; with --json `logprob`, in nats.
     """
     text = arguments.read_text(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
+    loaded = open_model(
+        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **options.keywords()
+    )
     from foretell.inference.query import score as score_text
     from foretell.typesetting.text import document_text
 
@@ -87,7 +92,7 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, texts=[*texts.values()])
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[*texts.values()], **options.keywords())
     from foretell.inference.query import embed_each
 
     encoded = []
@@ -141,7 +146,7 @@ def evaluate(
     path = "-" if file == arguments.STANDARD_INPUT else file
     named: dict[str, Any] = {**vars(fields), "separator": separator}
     chosen = choose_task(path, task, stride, text_config(**named), limit)  # raises errors before the model is loaded
-    loaded = options.open(model, allow_special=allow_special)
+    loaded = open_model(model, allow_special=allow_special, **options.keywords())
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:
         result = evaluate_file(loaded, path, task=chosen, stride=stride, limit=limit, progress=progress, **named)
     report(result, json)

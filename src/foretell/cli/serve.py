@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.allocator import share_one_arena
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
-from foretell.cli.terminal import note
+from foretell.cli.terminal import note, open_model
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def serve(
     check_names([name for name, _ in named])
     share_one_arena()  # before threads start
     try:
-        from foretell.serving.run import Run, listen, make_app
+        from foretell.serving.run import ServerRun, listen, make_app
     except ModuleNotFoundError as error:
         raise UsageError(f"a server needs {error.name}: pip install 'foretell[serve]'") from None
     from foretell.serving.access import LOOPBACK
@@ -79,7 +79,7 @@ def serve(
             if open_page:
                 webbrowser.open(address)
 
-        Run(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
+        ServerRun(server, make_app(server, keys, is_local=host in LOOPBACK), listener, grace, started).run()
 
 
 def check_numbers(values: Mapping[str, float | None], max_requests: int, port: int) -> None:
@@ -122,8 +122,9 @@ def open_served(
     from foretell.serving.tasks import tasks_of, translation_task
 
     if not set(TRANSLATION).isdisjoint(part_kinds(model)):
-        return None, [translation_task(name, open_translator(model, **options.keywords()), settings.look_bytes)]
-    loaded = options.open(model)
+        translator = open_translator(model, **arguments.LoadingOptions.keywords(options))  # strict or not, alike
+        return None, [translation_task(name, translator, settings.look_bytes)]
+    loaded = open_model(model, **options.keywords())
     served = serve_model(name, loaded, settings)
     if not model.startswith(PREFIX):  # a model on the Hub would be looked up there again
         served.examples = read_examples(find_model(model))

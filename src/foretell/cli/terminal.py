@@ -266,6 +266,12 @@ class LoadOptions(TypedDict, total=False):
     quantize: Literal["int8", "int4"] | None
 
 
+class StrictOptions(LoadOptions, total=False):
+    """Common keywords of functions that load a language model."""
+
+    strict: bool
+
+
 class AdapterOptions(LoadOptions, total=False):
     """Keywords of `foretell.load`."""
 

@@ -90,7 +90,7 @@ def trace(
     """
     names.check(text if file is None else file)
     text = "" if names.list_ else arguments.read_text(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, texts=[text])
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or pair:
         from foretell.finetuning.predict import as_task_input
 

@@ -159,12 +159,16 @@ def write_tokenizer(directory: Path, tokenizer: Tokenizer, config: ModelConfig) 
     write_json(directory / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False, **named})
 
 
+def stored_arrays(directory: Path) -> dict[str, Matrix]:
+    """All weights of a directory by their stored names, read by the textbook."""
+    files = sorted(directory.glob("*.safetensors"))
+    return {name: array for file in files for name, array in load_weights(file).items()}
+
+
 def read_back(directory: Path) -> ReadBack:
     """Configuration, weights and tokenizer from disk, read by other libraries than those that wrote them."""
     family, config, _ = read_config(directory)
-    arrays: dict[str, Matrix] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        arrays |= load_weights(file)
+    arrays = stored_arrays(directory)
     if not arrays:
         raise OutputError(f"{directory} has no {WEIGHTS}")
     ours = iter_ours(family, config, lambda name: torch.from_numpy(arrays[name]))

@@ -18,6 +18,7 @@ SPACE = "[ '’\u00a0\u2009\u202f]"  # separators of thousands that are never de
 SPACED = re.compile(rf"[+-]?[1-9]\d{{0,2}}({SPACE}\d{{3}})+([.,]\d+)?")
 THOUSANDS = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)")
 MARKS = {".": ",", ",": "."}  # a decimal mark, and the other one
+LARGEST = 1e150  # to compute with: its square is still finite
 
 
 def plain_number(text: str, decimal: str = ".") -> str | None:

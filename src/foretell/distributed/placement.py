@@ -74,8 +74,8 @@ def gradients_summed(objective: nn.Module, is_wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def passes(objective: nn.Module) -> Iterator[None]:
-    """Run passes without gradients in the block; weights that they gathered are freed after it."""
+def freeing_gathered(objective: nn.Module) -> Iterator[None]:
+    """Free the weights that passes without gradients in the block gather, after it."""
     try:
         yield
     finally:

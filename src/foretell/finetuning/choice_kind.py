@@ -11,7 +11,7 @@ from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.columns import cell_text, label_text
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, Readout
+from foretell.finetuning.kind import Example, Readout
 from foretell.finetuning.label_kind import LabelKind, find_label, whole
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.typesetting.document import quoted
@@ -31,10 +31,6 @@ class ChoiceKind(LabelKind):
     arguments = '"a question" "an answer" "another answer"'
     has_delimiter = True
     outcomes = "choice"
-    pools = Kind.pools
-    learning_rate = Kind.learning_rate
-    linear_model = Kind.linear_model
-    in_transformers = False
 
     # --- rows of a file
 

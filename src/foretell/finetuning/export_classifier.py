@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.convert.export import SHARD_BYTES, config_json, rounded, write_tokenizer, write_weights
+from foretell.convert.export import SHARD_BYTES, config_json, rounded, stored_arrays, write_tokenizer, write_weights
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family, iter_ours, iter_theirs
 from foretell.convert.parity import ABSOLUTE, RELATIVE, probe_texts, report_head
@@ -30,8 +30,7 @@ from foretell.finetuning.kind import find_kind
 from foretell.finetuning.kinds import KINDS
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.textbook.attention import Matrix
-from foretell.textbook.family import decoder_stream, load_weights
+from foretell.textbook.family import decoder_stream
 
 SCORE = "score.weight"
 
@@ -158,9 +157,7 @@ def outputs_read_back(
     directory: Path, config: ModelConfig, family: Family, examples: Sequence[EncodedExample]
 ) -> np.ndarray:
     """The outputs (N, C) for examples of one sequence, by the textbook from the weights on disk."""
-    arrays: dict[str, Matrix] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        arrays |= load_weights(file)
+    arrays = stored_arrays(directory)
     headless = config.replaced(tie_embeddings=True, bias={**config.bias.model_dump(), "head": False})
     ours = iter_ours(family, headless, lambda name: torch.from_numpy(arrays[name]))
     weights = {path: tensor.numpy() for path, tensor in ours}

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypedDict
 from foretell.errors import did_you_mean
 
 KINDS: dict[str, str] = {
-    "classify": "foretell.finetuning.label_kind:LabelKind",
+    "classify": "foretell.finetuning.label_kind:ClassifyKind",
     "regress": "foretell.finetuning.number_kind:NumberKind",
     "similarity": "foretell.finetuning.pair_kinds:SimilarityKind",
     "entailment": "foretell.finetuning.pair_kinds:EntailmentKind",

@@ -27,7 +27,7 @@ from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_ba
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.finetuning.tfidf import tfidf_of
-from foretell.insight.attribution.direct_logit_attribution import DirectContribution
+from foretell.insight.attribution.direct_logit_attribution import DirectContribution, part_table
 from foretell.insight.attribution.shapley import Masks, Numbers, WordEffects
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
@@ -43,7 +43,7 @@ from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
 from foretell.text.words import Word, pieces_of, words_of
-from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table, bar, percent, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, percent, signed
 from foretell.typesetting.html import Shown
 
 SHOWN_PARTS = 12
@@ -107,15 +107,7 @@ class LabelAttribution(Shown):
     def document(self) -> DocumentSection:
         """The prediction, a bar per word, the special tokens, and the largest parts."""
         title = f"direct contributions to {self.label}" + (f" {self.against}" if self.against else "")
-        parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
-        longest = abs(parts[0].value) or 1.0
-        rows = [(signed(part.value), bar(part.value / longest), part.name) for part in parts]
-        if len(parts) < len(self.parts):
-            rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
-            rows.append((signed(rest), "", f"the other {len(self.parts) - len(parts)} together"))
-        if self.constant:
-            rows.append((signed(self.constant), "", "the mean of the training examples"))
-        rows += [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
+        table = part_table(self.parts, SHOWN_PARTS, self.total, self.logit, self.constant)
         return DocumentSection(
             title,
             [
@@ -124,7 +116,7 @@ class LabelAttribution(Shown):
                 *self.tables(),
                 *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
                 *self.special_tokens.parts(),
-                DocumentSection("by part of the model", [Table(("", "", ""), rows)]),
+                DocumentSection("by part of the model", [table]),
             ],
         )
 

@@ -52,14 +52,9 @@ class LabelPrediction(TaskPrediction):
 
 
 class LabelKind(Kind):
-    """One of several labels for a text: cross entropy on a logit per label."""
+    """One of several labels: cross entropy on a logit per label."""
 
-    name = "classify"
     answer = "label"
-    pools = ("mean", "extract", "last")  # docs/finetuning.md has the measurements
-    learning_rate = 1e-3
-    linear_model = "logistic"
-    in_transformers = True
     scores = ("accuracy", "macro_f1")
 
     @classmethod
@@ -142,6 +137,16 @@ class LabelKind(Kind):
             f"the logit of {quoted(names[chosen])}",
             "minus the mean of all labels" if other is None else f"minus the logit of {quoted(names[other])}",
         )
+
+
+class ClassifyKind(LabelKind):
+    """One of several labels for a text."""
+
+    name = "classify"
+    pools = ("mean", "extract", "last")  # docs/finetuning.md has the measurements
+    learning_rate = 1e-3
+    linear_model = "logistic"
+    in_transformers = True
 
 
 def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foretell.data.numbers import MARKS, may_group, number_text, plain_number, two_readings
+from foretell.data.numbers import LARGEST, MARKS, may_group, number_text, plain_number, two_readings
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
@@ -18,7 +18,6 @@ from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 
-LARGEST = 1e150  # its square is still finite
 DIGITS = 7  # significant digits of a prediction in a table; float32 has about 7
 
 

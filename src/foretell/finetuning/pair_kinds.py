@@ -27,9 +27,7 @@ class PairKind(Kind):
     reads = "two texts"
     arguments = '"a text" "another text"'
     has_delimiter = True
-    pools = Kind.pools
-    learning_rate = Kind.learning_rate
-    linear_model = Kind.linear_model
+    linear_model = ""  # NumberKind's reads one text
 
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
@@ -50,6 +48,7 @@ class EntailmentKind(PairKind, LabelKind):
     """A label for two texts in their order."""
 
     name = "entailment"
+    in_transformers = True
 
 
 class SimilarityKind(PairKind):
@@ -57,7 +56,6 @@ class SimilarityKind(PairKind):
 
     name = "similarity"
     outcomes = "orders"
-    in_transformers = False
 
     @classmethod
     def of(cls, settings: HeadSettings) -> Kind:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from foretell.data.numbers import LARGEST
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.date_format import (
     DAY,
@@ -37,7 +38,6 @@ FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may still be da
 COMMON_DAYS = 28  # days that every month has
 MOST_ABSENT = 0.5  # largest share of absent times on a regular grid
 CLOCK_CHANGE = 3600  # seconds
-LARGEST = 1e150  # its square is still finite
 
 Earlier = np.ndarray | tuple[()]  # values of a series before a context
 

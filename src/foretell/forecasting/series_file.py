@@ -23,13 +23,12 @@ import numpy as np
 
 from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, check_some, frame_cells
-from foretell.data.numbers import may_group, plain_number, proves, sign_of, two_readings
+from foretell.data.numbers import LARGEST, may_group, plain_number, proves, sign_of, two_readings
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError, check_type, counted
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import (
-    LARGEST,
     Series,
     Timeline,
     absent_weekdays,

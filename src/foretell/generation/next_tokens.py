@@ -21,18 +21,18 @@ Result = TypeVar("Result")
 class Part:
     """The part of a sequence that one pass reads.
 
-    num_sampled: tokens are sampled after the last num_sampled tokens, one after each. num_given: the number of prompt
+    num_sampled: tokens are sampled after the last num_sampled tokens, one after each. num_scored: the number of prompt
     tokens whose log-probabilities are wanted; they come from the logits before these tokens.
     """
 
     sequence: Sequence
     tokens: list[int]
     num_sampled: int
-    num_given: int = 0
+    num_scored: int = 0
 
     @property
     def num_logits(self) -> int:
-        return self.num_given + self.num_sampled
+        return self.num_scored + self.num_sampled
 
     @property
     def guess(self) -> list[int]:
@@ -42,23 +42,24 @@ class Part:
     def rows(self) -> list[LogitsRow]:
         """The rows of logits that the pass computes for this part, in order."""
         first = len(self.sequence.prompt_logprobs)
-        given = [LogitsRow(self.sequence, [], token) for token in self.sequence.prompt[first : first + self.num_given]]
-        return given + [LogitsRow(self.sequence, self.guess[:count]) for count in range(self.num_sampled)]
+        prompt = self.sequence.prompt[first : first + self.num_scored]
+        scored = [LogitsRow(self.sequence, [], token) for token in prompt]
+        return scored + [LogitsRow(self.sequence, self.guess[:count]) for count in range(self.num_sampled)]
 
 
 @dataclass(frozen=True)
 class LogitsRow:
-    """The logits for one token: `given`, a token of the prompt, or the token to sample after the guess."""
+    """The logits for one token: `scored`, a token of the prompt, or the token to sample after the guess."""
 
     sequence: Sequence
     guess: list[int]
-    given: int | None = None
+    scored: int | None = None
 
     @property
     def num_top(self) -> int | None:
         """The number of most likely tokens to report with the log-probability; None for no log-probability."""
         rules = rules_of(self.sequence)
-        return rules.top_logprobs if self.given is None else rules.prompt_logprobs
+        return rules.top_logprobs if self.scored is None else rules.prompt_logprobs
 
 
 class ChosenToken(NamedTuple):
@@ -81,11 +82,11 @@ def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exceptio
 def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
     """The next token of each row, from logits (R, V). The samplers of all rows are in one group."""
     sampler = rules_of(rows[0].sequence).sampler
-    free = [index for index, row in enumerate(rows) if row.given is None]
+    free = [index for index, row in enumerate(rows) if row.scored is None]
     prefixes = [rows[index].sequence.prefix(rows[index].guess) for index in free]
     samples = [rows[index].sequence.sample for index in free]
     sampled = iter(sampler(taken(logits, free), prefixes, samples) if free else [])
-    tokens = [next(sampled) if row.given is None else row.given for row in rows]
+    tokens = [next(sampled) if row.scored is None else row.scored for row in rows]
     counts = {index: row.num_top for index, row in enumerate(rows) if row.num_top is not None}
     logprobs: dict[int, TokenLogprob] = {}
     if counts:

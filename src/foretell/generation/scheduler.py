@@ -170,15 +170,15 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> list[Content]:
         """Assign a sequence the cached blocks of its beginning; returns the content that it will read next."""
-        known = sequence.visible[: sequence.num_known]
-        sequence.table = self.pool.matched(self._root(sequence), known)
+        cacheable = sequence.visible[: sequence.num_cacheable]
+        sequence.table = self.pool.matched(self._root(sequence), cacheable)
         sequence.num_cached = len(sequence.table.blocks) * POSITIONS_PER_BLOCK
         return list(self._first_unread_content(sequence))
 
     def _start(self, sequence: Sequence) -> bool:
         """Take blocks for a sequence; False if there are too few now."""
         table = table_of(sequence)
-        source, count = self.pool.begun_block(table, sequence.visible[: sequence.num_known])
+        source, count = self.pool.begun_block(table, sequence.visible[: sequence.num_cacheable])
         target = len(table.blocks)
         while not self._take_blocks(sequence):
             if not self._make_way(sequence):
@@ -245,10 +245,10 @@ class Scheduler:
 
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
         """The content of the next block that a sequence will read, if other sequences could share it."""
-        if sequence.num_cached < sequence.num_known:
+        if sequence.num_cached < sequence.num_cacheable:
             table = table_of(sequence)
             first = len(table.content_ids) * POSITIONS_PER_BLOCK
-            last = min(first + POSITIONS_PER_BLOCK, sequence.num_known + 1)
+            last = min(first + POSITIONS_PER_BLOCK, sequence.num_cacheable + 1)
             yield table.last_content, tuple(sequence.visible[first:last])
 
     def _root(self, sequence: Sequence) -> int:
@@ -300,8 +300,8 @@ class Scheduler:
             if parts and (len(parts) + 1) * max(count, *(len(part.tokens) for part in parts)) > room:
                 break
             num_sampled = int(count == sequence.num_unread)
-            num_given = max(0, sequence.num_cached + count - sequence.num_known - num_sampled)
-            parts.append(Part(sequence, sequence.unread(count), num_sampled, num_given))
+            num_scored = max(0, sequence.num_cached + count - sequence.num_cacheable - num_sampled)
+            parts.append(Part(sequence, sequence.unread(count), num_sampled, num_scored))
         return parts
 
     def _guesses(self, growing: list[Sequence]) -> list[Part]:
@@ -356,7 +356,7 @@ class Scheduler:
         if sequence.finish_reason == "error":
             return events
         self._note_read(sequence, len(part.tokens) - len(guess))
-        for index, choice in enumerate(choices, -part.num_given):
+        for index, choice in enumerate(choices, -part.num_scored):
             if isinstance(choice, Exception):
                 fail(sequence, choice)
                 break

@@ -90,14 +90,14 @@ class Sequence:
         return self.num_visible - self.num_cached
 
     @property
-    def num_given(self) -> int:
+    def num_unscored(self) -> int:
         """The number of prompt tokens whose log-probability is wanted but not yet known."""
         return 0 if rules_of(self).prompt_logprobs is None else len(self.prompt) - len(self.prompt_logprobs)
 
     @property
-    def num_known(self) -> int:
+    def num_cacheable(self) -> int:
         """The number of visible tokens whose logits are not needed, so they can come from the cache."""
-        return self.num_visible - 1 - self.num_given
+        return self.num_visible - 1 - self.num_unscored
 
     @property
     def num_to_read(self) -> int:

@@ -23,9 +23,7 @@ from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION, TOKENIZER, check_depth, check_vocabulary
 from foretell.text import Tokenizer, load_tokenizer
-from foretell.weight_shapes import weight_shapes
-
-Shape = tuple[int, ...]
+from foretell.weight_shapes import Shape, weight_shapes
 
 
 class Part(ABC):

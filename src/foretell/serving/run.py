@@ -1,4 +1,4 @@
-"""`Run`: the life of a server until SIGTERM, SIGHUP or Ctrl-C: bind, warm up, answer, drain."""
+"""`ServerRun`: the life of a server until SIGTERM, SIGHUP or Ctrl-C: bind, warm up, answer, drain."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def logged_apart() -> Iterator[None]:
         log.handlers = handlers
 
 
-class Run:
+class ServerRun:
     """Runs a server until a signal ends it; `started` is called when it is ready."""
 
     def __init__(

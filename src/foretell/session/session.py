@@ -15,7 +15,7 @@ from torch import nn
 
 from foretell.config import TrainingConfig
 from foretell.device import autocast
-from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
+from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.files import check_not_removed
@@ -91,19 +91,19 @@ class Session(Generic[AnyTask]):
         return shard(objective, self.task.models(), self.world)
 
     @contextmanager
-    def passes(self) -> Iterator[None]:
-        """Context for passes without gradients, outside training steps."""
+    def outside_steps(self) -> Iterator[None]:
+        """Context for passes without gradients."""
         with ExitStack() as stack:
             for recomputing in self.recomputing:
                 stack.enter_context(recomputing.suspended())
-            yield stack.enter_context(passes(self.objective))
+            yield stack.enter_context(freeing_gathered(self.objective))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Context for passes in evaluation mode; restores training mode afterwards."""
         self.task.objective.eval()
         try:
-            with self.passes():
+            with self.outside_steps():
                 yield
         finally:
             self.task.objective.train()
@@ -155,7 +155,7 @@ class Session(Generic[AnyTask]):
 
     def check(self) -> None:
         """Let the task check the batch of the next step."""
-        with self.passes():
+        with self.outside_steps():
             self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
@@ -196,7 +196,7 @@ class Session(Generic[AnyTask]):
 
     def report_start(self) -> None:
         """Log the task's lines about the untrained model, and show its samples."""
-        with self.passes():
+        with self.outside_steps():
             lines = self.task.describe_start(self.task.batch(0).to(self.device), self.dtype)
         for line in lines:
             logger.info(line)

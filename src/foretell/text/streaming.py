@@ -70,11 +70,11 @@ def _crosses(token: dict[str, Any], cut: re.Pattern[str]) -> bool:
     return depends_on_neighbours or (inside is not None and inside.start() < len(token["content"]))
 
 
-def iter_stream_pieces(texts: Iterable[str], cut: re.Pattern[str] | None, size: int = PIECE_SIZE) -> Iterator[str]:
+def iter_stream_pieces(texts: Iterable[str], cut: re.Pattern[str] | None) -> Iterator[str]:
     """Cut a text that arrives in parts into safe pieces; only a few pieces are in memory at a time."""
     rest = ""
     for text in texts:
-        *pieces, rest = [*iter_pieces(rest + text, cut, size)] or [""]
+        *pieces, rest = [*iter_pieces(rest + text, cut)] or [""]
         yield from pieces
     if rest:
         yield rest

@@ -12,6 +12,7 @@ another token (`against`) removes the common amount.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,6 +44,22 @@ class DirectContribution:
     value: float
 
 
+def part_table(
+    parts: Sequence[DirectContribution], most: int, total: float, logit: float, constant: float = 0.0
+) -> Table:
+    """The `most` largest parts with bars, the others together, any constant, their sum, and the model's own number."""
+    shown = sorted(parts, key=lambda part: -abs(part.value))[: most if len(parts) > most + 1 else None]
+    longest = abs(shown[0].value) or 1.0
+    rows = [(signed(part.value), bar(part.value / longest), part.name) for part in shown]
+    if others := len(parts) - len(shown):
+        rest = total - constant - sum(part.value for part in shown)
+        rows.append((signed(rest), "", f"the other {others} together"))
+    if constant:
+        rows.append((signed(constant), "", "the mean of the training examples"))
+    ends = [(signed(total), "", "their sum"), (signed(logit), "", "the model's own")]
+    return Table(("", "", ""), [*rows, ("", "", ""), *ends])
+
+
 @dataclass(frozen=True, repr=False)
 class DirectLogitAttribution(Shown):
     """All parts in the order of the model; `total` is their sum, `logit` the model's own value.
@@ -64,18 +81,11 @@ class DirectLogitAttribution(Shown):
         return sorted(self.parts, key=lambda part: -abs(part.value))[:count]
 
     def document(self) -> DocumentSection:
-        shown = self.largest(SHOWN if len(self.parts) > SHOWN + 1 else len(self.parts))
-        longest = abs(shown[0].value) or 1.0
-        rows = [(signed(part.value), bar(part.value / longest), part.name) for part in shown]
-        others = len(self.parts) - len(shown)
-        if others:
-            rest = self.total - sum(part.value for part in shown)
-            rows.append((signed(rest), "", f"the other {others} together"))
-        ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
+        table = part_table(self.parts, SHOWN, self.total, self.logit)
         title = f"direct contributions to the logit of {quoted(self.text)}"
         if self.against_text is not None:
             title += f" minus the logit of {quoted(self.against_text)}"
-        return DocumentSection(title, [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
+        return DocumentSection(title, [Paragraph(self.where), table])
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "where"}
