@@ -120,9 +120,8 @@ def open_missing_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(
-                os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR
-            )  # gets the lowest free descriptor, which is this one
+            mode = os.O_RDONLY if descriptor == 1 else os.O_RDWR
+            os.open(os.devnull, mode)  # gets the lowest free descriptor, which is this one
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
