@@ -82,7 +82,7 @@ def test_a_column_of_a_frame_is_translated_in_order_and_a_frame_is_refused(trans
     with pytest.raises(UsageError, match="not DataFrame; give a column"):
         translate(translator, pandas.DataFrame({"text": column}))
     with pytest.raises(UsageError, match=r"texts\[1\] must be a string, not float"):
-        translate(translator, ["the cat sat", float("nan")])
+        translate(translator, pandas.Series(["the cat sat", None]).fillna(float("nan")))
 
 
 def test_a_sentence_beyond_the_context_is_refused_by_its_line(translator):

@@ -39,14 +39,16 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
     the words to tag.
     Raises the errors of `predict_rows`, and UsageError for a value that is not a string.
     """
-    several = list_texts(texts)
-    rows = [
-        (row,) if isinstance(row, str | Mapping) or not isinstance(row, Iterable) else tuple(row) for row in several
-    ]
+    rows = [tuple(row) if is_row(row) else (row,) for row in list_texts(texts)]
     for index, row in enumerate(rows):
         if other := [text for text in row if not isinstance(text, str)]:  # a missing cell in pandas is the number NaN
             raise UsageError(f"texts[{index}] has {other[0]!r:.80}, which is not a string")
     return ShownList(predict_rows(model, rows))
+
+
+def is_row(texts: object) -> bool:
+    """Whether an item holds several texts; the items of a dict are names."""
+    return isinstance(texts, Iterable) and not isinstance(texts, str | Mapping)
 
 
 def given_texts(kind: Kind, texts: Sequence[str]) -> tuple[str, ...]:
