@@ -19,7 +19,7 @@ from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
-from foretell.model.decoder import Decoder, log_probabilities
+from foretell.model.decoder import Decoder, log_probabilities, logit_chunks, rows_at_once
 from foretell.model.kernels.strict import strict_copy
 from foretell.model.quantized_linear import (
     QuantizationConfig,
@@ -174,6 +174,13 @@ class LanguageModel:
         for logits that are not finite.
         """
         return log_probabilities(logits[..., : self.tokenizer.vocab_size])
+
+    @torch.no_grad()
+    def token_log_probabilities(self, ids: list[int], hidden: Tensor) -> Tensor:
+        """The log-probability (T-1,) of each id after the first, in float64, from hidden (T, D) after the last norm."""
+        following = torch.tensor([*ids[1:], 0], device=hidden.device)[:, None]  # the last entry is dropped
+        parts = zip(logit_chunks(self.decoder, hidden), following.split(rows_at_once(self.decoder)), strict=True)
+        return torch.cat([self.log_probabilities(logits).gather(1, part)[:, 0] for logits, part in parts])[:-1]
 
     def top_tokens(self, logprobs: Tensor, count: int) -> list[TokenProbability]:
         """The `count` most likely tokens of one distribution (V,), most likely first."""

@@ -43,7 +43,7 @@ def test_too_few_epochs_fail(monkeypatch, failures):
 
 
 def test_an_untrained_toy_fails(monkeypatch, failures):
-    monkeypatch.setattr(toy, "train_on_rows", lambda decoder, *rest: [1.0, 1.0])
+    monkeypatch.setattr(toy, "train_on", lambda decoder, *rest: [1.0, 1.0])
     assert len(failures(ToyLesson().check_outcome())) >= 2
 
 

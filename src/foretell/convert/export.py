@@ -215,7 +215,6 @@ def export(
     if dtype is not None:
         exporter.check_precision(to, dtype)
     chosen = dtype or exporter.defaults[model.dtype]
-    check_new(path)
     return exporter.export(model, path, exporter.precisions[chosen], family)
 
 

@@ -177,14 +177,8 @@ def compare(probe: Probe, ours: Matrix, theirs: Matrix) -> Comparison:
 
 def divergence(ours: Matrix, theirs: Matrix) -> float:
     """The largest Kullback-Leibler divergence between next-token distributions, from logits (T, V), in nats."""
-    first, second = (log_softmax(logits.astype(np.float64)) for logits in (ours, theirs))
-    return max(0.0, float((np.exp(first) * (first - second)).sum(-1).max()))
-
-
-def log_softmax(logits: Matrix) -> Matrix:
-    """Log-probabilities along the last dimension."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    first, second = (torch.from_numpy(logits).double().log_softmax(-1) for logits in (ours, theirs))
+    return max(0.0, float((first.exp() * (first - second)).sum(-1).max()))
 
 
 def compare_tokenizers(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Callable[[str], str]) -> dict[str, Any]:

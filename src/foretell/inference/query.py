@@ -162,26 +162,14 @@ def score(model: LanguageModel, text: str) -> Score:
     own = ids[starts:]
     if not own:
         raise UsageError("the text is empty; give at least one character")
-    logprobs = target_log_probabilities(model, ids)[max(0, starts - 1) :]  # for the text's own tokens
+    hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0]
+    logprobs = model.token_log_probabilities(ids, hidden)[max(0, starts - 1) :]  # for the text's own tokens
     values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
     pairs = zip(own, values, strict=True)
     tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
     total = float(logprobs.sum())
     start = "".join(model.tokenizer.pieces(model.tokenizer.start_ids))
     return Score(tokens, total, perplexity(-total / len(logprobs)) if len(logprobs) else None, start)
-
-
-def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
-    """The log-probability of each id except the first, given those before it, (T-1,) in float64."""
-    read = torch.tensor([ids], device=model.device)  # (1, T)
-    targets = torch.cat((read[0, 1:], read[0, :1]))  # nothing follows the last id: its entry is dropped below
-    chunks = logit_chunks(model.decoder, model.decoder.hidden(read)[0])
-    logprobs, done = [], 0
-    for logits in chunks:
-        chunk = targets[done : done + len(logits), None]
-        logprobs.append(model.log_probabilities(logits).gather(1, chunk)[:, 0])
-        done += len(logits)
-    return torch.cat(logprobs)[:-1]
 
 
 def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float]:

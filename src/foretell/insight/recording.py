@@ -19,7 +19,7 @@ from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, 
 from foretell.insight.implied_values import implied_values
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import HEAD, Decoder, check_logits, logit_chunks, rows_at_once
+from foretell.model.decoder import HEAD, Decoder, check_logits, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, quantized_layers, stored_matrix
@@ -103,14 +103,6 @@ def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimension
     return Address(address.name, (*index, *address.index[len(dimensions) :]))
 
 
-@torch.no_grad()
-def token_losses(model: LanguageModel, ids: list[int], hidden: Tensor) -> Tensor:
-    """The negative log-probabilities (T-1,) of the tokens after the first, from hidden (T, D) after the last norm."""
-    next_ids = torch.tensor(ids[1:], dtype=torch.long)[:, None]
-    parts = zip(logit_chunks(model.decoder, hidden[:-1]), next_ids.split(rows_at_once(model.decoder)), strict=True)
-    return torch.cat([-model.log_probabilities(logits.cpu()).gather(1, part)[:, 0] for logits, part in parts])
-
-
 def to_array(value: Tensor) -> Array:
     """The tensor as float64 on the CPU, which is exact for all smaller floating-point types."""
     return value.detach().cpu().double().numpy()
@@ -158,7 +150,7 @@ class Recording:
     @cached_property
     def losses(self) -> list[float]:
         """The negative log-probability of each token except the first, given the tokens before it."""
-        return token_losses(self.model, self.ids, self.hidden).tolist()
+        return (-self.model.token_log_probabilities(self.ids, self.hidden)).tolist()
 
     def stored(self, name: str) -> Tensor:
         """The value in its own dtype, without the batch row and dimensions that always have size 1."""
@@ -226,12 +218,11 @@ class Recording:
             if quantized is layer:
                 return f"{path}.weight"
         weight = self.setting(value, "weight")
-        paths = (path for path, parameter in self.model.decoder.named_parameters() if parameter is weight)
-        path = next(paths, None)
-        if path is None:
-            kind = type(self.module(value)).__name__
-            raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
-        return path
+        for path, parameter in self.model.decoder.named_parameters():
+            if parameter is weight:
+                return path
+        kind = type(module).__name__
+        raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
 
     def token(self, position: int) -> str:
         """The token at a position, in quotes."""

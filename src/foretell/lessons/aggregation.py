@@ -11,7 +11,17 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.insight.trace import Trace
-from foretell.lessons.lesson import FigureCheck, Lesson, above, adam, below, generate_greedily, same, train_on_rows
+from foretell.lessons.lesson import (
+    FigureCheck,
+    Lesson,
+    RepeatedRows,
+    above,
+    adam,
+    below,
+    generate_greedily,
+    same,
+    train_on,
+)
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
@@ -207,7 +217,7 @@ def train_on_series() -> tuple[Decoder, list[float]]:
     decoder = make_decoder(series_config("learned", context_length=WINDOW + HORIZON), SEED)
     config = adam(STEPS, LEARNING_RATE)
     windows = [series(WINDOW + HORIZON + 1, start) for start in range(2 * (LEVELS - 1))]
-    return decoder, train_on_rows(decoder, make_optimizer(decoder, config), windows, config)
+    return decoder, train_on(decoder, make_optimizer(decoder, config), RepeatedRows(windows), config)
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from string import ascii_lowercase
 from typing import Any
 
@@ -47,10 +48,6 @@ class InductionLesson(TrainedLesson):
         "num_layers": 2, "num_heads": 2, "width": 64, "feedforward": "none", "context_length": CONTEXT,
     }  # fmt: skip
     steps = 1500
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.test = self.measure()
 
     def rows(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Each row follows a random circle of a few letters, except for its jumps.
@@ -120,8 +117,9 @@ class InductionLesson(TrainedLesson):
             {"title": "Another order of the letters", "text": "wtpkgwtpkgwt", "layer": 1, "head": self.head},
         ]
 
+    @cached_property
     @torch.inference_mode()
-    def measure(self) -> InductionTest:
+    def test(self) -> InductionTest:
         known, targets = self.test_rows()
         ids, following_ids, asked = known[:, :-1], known[:, 1:], targets[:, 1:]
         names = [f"{core}.weights" for core in CORES]

@@ -275,13 +275,8 @@ def adam(steps: int, learning_rate: float) -> TrainingConfig:
     return make_section(TrainingConfig, {**ADAM, "steps": steps, "learning_rate": learning_rate})
 
 
-def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], config: TrainingConfig) -> list[float]:
-    """Train on the rows in order; returns the loss of each step before its update, in nats per token."""
-    return train_on(decoder, optimizer, RepeatedRows(rows), config)
-
-
 def train_on(decoder: Decoder, optimizer: Optimizer, source: BatchSource, config: TrainingConfig) -> list[float]:
-    """The same with the batches of any source."""
+    """Train on the batches of a source; returns the loss of each step before its update, in nats per token."""
     losses: list[float] = []
 
     def record(progress: Progress) -> None:

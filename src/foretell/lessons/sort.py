@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,6 @@ class SortLesson(TrainedLesson):
     letters = DIGITS + SIGN
     shape = {"num_layers": 1, "num_heads": 2, "width": 48, "context_length": 2 * LENGTH}  # noqa: RUF012
     steps = 900
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.test = self.measure()
 
     def rows(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Digits, the sign, and the sorted digits, which are the targets."""
@@ -86,8 +83,9 @@ class SortLesson(TrainedLesson):
         }
         return [{"title": title, "text": text, "layer": 0, "head": self.head} for title, text in titles.items()]
 
+    @cached_property
     @torch.inference_mode()
-    def measure(self) -> SortTest:
+    def test(self) -> SortTest:
         known, _ = self.test_rows()
         with Trace(self.decoder, WEIGHTS) as trace:
             right = self.decoder(known[:, :-1])[:, LENGTH:].argmax(-1) == known[:, LENGTH + 1 :]

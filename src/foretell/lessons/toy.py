@@ -29,7 +29,7 @@ from foretell.lessons.lesson import (
     generate_greedily,
     near,
     same,
-    train_on_rows,
+    train_on,
 )
 from foretell.lessons.mask import UnmaskedAttention
 from foretell.model.decoder import Decoder
@@ -101,7 +101,7 @@ class ToyLesson(Lesson):
         self.finite_differences = finite_differences(self.decoder)  # for the same matrix
         optimizer = make_optimizer(self.decoder, config)
         self.steps = record_steps(optimizer, self.decoder)
-        self.losses = train_on_rows(self.decoder, optimizer, training_rows(), config)  # one for each step
+        self.losses = train_on(self.decoder, optimizer, RepeatedRows(training_rows()), config)  # one for each step
         self.answers = generate_greedily(self.decoder, prompt_ids(), end_id=answer_ids()[-1])
         self.attention = attention_of_answer(self.decoder)
         self.without_mask = probabilities_without_mask(self.decoder)

@@ -14,7 +14,7 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.files import EXAMPLES, write_json
 from foretell.language_model import LanguageModel
-from foretell.lessons.lesson import Lesson, train_on
+from foretell.lessons.lesson import Lesson, generate_greedily, train_on
 from foretell.model.init import make_decoder
 from foretell.text import train_tokenizer
 from foretell.training.optimizer import make_optimizer
@@ -74,13 +74,10 @@ class TrainedLesson(Lesson):
             "tested": TESTED,
         }
 
-    @torch.inference_mode()
     def answer(self, text: str, count: int) -> str:
         """The most probable letters after a text."""
-        ids = self.tokenizer.encode(text)
-        for _ in range(count):
-            ids.append(int(self.decoder(torch.tensor([ids]))[0, -1].argmax()))
-        return self.tokenizer.decode(ids[len(text) :])
+        [sequence] = generate_greedily(self.decoder, [self.tokenizer.encode(text)], count)
+        return self.tokenizer.decode(sequence.generated)
 
     def save(self, directory: Path) -> None:
         """Save the model, with examples for the live page."""

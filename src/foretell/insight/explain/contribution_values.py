@@ -99,7 +99,7 @@ class OutcomeReadout(Readout):
         return weight[index], address_of(TASK_WEIGHT, index, ":")
 
     def positions(self, output: Output) -> slice:
-        return slice(output[0], output[0] + 1) if len(output) > 1 else self.outcomes.positions(self.length)
+        return self.outcomes.positions(self.length, *output[:-1])
 
     def vector(self, output: Output) -> str:
         return f"{TASK_VECTOR}[" if self.outcomes.reads_mean else f"{VECTOR}[{self.positions(output).start},"

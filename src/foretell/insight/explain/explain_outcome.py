@@ -81,7 +81,7 @@ class OutcomeExplainer:
                 f"It is w · x of the pass over this answer; the pass shown here has answer {outcomes.first}, from 0."
             )
             return stored, unchanged(remark, stored)
-        at = slice(position[0], position[0] + 1) if position else outcomes.positions(len(self.recording.ids))
+        at = outcomes.positions(len(self.recording.ids), *position)
         own = outcomes.outputs(self.recording.hidden) if outcomes.kind == "orders" else self.outputs
         rest = float(self.outputs[index].double() - own[index].double())
         return stored, explain_output(self.recording, outcomes, output - outcomes.first, at, rest)

@@ -156,16 +156,10 @@ def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tenso
     )
 
 
-def outcome_positions(traced: TracedPass, position: int | str) -> slice:
-    """The positions whose vectors an outcome reads: the given one for tags, else all that the head reads."""
-    outcomes = outcomes_in(traced.page)
-    return slice(int(position), int(position) + 1) if outcomes.kind == "tags" else outcomes.positions(len(traced.ids))
-
-
 @torch.inference_mode()
 def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
     """Id, output, constant and contributions of all N parts for K outputs: (1, K, 3 + N)."""
-    at, values = outcome_positions(traced, position), torch.zeros(0)
+    at, values = outcomes_in(traced.page).positions(len(traced.ids), position), torch.zeros(0)
     ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
         _, vectors = traced.head_stream.stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
@@ -177,7 +171,7 @@ def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
 @torch.inference_mode()
 def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
     """The contributions of all T tokens to K outputs, (T, K)."""
-    at = outcome_positions(traced, position)
+    at = outcomes_in(traced.page).positions(len(traced.ids), position)
     _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)

@@ -45,6 +45,8 @@ class Outcomes:
         rows = [decoder.hidden(torch.tensor([ids], device=hidden.device))[0] for ids in self.others]
         return self.outputs(hidden, *rows)
 
-    def positions(self, length: int) -> slice:
-        """The positions whose vectors are read."""
+    def positions(self, length: int, at: int | str = 0) -> slice:
+        """The positions whose vectors an output reads; `at`: the position of the output, for tags only."""
+        if self.kind == "tags":
+            return slice(int(at), int(at) + 1)
         return slice(0 if self.reads_mean else length - 1, length)

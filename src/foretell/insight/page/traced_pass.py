@@ -26,7 +26,7 @@ from foretell.insight.page.block_values import (
     same_numbers,
 )
 from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import encoder_weights, memory_weights_of, token_losses, updates_of, weights_of
+from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
 from foretell.insight.replacement import Replacement, replaced_names
 from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
@@ -294,7 +294,7 @@ class TracedPass:
     @torch.inference_mode()
     def losses(self) -> np.ndarray:
         """The losses (T-1,) of the tokens of the text after the first, in nats."""
-        return array(token_losses(self.page.model, self.ids, self.final))
+        return array(-self.page.model.token_log_probabilities(self.ids, self.final))
 
     @cached_property
     def row_ids(self) -> list[int]:
