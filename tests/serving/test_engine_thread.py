@@ -42,11 +42,10 @@ def test_a_choice_that_fails_ends_alone(served, method, run_async):
         engine.start(asyncio.get_running_loop())
         broken, whole = answer_to(served), answer_to(served)
         setattr(broken.choices[0], method, fail)
-        engine.submit(broken)
-        engine.submit(whole)
-        await whole.ended()
-        with pytest.raises(RuntimeError, match="broken"):
-            await broken.ended()
+        with engine.writing(broken), engine.writing(whole):
+            await whole.ended()
+            with pytest.raises(RuntimeError, match="broken"):
+                await broken.ended()
         engine.stop()
         return whole.choices[0].text
 

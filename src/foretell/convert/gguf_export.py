@@ -23,7 +23,7 @@ from foretell.config import ModelConfig
 from foretell.convert import gguf_metadata
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
-from foretell.errors import OutputError, UsageError, did_you_mean
+from foretell.errors import OutputError, UsageError
 from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
@@ -47,9 +47,6 @@ def export_gguf(
     ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that llama.cpp does
     not support, and OutputError for a missed bound; nothing is written in these cases.
     """
-    if precision not in PRECISIONS:
-        near = did_you_mean(precision, PRECISIONS) or f"; known: {', '.join(PRECISIONS)}"
-        raise UsageError(f"unknown GGUF precision '{precision}'{near}")
     model.check_convertible()
     check_new(target)
     gguf = import_gguf()

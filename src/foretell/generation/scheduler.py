@@ -397,17 +397,13 @@ class Scheduler:
         if sequence.finish_reason is None:  # otherwise `stop` has cancelled it
             sequence.finish_reason = reason
         if sequence.finish_reason is None and sequence.num_visible > self.context_length:
-            self._shift(sequence)
+            self._pause(sequence)  # only the last half stays visible; its positions change, so it is read again
+            sequence.window_start = first_kept(sequence, self.context_length)
 
     def _end_if_read(self, sequence: Sequence) -> None:
         """End a sequence that generates nothing once its prompt is read."""
         if sequence.finish_reason is None and rules_of(sequence).max_tokens == 0 and sequence.num_to_read == 0:
             sequence.finish_reason = "length"
-
-    def _shift(self, sequence: Sequence) -> None:
-        """Keep only the last half visible. Its positions change, so it is read again."""
-        self._pause(sequence)
-        sequence.window_start = first_kept(sequence, self.context_length)
 
 
 def blocks_needed(sequence: Sequence, context_length: int) -> int:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class EngineThread:
     """Steps the schedulers of all models in turn while there is work.
 
-    The event loop calls `submit`, `writing` and `call`, which do not block it.
+    The event loop calls `writing` and `call`, which do not block it.
     """
 
     def __init__(self, schedulers: Iterable[Scheduler]):
@@ -51,14 +51,10 @@ class EngineThread:
 
     # ------------------------------------------------------------------ for the event loop
 
-    def submit(self, answer: Answer) -> None:
-        """Add the sequences of an answer to the scheduler."""
-        self._commands.put(lambda: self._add(answer))
-
     @contextmanager
     def writing(self, answer: Answer) -> Iterator[None]:
-        """Submit an answer; on exit, cancel its sequences that are still running, and free their cache blocks."""
-        self.submit(answer)
+        """Add the sequences of an answer; on exit, cancel those that are still running, and free their cache blocks."""
+        self._commands.put(lambda: self._add(answer))
         try:
             yield
         finally:

@@ -62,12 +62,9 @@ class StreamRecorder(Recorder):
     The stream is between blocks, so fused blocks stay fused, and the bits of other sequences do not change.
     """
 
-    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
-        super().__init__(served, sequence, budget_bytes, names, changes)
-        self.bytes = 0
-        self._calls: dict[str, Calls] = {name: [] for name in names}
-
     def begin(self) -> None:
+        self.bytes = 0
+        self._calls: dict[str, Calls] = {name: [] for name in self.names}
         operations = self.changes.operations(lambda: self.sequence.num_cached)
         if operations or self._calls:
             self.sequence.cache_salt = uuid.uuid4().hex  # so that it reads its whole prompt and shares no keys
@@ -152,13 +149,10 @@ class PassRecorder(Recorder):
     It uses a copy of the prepared decoder that shares its weights and has separate hooks.
     """
 
-    def __init__(self, served: ServedModel, sequence: Sequence, budget_bytes: int, names: list[str], changes: Changes):
-        super().__init__(served, sequence, budget_bytes, names, changes)
+    def begin(self) -> None:
         self._starts: list[int] = []  # the position of the first token of each pass
         self._ends: list[int] = []  # the position after the last token of each pass
         self._head_passes: list[int] = []  # the pass of each call of the head
-
-    def begin(self) -> None:
         self.decoder = self.served.scheduler.engine.watched_copy()
         self.sequence.decoder = self.decoder
         with errors_of("change"):
