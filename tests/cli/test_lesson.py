@@ -95,8 +95,5 @@ def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
     ],
 )
 def test_invalid_arguments_give_one_line(foretell, tmp_path, arguments, code, words):
-    outcome = foretell("lesson", *arguments)
-    assert outcome.code == code
-    assert outcome.last_line.startswith("foretell: ")
-    assert all(word in outcome.last_line for word in words)
+    foretell("lesson", *arguments).fails(code, *words)
     assert list(tmp_path.iterdir()) == []

@@ -58,6 +58,10 @@ class Served:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def refuse(self, path: str, **body: Any) -> dict[str, Any]:
+        """The error of a request that is refused with status 400."""
+        return error_of(self.post(path, **body))
+
     def stream(self, path: str, **body: Any) -> list[Any]:
         """The values of a stream's data lines; the last one is checked to be [DONE] and left out."""
         with self.client.stream("POST", path, json={**body, "stream": True}) as answer:
@@ -155,6 +159,16 @@ def server(toy_model: Path, original: Original) -> Iterator[Served]:
     served.close()
 
 
+def error_of(answer: Any, status: int = 400) -> dict[str, Any]:
+    """The error of an answer, in OpenAI's shape and in one line, without anything about this machine."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert not LEAKS.search(answer.content)
+    assert "\n" not in error["message"]
+    return error
+
+
 def settled(page: Any) -> None:
     """Wait until the live page shows a pass and nothing is asked for any more."""
     page.wait_for_selector("html[data-ready]")
@@ -179,6 +193,38 @@ def click(page: Any, name: str, within: str = "body", exact: bool = False) -> No
     button.scroll_into_view_if_needed()
     settled(page)  # parts that come into view move the button when they arrive
     button.click()
+    settled(page)
+
+
+def click_on(part: Any) -> None:
+    """Click on a part of the live page, and wait until the page shows what that asks for."""
+    part.click()
+    settled(part.page)
+
+
+def scroll_to(part: Any) -> None:
+    """Bring a part of the live page into view, and wait until it has its numbers."""
+    part.scroll_into_view_if_needed()
+    settled(part.page)
+
+
+def show_part(page: Any, part: str, first: str) -> None:
+    """Bring a part of the live page into view, and wait for the first of these elements and for all numbers."""
+    page.locator(part).scroll_into_view_if_needed()
+    page.locator(first).first.wait_for()
+    settled(page)
+
+
+def scroll_through(page: Any) -> None:
+    """Bring each section of the live page into view."""
+    for section in page.locator("main section:not([hidden])").all():
+        scroll_to(section)
+
+
+def open_address(page: Any, address: str) -> None:
+    """Open a number of the live page by its address; the panel of numbers is open."""
+    page.locator("#address").fill(address)
+    page.locator("#address").press("Enter")
     settled(page)
 
 

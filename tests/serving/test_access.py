@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.serving.conftest import error_of
+
 KEY = "correct-horse-battery"
 
 
@@ -35,8 +37,7 @@ ROUTES = [
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_no_route_opens_without_a_key(locked, method, path):
     answer = locked.client.request(method, path, json={"prompt": "x"} if method == "POST" else None)
-    assert answer.status_code == 401
-    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert error_of(answer, 401)["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/", "/page/live/live.js"])

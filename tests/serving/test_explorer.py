@@ -14,7 +14,7 @@ import foretell
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel
 from foretell.insight.page.write_page import live_files
-from tests.serving.conftest import edit, settled
+from tests.serving.conftest import edit, error_of, scroll_through, scroll_to, settled
 
 TEXT = "some words"
 HOSTILE = "</script><img src=x onerror=document.title='run'>"
@@ -101,10 +101,7 @@ def test_a_change_applies_to_the_pass(server):
     ],
 )
 def test_a_request_that_cannot_be_answered_gets_one_line(server, body, words):
-    answer = server.post("/explore", **body)
-    assert answer.status_code in (400, 404)
-    message = answer.json()["error"]["message"]
-    assert words in message and "\n" not in message
+    assert words in error_of(server.post("/explore", **body), 404 if "model" in body else 400)["message"]
 
 
 # --- the page in a browser -------------------------------------------------------------------------------------------
@@ -190,8 +187,7 @@ def test_a_link_opens_the_same_state(open_live):
 
 def test_the_url_has_the_key_that_is_shown_when_the_weights_of_a_layer_arrive(open_live):
     page = open_live(f"#text={TEXT}")
-    page.locator("#attention-section").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#attention-section"))
     page.locator("#layer-select").select_option("1")
     settled(page)
     shown = page.evaluate("import('/page/main.js').then(({ shown }) => String(shown.choice.key))")
@@ -226,9 +222,7 @@ def test_back_returns_to_the_text_before_an_edit(open_live):
 
 def test_all_parts_are_shown_when_they_come_into_view(open_live):
     page = open_live(f"#text={TEXT}")
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     assert page.locator("#lens tbody td").count() > 5
     assert page.locator("#recorded-weight").inner_text() == page.locator("#computed-weight").inner_text()
     assert "…" not in page.locator("#lens tbody td").all_inner_texts()
@@ -289,8 +283,7 @@ def test_what_belongs_to_another_text_is_stale_once_an_edit_is_refused(open_live
 def test_parts_that_are_not_in_view_are_stale_until_they_show_the_new_text(open_live):
     page = open_live(f"#text={TEXT}")
     lens = page.locator("#lens-section")
-    lens.scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(lens)
     page.evaluate("scrollTo(0, 0)")
     edit(page, TEXT + "!")
     assert lens.get_attribute("aria-busy") == "true"

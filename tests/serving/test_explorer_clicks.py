@@ -17,7 +17,7 @@ import pytest
 import foretell
 from foretell.insight.page.write_page import write_page
 from foretell.text import train_tokenizer
-from tests.serving.conftest import settled
+from tests.serving.conftest import scroll_through, settled
 from tests.toy import make_toy
 
 CLICKS = int(os.environ.get("FORETELL_CLICKS", "25"))
@@ -77,9 +77,7 @@ def test_clicks_on_the_live_page_execute_nothing(open_live):
     fragment = "#" + "&".join(f"{name}={quote(value)}" for name, value in state.items())
     expected = ["400", "too frequent calls to print()"]  # refused requests, and Chromium's word about many clicks
     page = open_live(fragment, expected, permissions=["clipboard-read", "clipboard-write"])
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     use_all(page, settled)
 
 

@@ -13,7 +13,7 @@ import torch
 import foretell
 from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.replacement import without_heads
-from tests.serving.conftest import click, settled
+from tests.serving.conftest import click, click_on, open_address, settled, show_part
 from tests.serving.test_explorer_panels import CORE, OTHER, TEXT, link
 
 CHANGE = [{"value": CORE, "heads": [1], "scale": 0}]
@@ -69,8 +69,7 @@ def whole_page(server, browser):
 
 def opened(page: Any, locator: Any) -> str:
     """The words of the panel of a number, after a click on it."""
-    locator.click()
-    settled(page)
+    click_on(locator)
     return page.locator("#value").inner_text()
 
 
@@ -178,9 +177,7 @@ def test_the_sum_of_a_listing_opens_into_its_addends(open_live, model):
     page = open_live(link())
     page.locator("#address").evaluate("() => document.querySelector('#value').hidden = false")
     for address in (f"probabilities[{LAST},3]", f"{CORE}.scores[1,{LAST},2]", f"trunk.blocks.1.vector_norm[{LAST}]"):
-        page.locator("#address").fill(address)
-        page.locator("#address").press("Enter")
-        settled(page)
+        open_address(page, address)
         count, steps = (
             page.locator("#value .sum .opens").count(),
             explain_value(model, TEXT, address).to_json()["steps"],
@@ -200,9 +197,7 @@ def test_the_sum_of_a_listing_opens_into_its_addends(open_live, model):
 
 def test_a_small_difference_is_shown_with_enough_digits_to_subtract(open_live):
     page = open_live(link())
-    page.locator("#contributions").scroll_into_view_if_needed()
-    page.locator("#contribution-sums tbody tr").first.wait_for()
-    settled(page)
+    show_part(page, "#contributions", "#contribution-sums tbody tr")
     opened(page, page.locator("#contribution-sums tr").filter(has_text="Remainder").locator(".opens"))
     formula = page.locator("#value .formula").inner_text().replace("−", "-")
     [numbers] = re.findall(r"^a - b = (\S+) - (\S+) = (\S+)$", formula)
@@ -215,9 +210,7 @@ def test_a_small_difference_is_shown_with_enough_digits_to_subtract(open_live):
 def test_the_numbers_of_a_column_have_one_scale(open_live):
     page = open_live(link())
     page.locator("#address").evaluate("() => document.querySelector('#value').hidden = false")
-    page.locator("#address").fill(f"head[{LAST},3]")
-    page.locator("#address").press("Enter")
-    settled(page)
+    open_address(page, f"head[{LAST},3]")
     for column in (1, 2, 3):
         cells = page.locator(f"#value tbody tr td.number:nth-child({column + 1})").all_inner_texts()
         assert len({len(text.partition(".")[2]) for text in cells if "e" not in text and text != "0"}) == 1
@@ -236,9 +229,7 @@ def test_a_product_of_a_listing_opens_into_its_factors(open_live, model):
         (f"trunk.blocks.1.vector_norm[{LAST}]", "x²"),
         (f"trunk.blocks.0.feedforward[{LAST},7]", "w · x"),  # x is a product, too
     ):
-        page.locator("#address").fill(address)
-        page.locator("#address").press("Enter")
-        settled(page)
+        open_address(page, address)
         table = page.locator("#value table").filter(has=page.get_by_role("columnheader", name=column, exact=True))
         names = table.locator("thead th").all_inner_texts()
         row = table.locator("tbody tr").nth(1).locator("td")
@@ -252,8 +243,7 @@ def test_a_product_of_a_listing_opens_into_its_factors(open_live, model):
             assert "a product" in opened(page, sources.nth(1))
         for index in (0, 1):
             value *= explain_value(model, TEXT, sources.nth(index).inner_text()).stored
-        page.locator("#value-path li").nth(1).locator("button, code").first.click()
-        settled(page)
+        click_on(page.locator("#value-path li").nth(1).locator("button, code").first)
         assert value_in(page) == pytest.approx(value, rel=1e-6)
 
 

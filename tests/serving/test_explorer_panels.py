@@ -14,7 +14,7 @@ import torch
 
 import foretell
 from foretell.insight.replacement import without_heads
-from tests.serving.conftest import click, code_of, settled
+from tests.serving.conftest import click, click_on, code_of, open_address, scroll_to, settled, show_part
 
 TEXT, OTHER = "The return value of the", "The second line of the file"
 LENGTH = 5  # of the text, in tokens
@@ -50,8 +50,7 @@ def open_panels(open_live):
 
     def open_page(fragment: str, **options: Any) -> Any:
         page = open_live(fragment, **options)
-        page.locator("#changes").scroll_into_view_if_needed()
-        settled(page)
+        scroll_to(page.locator("#changes"))
         return page
 
     return open_page
@@ -120,12 +119,10 @@ def test_a_head_and_a_neuron_are_switched_off_where_they_are_shown(open_panels):
     assert page.evaluate("document.activeElement.type") == "range"  # the focus is on the head's factor
     page.keyboard.press("ArrowRight")
     settled(page)
-    page.locator("#neurons").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#neurons"))
     neuron = page.locator("#neurons .link").first
     number = int(neuron.inner_text())
-    neuron.click()
-    settled(page)
+    click_on(neuron)
     first, second = json.loads(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('change')"))
     assert first == {"value": CORE, "heads": [1], "scale": 0.05}
     assert second == {"value": f"{BLOCK}.feedforward.activation", "neurons": [number], "scale": 0}
@@ -146,8 +143,7 @@ def test_the_loss_and_its_difference(open_panels, model):
 
 def test_a_vector_of_another_place_is_added(open_panels):
     page = open_panels(link())
-    page.get_by_text("Add a vector to the stream").click()
-    settled(page)
+    click_on(page.get_by_text("Add a vector to the stream"))
     page.locator("#vector").select_option("1")
     page.locator("#vector-factor").fill("2")
     page.locator("#vector-positions").select_option("1")
@@ -161,8 +157,7 @@ def test_a_vector_of_another_place_is_added(open_panels):
 def test_a_row_of_the_head_is_added(open_panels):
     """The rows of the new pass come after it, so the list of vectors is shorter for a moment."""
     page = open_panels(link())
-    page.get_by_text("Add a vector to the stream").click()
-    settled(page)
+    click_on(page.get_by_text("Add a vector to the stream"))
     row = page.locator("#vector option").filter(has_text="the head’s row of").first.inner_text()
     page.locator("#vector").select_option(label=row)
     click(page, "Add the vector")
@@ -173,8 +168,7 @@ def test_a_row_of_the_head_is_added(open_panels):
 @torch.inference_mode()
 def test_the_difference_of_two_texts_is_added(open_panels, model):
     page = open_panels(link())
-    page.get_by_text("Add a vector to the stream").click()
-    settled(page)
+    click_on(page.get_by_text("Add a vector to the stream"))
     page.locator("#vector").select_option(label=page.locator("#vector option").nth(2).inner_text())
     page.locator("#vector-of").select_option("2")
     page.locator("#vector-text").fill(OTHER)
@@ -324,8 +318,7 @@ def test_a_map_can_be_cancelled(open_panels):
     page.route("**/explore/patch", hold)
     page.locator("#patch").get_by_role("button", name="Compute the map").click()
     page.wait_for_selector(".patches tbody tr")
-    page.locator("#patch").get_by_role("button", name="Cancel").click()
-    settled(page)
+    click_on(page.locator("#patch").get_by_role("button", name="Cancel"))
     assert asked == [-1, 0] and len(held) == 1
     assert page.locator(".patches tbody tr").count() == 1 and page.locator("#trouble").is_hidden()
 
@@ -349,8 +342,7 @@ def test_a_second_text_that_is_too_short(open_panels):
 
 def test_an_error_of_a_second_text_names_its_field_and_is_next_to_it(open_panels):
     page = open_panels(link(), expected=["400"])
-    page.get_by_text("Add a vector to the stream").click()
-    settled(page)
+    click_on(page.get_by_text("Add a vector to the stream"))
     page.locator("#vector-of").select_option("1")
     click(page, "Add the vector")
     assert page.locator("#change-vector [role=status]").inner_text() == "Second text: give at least one character"
@@ -368,8 +360,7 @@ def test_an_error_of_a_second_text_names_its_field_and_is_next_to_it(open_panels
 
 def test_a_second_text_is_kept_in_the_link_and_asks_for_no_pass(open_panels):
     page = open_panels(link())
-    page.locator("#patch summary").first.click()
-    settled(page)
+    click_on(page.locator("#patch summary").first)
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.locator("#second").fill(OTHER)
@@ -396,15 +387,12 @@ def test_a_map_of_another_second_text_is_stale(open_panels):
 def test_a_number_opens_down_to_a_weight_and_back(open_panels, model):
     page = open_panels(link(CHANGES[:1]))
     effect(page)
-    page.locator("#change-effect td .opens").first.click()
-    settled(page)
+    click_on(page.locator("#change-effect td .opens").first)
     panel = page.locator("#value")
     assert panel.locator("code").inner_text().startswith(f"probabilities[{LENGTH - 1},")
-    panel.locator("td .opens").first.click()  # the logit
-    settled(page)
+    click_on(panel.locator("td .opens").first)  # the logit
     assert panel.locator("code").inner_text().startswith("head[")
-    panel.locator("td .opens").first.click()  # a weight of the head
-    settled(page)
+    click_on(panel.locator("td .opens").first)  # a weight of the head
     name, _, index = panel.locator("code").inner_text().rstrip("]").partition("[")
     weight = dict(model.decoder.named_parameters())[name].detach()[tuple(map(int, index.split(",")))]
     assert float(panel.locator("dd").first.inner_text().replace("−", "-")) == pytest.approx(float(weight), rel=1e-6)
@@ -428,9 +416,7 @@ def test_the_rows_of_operands_add_up_to_their_sum(open_panels, address, count):
     """The rows that are not shown are one row, before the last."""
     page = open_panels(link(text=FOURTEEN))
     page.locator("#changes .opens").first.click()
-    page.locator("#address").fill(address)
-    page.locator("#address").press("Enter")
-    settled(page)
+    open_address(page, address)
     rows = [
         row.locator("th, td").all_inner_texts() for row in page.locator("#value table").last.locator("tbody tr").all()
     ]
@@ -441,20 +427,16 @@ def test_the_rows_of_operands_add_up_to_their_sum(open_panels, address, count):
 
 def test_a_contribution_opens_down_to_what_a_head_wrote(open_panels):
     page = open_panels(link(layer="1", head="2"))
-    page.locator("#contributions").scroll_into_view_if_needed()
-    page.locator("#contribution-sums tbody tr").first.wait_for()
-    settled(page)
+    show_part(page, "#contributions", "#contribution-sums tbody tr")
     panel, reading = page.locator("#value"), page.locator("#contribution-attention-reading")
     assert reading.inner_text().startswith("Head 2 of layer 1: ")
     logit = page.locator("#contribution-sums .total .opens").last
-    logit.click()
-    settled(page)
+    click_on(logit)
     assert panel.locator("code").inner_text().startswith(f"head[{LENGTH - 1},")
     page.locator("#contribution-against").select_option("1")
     row = page.locator("#contribution-sums tr").filter(has_text="layer 1, attention")
     shown = row.locator(".opens").inner_text()
-    row.locator(".opens").click()
-    settled(page)
+    click_on(row.locator(".opens"))
     assert panel.locator("dd").first.inner_text()[: len(shown) - 1] == shown[:-1]
     names = ("contributions.difference[", "contributions[", "contributions[", "contributions.vector[")
     rest = ("contributions.written[", "trunk.blocks.1.attention.output.weight[")
@@ -465,25 +447,21 @@ def test_a_contribution_opens_down_to_what_a_head_wrote(open_panels):
         assert "does not follow" not in panel.inner_text()
         if number:
             buttons = panel.locator(number)
-            (buttons.nth(1) if name == "contributions[" else buttons.first).click()
-            settled(page)
+            click_on(buttons.nth(1) if name == "contributions[" else buttons.first)
     assert "training sets it" in panel.inner_text()
 
 
 @pytest.mark.parametrize("table", ["#row-table", "#next-table"])
 def test_the_focus_returns_to_the_number_that_was_opened(open_panels, table):
     page = open_panels(link())
-    page.locator("#attention-section").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#attention-section"))
     page.locator(f"{table} .opens").nth(1).focus()
     address = "document.activeElement.closest('[data-address]')?.dataset.address"
     opened = page.evaluate(address)
     page.keyboard.press("Enter")
     settled(page)
     assert opened and page.locator("#address").input_value() == opened
-    page.locator("#address").fill("head[3,1]")
-    page.locator("#address").press("Enter")
-    settled(page)
+    open_address(page, "head[3,1]")
     assert page.inner_text("#value-path") == "head[3,1]"
     page.keyboard.press("Escape")
     assert page.evaluate(address) == opened
@@ -494,13 +472,9 @@ def test_a_typed_address_and_one_that_is_wrong(open_panels):
     effect(page)
     page.locator("#change-effect .opens").first.click()
     for address, words in ((f"{CORE}[1,3,2]", "A change replaced this number"), (f"{CORE}.weights[0,3,1]", "query 3")):
-        page.locator("#address").fill(address)
-        page.locator("#address").press("Enter")
-        settled(page)
+        open_address(page, address)
         assert words in page.locator("#value").inner_text()
-    page.locator("#address").fill("<img src=x onerror=alert(1)>[0]")
-    page.locator("#address").press("Enter")
-    settled(page)
+    open_address(page, "<img src=x onerror=alert(1)>[0]")
     assert "is not an address" in page.locator("#value-body").inner_text()
     assert page.locator("#trouble").is_hidden()
     assert page.locator("#value img").count() == 0
@@ -511,9 +485,7 @@ def test_a_typed_address_and_one_that_is_wrong(open_panels):
 
 def test_the_numbers_of_a_table_are_one_stop_of_the_tab_key(open_panels):
     page = open_panels(link())
-    page.locator("#terms-title").scroll_into_view_if_needed()
-    page.locator("#terms tbody tr").first.wait_for()
-    settled(page)
+    show_part(page, "#terms-title", "#terms tbody tr")
     buttons = page.locator("#terms .opens")
     assert buttons.count() > 8 and page.locator("#terms .opens[tabindex='0']").count() == 1
     buttons.first.focus()
@@ -635,16 +607,14 @@ def saved(page: Any, ending: str = "SVG") -> Any:
 
 def test_the_list_of_panels_and_the_picture_follow_the_page(open_panels):
     page = open_panels(link(token="3"))
-    page.locator("#attention-section").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#attention-section"))
     page.locator("#export details").evaluate("details => details.open = true")
     chosen = page.locator("#export-panel option:checked")
     page.locator("#export-panel").select_option(label="Attention weights of “␣of” (3)")
     page.locator("#token-select").select_option("1")
     page.locator("#export-panel option", has_text="Attention weights of “␣return” (1)").wait_for(state="attached")
     assert chosen.inner_text() == "Attention weights of “␣return” (1)"
-    page.locator("#formulas-section").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#formulas-section"))
     formula = "The logit of the most probable token after “␣return” (1)"
     page.locator("#export-panel option", has_text=formula).wait_for(state="attached")
     assert chosen.inner_text() == "Attention weights of “␣return” (1)"
@@ -742,8 +712,7 @@ def test_the_panels_are_accessible(open_panels, accessibility_problems, scheme, 
     code_of(page, "As Python")
     assert accessibility_problems(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.locator("#change-effect .opens").first.click()
-    settled(page)
+    click_on(page.locator("#change-effect .opens").first)
     assert accessibility_problems(page) == []
 
 

@@ -33,7 +33,7 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import id_tokenizer
 from tests.insight.explain.test_explanation import opened as address_at
-from tests.serving.conftest import click, code_of, edit, settled
+from tests.serving.conftest import click, click_on, code_of, edit, scroll_to, settled, show_part
 
 TEXT, LABELS = "a fine day", ("good", "bad", "neither")
 VALUES, BINS = "3 1 4 - 5 9 2.5 6", 31
@@ -87,6 +87,19 @@ def opened(open_live: Any, model: str, text: str = TEXT, viewport: Any = None, *
     return open_live("#" + "&".join(f"{name}={quote(value)}" for name, value in values.items()), **options)
 
 
+def show_outcome(page: Any) -> None:
+    """Bring the outcome and its contributions into view, and wait for their numbers."""
+    show_part(page, "#outcome-section", "#outcome-sums tbody tr")
+
+
+def contents(given: Any, outcomes: Any, *names: str, changes: Any = None) -> dict[str, np.ndarray]:
+    """The contents of sections of the page of TEXT, by name."""
+    page = PageModel.of(given, outcomes)
+    found = find_sections(page, all_sections(page), names)
+    traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()), changes)
+    return {name: family.content(traced, index) for name, (family, index) in found.items()}
+
+
 def lines(server: Any, **body: Any) -> list[Any]:
     answer = server.post("/explore", **body)
     assert answer.status_code == 200, answer.text
@@ -130,10 +143,9 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
     for name in ("labels", "stars"):
         model = load(folders / name, dtype="float32")
         given = as_task_input(model)
-        page = PageModel.of(given, outcomes_of(given, TEXT))
-        found = {each: value for each, value in all_sections(page).items() if each.startswith("outcomes.")}
-        traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()))
-        content = {each: family.content(traced, index) for each, (family, index) in found.items()}
+        sections = ("logits", "parts", "tokens", "words")
+        outcomes = outcomes_of(given, TEXT)
+        content = contents(given, outcomes, *(f"outcomes.{each}" for each in sections))
         [prediction] = predict(model, TEXT)
         shown = torch.tensor(content["outcomes.logits"]).double()
         if prediction.probabilities:
@@ -144,7 +156,7 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
         own = attribute_label(model, [TEXT])
         name = "task_head.contributions" + (".difference" if prediction.probabilities else "")
         index = f"{prediction.label!r},-1" if prediction.probabilities else "0"
-        numbers = [explain_value(given, TEXT, f"{name}[{index},{n}]", page.outcomes) for n in range(len(own.parts))]
+        numbers = [explain_value(given, TEXT, f"{name}[{index},{n}]", outcomes) for n in range(len(own.parts))]
         assert [each.stored for each in numbers] == pytest.approx([part.value for part in own.parts], abs=1e-5)
         rows = content["outcomes.parts"][0].astype(float)
         row = rows[0] - rows[-1] if len(rows) > 1 else rows[0]  # minus the mean of all labels
@@ -201,8 +213,7 @@ def test_every_number_of_a_head_follows_from_its_operands(folders, server, name)
 )
 def test_numbers_that_a_head_lacks_are_refused(server, name, address, words):
     text = VALUES if name == "series" else TEXT
-    answer = server.post("/explore/value", model=name, text=text, address=address)
-    assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+    assert words in server.refuse("/explore/value", model=name, text=text, address=address)["message"]
 
 
 def operands_of(explanation, draw, width):
@@ -253,10 +264,8 @@ def test_contributions_of_words_open_down_to_weights(folders, name):
 @pytest.mark.parametrize("name", ["labels", "tags"])
 def test_contributions_that_open_are_those_of_the_page(folders, name):
     given, outcomes = read(folders, name)
-    page, of = PageModel.of(given, outcomes), ".4" if name == "tags" else ""
-    found = find_sections(page, all_sections(page), [f"outcomes.{kind}{of}" for kind in ("parts", "tokens")])
-    traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found.values()))
-    parts, tokens = (family.content(traced, index) for family, index in found.values())
+    of = ".4" if name == "tags" else ""
+    parts, tokens = contents(given, outcomes, f"outcomes.parts{of}", f"outcomes.tokens{of}").values()
     at, names = "4," if name == "tags" else "", [outcomes.names.index(each) for each in outcomes.names]
     for row, (label, logit, _, *values) in enumerate(parts[0]):
         index = len(names) if label < 0 else int(label)
@@ -283,27 +292,24 @@ def test_the_pass_over_any_answer_is_shown(folders, server):
         whole = server.ask("/explore/value", **body, address=f"task_head.contributions[{answer},'all']")
         assert whole["agrees"] and whole["stored"] == pytest.approx(stored["stored"], abs=1e-4)
         given = as_task_input(load(folders / "answers", dtype="float32"), answers, answer)
-        page = PageModel.of(given, outcomes_of(given, TEXT))
-        family, index = all_sections(page)["outcomes.parts"]
-        traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, [(family, index)]))
-        assert family.content(traced, index)[0, 0, :2].tolist() == pytest.approx([answer, stored["stored"]], abs=1e-5)
+        [parts] = contents(given, outcomes_of(given, TEXT), "outcomes.parts").values()
+        assert parts[0, 0, :2].tolist() == pytest.approx([answer, stored["stored"]], abs=1e-5)
         share = server.ask("/explore/value", **body, address=f"task_head.probabilities[{answer}]")["stored"]
         assert share == pytest.approx([*prediction.to_json()["probabilities"].values()][answer], abs=1e-5)
-        other = server.post("/explore/value", **body, address=f"task_head.contributions[{(answer + 1) % 3},0]")
-        assert other.status_code == 400 and "pass over this answer" in other.json()["error"]["message"]
+        other = server.refuse("/explore/value", **body, address=f"task_head.contributions[{(answer + 1) % 3},0]")
+        assert "pass over this answer" in other["message"]
     assert len(set(seen)) == len(answers)
     for name, answer in (("answers", 3), ("labels", 1)):
-        refused = server.post("/explore", model=name, text=TEXT, others=SEVERAL.get(name, []), answer=answer)
-        assert refused.status_code == 400 and f"no answer {answer}" in refused.json()["error"]["message"]
+        refused = server.refuse("/explore", model=name, text=TEXT, others=SEVERAL.get(name, []), answer=answer)
+        assert f"no answer {answer}" in refused["message"]
 
 
 def test_the_tokens_of_a_changed_pass_still_add_up(folders):
     given = as_task_input(load(folders / "labels", dtype="float32"))
-    page = PageModel.of(given, outcomes_of(given, TEXT))
-    found = [all_sections(page)[f"outcomes.{name}"] for name in ("parts", "tokens")]
     changes = {CORE: lambda value: value * 0.5, "trunk.blocks.1.attention.core": lambda value: value + 1}
-    traced = page.record(given.encode_fitting(TEXT), TEXT, needed_values(page, found), changes)
-    parts, tokens = (family.content(traced, index) for family, index in found)
+    parts, tokens = contents(
+        given, outcomes_of(given, TEXT), "outcomes.parts", "outcomes.tokens", changes=changes
+    ).values()
     np.testing.assert_allclose(tokens.sum(0), parts[0, :, 1], atol=1e-5)
 
 
@@ -318,8 +324,7 @@ def test_the_tokens_of_a_changed_pass_still_add_up(folders):
     ],
 )
 def test_values_that_cannot_be_read_are_refused(server, body, words):
-    answer = server.post("/explore", model="series", **body)
-    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+    assert words in server.refuse("/explore", model="series", **body)["message"]
 
 
 def read(folders: Any, name: str, text: str = TEXT) -> Any:
@@ -382,8 +387,7 @@ def test_outputs_of_several_sequences_and_of_tags_are_those_of_predict(folders, 
     ],
 )
 def test_the_wrong_number_of_texts_is_refused(server, body, words):
-    answer = server.post("/explore", text=TEXT, **body)
-    assert answer.status_code == 400 and words in answer.json()["error"]["message"], answer.text
+    assert words in server.refuse("/explore", text=TEXT, **body)["message"]
 
 
 # --- the page in a browser -------------------------------------------------------------------------------------------
@@ -394,9 +398,7 @@ def test_the_label_of_a_text_follows_the_text(open_live, folders):
     model = load(folders / "labels", dtype="float32")
     for text in ("a finer day", "no day at all"):
         edit(page, text)
-        page.locator("#outcome-section").scroll_into_view_if_needed()
-        page.locator("#outcome-sums tbody tr").first.wait_for()
-        settled(page)
+        show_outcome(page)
         [prediction] = predict(model, text)
         assert page.locator("#outcome .result").inner_text() == prediction.label
         expected = sorted(prediction.to_json()["probabilities"].values(), reverse=True)
@@ -419,8 +421,7 @@ def test_a_label_opens_down_to_a_weight_of_the_head(open_live):
         assert panel.locator("code[aria-current]").inner_text().startswith(address)
         assert "The value follows from its operands" in panel.inner_text()
         number = panel.locator("tbody tr").first.locator("td").nth(2).locator(".opens")
-    page.locator("#outcome-sums .opens").first.click()
-    settled(page)
+    click_on(page.locator("#outcome-sums .opens").first)
     assert panel.locator("code[aria-current]").inner_text().startswith("task_head.contributions.difference[")
     assert "The value follows from its operands" in panel.inner_text()
 
@@ -468,20 +469,17 @@ def test_a_number_and_its_change(open_live, folders):
 )
 def test_what_the_parts_do_not_add_opens(open_live, folders, name, constants):
     page = opened(open_live, name, TEXT, others=json.dumps(SEVERAL.get(name, [])))
-    page.locator("#outcome-section").scroll_into_view_if_needed()
-    page.locator("#outcome-sums tbody tr").first.wait_for()
+    show_outcome(page)
     rows = page.locator("#outcome-sums tr.total")
     for words in [*constants, "Remainder"]:
         number = rows.filter(has_text=words).locator(".opens")
         shown = float(number.inner_text().replace("−", "-"))
-        number.click()
-        settled(page)
+        click_on(number)
         assert float(numbers(page, "#value dd")[0]) == pytest.approx(shown, abs=0.501e-4)
         assert "The value follows" in page.locator("#value .summary").inner_text()
         if words == ORDER:
             assert "in the other order" in page.locator("#value .hint").first.inner_text()
-            page.locator("#value-body .opens").nth(1).click()  # an operand is of the same pass
-            settled(page)
+            click_on(page.locator("#value-body .opens").nth(1))  # an operand is of the same pass
             assert "in the other order" in page.locator("#value .hint").first.inner_text()
             assert "The value follows" in page.locator("#value .summary").inner_text()
 
@@ -498,13 +496,11 @@ def test_a_series_its_next_value_and_a_continuation(open_live, folders):
     assert float(numbers(page, "#series tbody .number")[0]) == pytest.approx(mean, rel=1e-3)
     for cell in page.locator("#series tbody .number").all():
         shown, address = cell.inner_text(), cell.get_attribute("data-address")
-        cell.locator(".opens").click()
-        settled(page)
+        click_on(cell.locator(".opens"))
         stored = explain_value(model, VALUES, address, levels=model.levels)
         assert stored.agrees and float(numbers(page, "#value dd")[0]) == pytest.approx(stored.stored, rel=1e-6)
         assert float(shown.replace("−", "-")) == pytest.approx(stored.stored, rel=1e-3)
-    page.locator("#value tbody .opens").first.click()
-    settled(page)
+    click_on(page.locator("#value tbody .opens").first)
     assert page.locator("#value code").inner_text() == f"head[{len(ids) - 1},0]"
     page.keyboard.press("Escape")
     assert page.locator("#series polyline").count() == 2  # the missing value parts the line
@@ -568,9 +564,7 @@ def test_the_prediction_follows_both_texts(open_live, folders, name):
         with page.expect_response(lambda answer: answer.url.endswith("/explore")):
             page.locator("#others").fill("\n".join([text, *others[1:]]))
         settled(page)
-        page.locator("#outcome-section").scroll_into_view_if_needed()
-        page.locator("#outcome-sums tbody tr").first.wait_for()
-        settled(page)
+        show_outcome(page)
         [prediction] = predict(load(folders / name, dtype="float32"), [[TEXT, text, *others[1:]]])
         if name == "close":
             assert float(numbers(page, "#outcome-number")[0]) == pytest.approx(prediction.value, abs=6e-5)
@@ -581,8 +575,7 @@ def test_the_prediction_follows_both_texts(open_live, folders, name):
             assert numbers(page, "#outcome tbody .number") == [f"{share:.4f}" for share in shares]
     remainder = page.locator("#outcome-sums tr").filter(has_text="Remainder").locator(".number").inner_text()
     assert abs(float(remainder.replace("−", "-"))) <= 1e-4
-    page.locator("#outcome-sums .opens").first.click()
-    settled(page)
+    click_on(page.locator("#outcome-sums .opens").first)
     assert "The value follows from its operands" in page.locator("#value").inner_text()
 
 
@@ -590,9 +583,7 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
     page = opened(open_live, "tags", "Anna Smith")
     text = "we saw Anna <b>"
     edit(page, text)
-    page.locator("#outcome-section").scroll_into_view_if_needed()
-    page.locator("#outcome-sums tbody tr").first.wait_for()
-    settled(page)
+    show_outcome(page)
     prediction = predict(load(folders / "tags", dtype="float32"), text)[0].to_json()
     rows = [row.split("\t") for row in page.locator("#outcome-tag-table tbody tr").all_inner_texts()]
     shown = [(word, tag, float(share)) for word, tag, share in rows]
@@ -604,8 +595,7 @@ def test_the_tags_of_words_follow_the_text(open_live, folders, accessibility_pro
     settled(page)
     assert page.locator("#outcome-contributions-title").inner_text() == "Contributions to the tag of “saw”"
     assert abs(float(numbers(page, "#outcome-sums .total .number")[1])) <= 1e-4  # the remainder
-    page.locator("#outcome-tag-table .opens").nth(1).click()
-    settled(page)
+    click_on(page.locator("#outcome-tag-table .opens").nth(1))
     assert page.locator("#value code").first.inner_text().startswith("task_head.probabilities[5,")
     assert "The value follows from its operands" in page.locator("#value").inner_text()
     assert page.evaluate("window.ran") is None and page.locator("#outcome img, #outcome b").count() == 0
@@ -629,17 +619,14 @@ def test_python_prints_the_numbers_of_the_page(open_live, folders, name, capsys)
         pieces = page.locator("#next-table .piece").all_inner_texts()[:5]
         assert [line.split()[1] for line in printed[:5]] == [repr(piece) for piece in pieces]
     else:
-        page.locator("#outcome-section").scroll_into_view_if_needed()
-        page.locator("#outcome-sums tbody tr").first.wait_for()
+        show_outcome(page)
         shown = numbers(page, "#outcome-number" if name in ("stars", "close") else "#outcome tbody .number")
         assert {word for line in printed[6:] for word in line.split()} >= set(shown)
 
 
 def test_long_labels_fit_into_a_narrow_window(open_live):
     page = opened(open_live, "labels", viewport={"width": 1024, "height": 800})
-    page.locator("#outcome-section").scroll_into_view_if_needed()
-    page.locator("#outcome-sums tbody tr").first.wait_for()
-    settled(page)
+    show_outcome(page)
     row = page.locator("#outcome-sums th", has_text="Logit of ")
     row.evaluate("(cell, label) => { cell.textContent = `Logit of “${label}”`; }", "c" * 34)
     cut = "table => table.offsetWidth - table.parentElement.clientWidth"
@@ -649,8 +636,7 @@ def test_long_labels_fit_into_a_narrow_window(open_live):
 @pytest.mark.parametrize(("name", "place"), [("labels", "outcome"), ("series", "series")])
 def test_the_panels_are_accessible_and_in_the_tour(open_live, accessibility_problems, name, place):
     page = opened(open_live, name, VALUES if name == "series" else TEXT)
-    page.locator(f"#{place}-section").scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator(f"#{place}-section"))
     assert accessibility_problems(page) == []
     page.locator("#tour-button").click()
     click(page, "Next", "#tour")
@@ -665,11 +651,9 @@ def test_words_sums_and_differences_open(open_live, name):
     sum_of_parts, last = ("#outcome-sums .total >> nth=0", "#outcome-sums tr:last-child")
     for row in ("#outcome-word-table tbody tr:first-child", sum_of_parts, last):
         number = page.locator(row).locator(".opens").last
-        number.scroll_into_view_if_needed()
-        settled(page)
+        scroll_to(number)
         shown = float(number.inner_text().replace("−", "-"))
-        number.click()
-        settled(page)
+        click_on(number)
         stored = page.locator("#value-body dd").first.inner_text().replace("−", "-")
         assert float(stored) == pytest.approx(shown, abs=6e-5)
         page.keyboard.press("Escape")
@@ -702,7 +686,6 @@ CUT_SELECTS = """() => [...document.querySelectorAll("#outcome-contributions sel
 @pytest.mark.parametrize("width", [420, pytest.param(1280, marks=pytest.mark.long)])
 def test_the_selects_of_contributions_have_room_for_their_words(open_live, width):
     page = opened(open_live, "labels", viewport={"width": width, "height": 900})
-    page.locator("#outcome-contributions select").first.scroll_into_view_if_needed()
-    settled(page)
+    scroll_to(page.locator("#outcome-contributions select").first)
     assert page.locator("#outcome-contributions select").count() == 2
     assert page.evaluate(CUT_SELECTS) == 0

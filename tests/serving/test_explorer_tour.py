@@ -10,7 +10,7 @@ import torch
 
 from foretell.insight.explain.explain_value import explain_value
 from foretell.insight.trace import Trace
-from tests.serving.conftest import settled
+from tests.serving.conftest import click_on, scroll_through, settled
 
 TEXT = "some words"
 STEPS = 10
@@ -77,8 +77,7 @@ def test_the_numbers_of_every_step_open(open_live, model):
         assert counts[-1] == len(re.findall(r"\d\.\d", sentences))
         for number in numbers.all():
             shown = number.inner_text().replace("−", "-")
-            number.click()
-            settled(page)
+            click_on(number)
             value = page.locator("#value dd").first.inner_text().replace("−", "-")
             assert float(shown) == pytest.approx(float(value), abs=0.501e-4), sentences
             if not number.locator("..").get_attribute("data-minus"):
@@ -116,9 +115,7 @@ def test_the_tour_is_used_with_the_keyboard_and_gives_the_focus_back(open_live):
 def test_the_live_page_is_accessible_and_fits_every_width(open_live, accessibility_problems, scheme):
     page = open_live(CHOICE, color_scheme=scheme)
     page.locator("#tour-button").click()
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     for width in (390, 800, 1360, 3840):
         page.set_viewport_size({"width": width, "height": 900})
         settled(page)
@@ -143,9 +140,7 @@ def test_the_focus_reaches_every_control_and_is_visible(open_live):
         reached.add(name)
         hidden += [name] if outline == "none" else []
     assert hidden == []
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     wanted = "e => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({ visibilityProperty: true })"
     controls = page.evaluate(f"[...document.querySelectorAll('{CONTROLS}')].filter({wanted}).map({NAME})")
     assert len(controls) > 80 and set(controls) - reached == set()

@@ -19,7 +19,7 @@ from foretell.translation.config import VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import make_encoder_decoder
 from foretell.translation.pairs import make_vocabulary
 from foretell.translation.translator import Translator, load_translator, save_translator
-from tests.serving.conftest import click, code_of, settled
+from tests.serving.conftest import click, click_on, code_of, scroll_through, settled, show_part
 
 SOURCE, TARGET = "the cat sat", "le chien"
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 48}
@@ -102,8 +102,7 @@ def test_the_page_lists_models_that_read_a_source(server):
     ],
 )
 def test_a_source_that_cannot_be_read_is_refused(server, body, words):
-    answer = server.post("/explore", **body)
-    assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+    assert words in server.refuse("/explore", **body)["message"]
 
 
 def test_a_number_of_the_encoder_decoder_attention_has_operands(server):
@@ -116,18 +115,14 @@ def test_a_number_of_the_encoder_decoder_attention_has_operands(server):
 
 def test_the_source_is_read_by_encoder_decoder_attention(open_live, given):
     page = opened(open_live, token=2)
-    page.locator("#memory-section").scroll_into_view_if_needed()
-    page.locator("#cross-map tbody tr").first.wait_for()
-    settled(page)
+    show_part(page, "#memory-section", "#cross-map tbody tr")
     assert len(texts(page, "#cross-map thead th")) == len(texts(page, "#memory-tokens .token")) == len(given.memory.ids)
     assert len(texts(page, "#cross-map tbody tr")) == len(given.encode(TARGET))
     cell = page.locator(f"#cross-map [data-address='{CROSS}[0,2,1]']")
     names = [CROSS]
     traced = PageModel.of(given).record(given.encode_fitting(TARGET), TARGET, names)
     assert cell.get_attribute("title").endswith(f": {traced.array(CROSS)[0, 2, 1]:.4f}")
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     assert page.locator("#lens tbody td").count() > 5
     assert page.locator("#contributions tbody tr").count() > 3
     assert page.locator("#recorded-weight").inner_text() == page.locator("#computed-weight").inner_text()
@@ -163,15 +158,14 @@ def test_a_number_of_the_encoder_opens_into_its_operands(open_live):
     page.locator("#memory-section").scroll_into_view_if_needed()
     page.locator("#encoder-attention .opens").last.wait_for()
     settled(page)
-    page.locator("#encoder-attention td .opens").first.click()
-    settled(page)
+    click_on(page.locator("#encoder-attention td .opens").first)
     assert page.locator("#value code").inner_text().startswith("encoder.")
     assert "follows from its operands" in page.locator("#value-body").inner_text()
 
 
 def test_a_position_after_the_source_is_refused(server, given):
-    answer = server.post("/explore", **PASS, sections=[f"encoder.at.0.{len(given.memory.ids)}"])
-    assert answer.status_code == 400 and "there is no position" in answer.json()["error"]["message"]
+    error = server.refuse("/explore", **PASS, sections=[f"encoder.at.0.{len(given.memory.ids)}"])
+    assert "there is no position" in error["message"]
 
 
 def test_an_edited_source_is_translated_and_followed(open_live, server):
@@ -181,8 +175,7 @@ def test_an_edited_source_is_translated_and_followed(open_live, server):
     settled(page)
     [expected] = server.ask("/v1/translate", model="fr", input="a dog ran")["data"]
     assert page.locator("#text").input_value() == (expected["translation"] or " ")
-    page.locator("#memory-section").scroll_into_view_if_needed()
-    page.locator("#memory-tokens .token").first.wait_for()
+    show_part(page, "#memory-section", "#memory-tokens .token")
     assert "".join(texts(page, "#memory-tokens .token")).startswith("a")
     page.locator("#text").fill("le")
     settled(page)
@@ -220,7 +213,5 @@ def test_a_patch_from_a_second_translation(open_live):
 
 def test_the_page_of_a_translation_is_accessible(open_live, accessibility_problems):
     page = opened(open_live)
-    for section in page.locator("main section:not([hidden])").all():
-        section.scroll_into_view_if_needed()
-        settled(page)
+    scroll_through(page)
     assert accessibility_problems(page) == []

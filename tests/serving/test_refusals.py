@@ -15,7 +15,7 @@ import pytest
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse
 from foretell.serving.requests import ChatRequest, CompletionRequest
-from tests.serving.conftest import LEAKS
+from tests.serving.conftest import error_of
 
 DEEP = "[" * 100_000
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -29,13 +29,9 @@ def still_alive(server):
 
 
 def refused(answer, status=400, param=None):
-    """Check that an answer is an error in OpenAI's shape, without anything about this machine."""
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    """The error of an answer; it is about this field."""
+    error = error_of(answer, status)
     assert error["param"] == param
-    assert not LEAKS.search(answer.content)
-    assert "\n" not in error["message"]
     return error
 
 
@@ -44,20 +40,14 @@ def refused(answer, status=400, param=None):
     [
         ("n", 10**6),
         ("n", 0),
-        ("n", True),
-        ("n", "1"),
         ("max_tokens", -1),
         ("max_tokens", 2**63),
         ("temperature", -1),
-        ("temperature", 1e308),
-        ("temperature", "1"),
-        ("temperature", True),
         ("top_p", 0),
         ("logprobs", 21),
         ("logprobs", -1),
         ("prompt_logprobs", -1),
         ("prompt_logprobs", 50_257),
-        ("stop", ["x"] * 65),
         ("stop", ["x" * 257]),
         ("stop", "x" * 257),
         ("structured_outputs", {"": 1}),
@@ -160,10 +150,12 @@ def test_fields_without_an_effect_are_refused(server):
 def test_every_number_is_checked(server):
     whole = ["n", "max_tokens", "top_k", "seed", "min_tokens", "logprobs", "prompt_logprobs", "best_of"]
     real = ["temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"]
-    wrong = [("1", True, 1e308, -(2**70), float("nan"), float("inf"), [1], {"a": 1}), (0.5,)]
+    wrong = [("1", True, 1e308, -(2**70), [1], {"a": 1}), (0.5,)]
     for name in [*whole, *real]:
         for value in [*wrong[0], *(wrong[1] if name in whole else ())]:
-            assert server.post("/v1/completions", prompt="x", **{name: value}).status_code == 400, (name, value)
+            refused(server.post("/v1/completions", prompt="x", **{name: value}), param=name)
+        for value in (float("nan"), float("inf")):  # no JSON
+            refused(server.post("/v1/completions", prompt="x", **{name: value}))
         assert server.post("/v1/completions", prompt="x", **{name: None}).status_code == 200, name
 
 
@@ -196,8 +188,6 @@ def test_too_many_prompts_are_refused_before_they_are_read(server):
         b"[]",
         b"5",
         b"null",
-        b'{"prompt": NaN}',
-        b'{"temperature": Infinity}',
         b"\xff\xfe",
         DEEP.encode(),
         b'{"a":' * 40 + b"1" + b"}" * 40,
@@ -206,9 +196,7 @@ def test_too_many_prompts_are_refused_before_they_are_read(server):
     ],
 )
 def test_bodies_that_are_no_request(server, body):
-    answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400
-    refused(answer, param=answer.json()["error"]["param"])
+    error_of(server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"}))
 
 
 def test_a_large_body_is_refused(server):
@@ -370,8 +358,7 @@ def test_roles_that_are_not_served(server, role):
 )
 def test_schemas_that_cannot_be_compiled(server, schema):
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    answer = server.post("/v1/chat/completions", **CHAT, response_format=shape, max_tokens=4)
-    assert answer.status_code == 400, answer.text
+    server.refuse("/v1/chat/completions", **CHAT, response_format=shape, max_tokens=4)
 
 
 @pytest.mark.parametrize(
@@ -390,8 +377,7 @@ def test_schemas_that_cannot_be_compiled(server, schema):
     ],
 )
 def test_patterns_that_cannot_be_compiled(server, field):
-    answer = server.post("/v1/completions", prompt="x", **field)
-    refused(answer, param=answer.json()["error"]["param"])
+    server.refuse("/v1/completions", prompt="x", **field)
 
 
 @pytest.mark.parametrize("shape", [{}, {"json_schema": None}, {"json_schema": {}}, {"json_schema": {"name": "x"}}])
@@ -459,6 +445,7 @@ def test_health_answers_while_requests_are_refused(server):
         (b'{"seed": -Infinity}', "the body is not JSON: it has -Infinity"),
         (b'{"seed": ' + b"1" * 5000 + b"}", "a whole number in the body has more than 4,300 digits"),
         (b'{"prompt": "\xff"}', "the body is not JSON: it is not UTF-8"),
+        *((body, "the body is not JSON at line 1, column ") for body in ("{bad", "[[1]", "}" * 100, '{"a": [1}')),
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused_with_its_reason(server, body, message):
@@ -469,10 +456,4 @@ def test_a_body_that_cannot_be_read_is_refused_with_its_reason(server, body, mes
 def test_a_body_with_a_content_encoding_is_refused(server):
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     answer = server.client.post("/v1/completions", content=gzip.compress(b'{"prompt": "x"}'), headers=headers)
-    assert answer.status_code == 415 and "content encoding" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("body", ["{bad", "[[1]", "}" * 100, '{"a": [1}'])
-def test_a_body_that_is_not_json_is_refused_with_its_place(server, body):
-    answer = server.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
-    assert refused(answer)["message"].startswith("the body is not JSON at line 1, column ")
+    assert "content encoding" in error_of(answer, 415)["message"]

@@ -13,6 +13,7 @@ from foretell.cli.main import run
 from foretell.loading import load
 from foretell.saved_model.config_file import NO_TOKENIZER
 from foretell.serving.models import ModelSettings, serve_model
+from tests.serving.conftest import error_of
 
 SERIES = [float(hour % 5) for hour in range(60)]
 
@@ -79,12 +80,9 @@ def test_several_series_have_numbers(server):
 
 
 def test_a_forecaster_asked_for_a_text_names_its_route(server):
-    answer = server.post("/v1/completions", model="f", prompt="a text")
-    assert answer.status_code == 400
-    assert "f answers at /v1/forecast" in answer.json()["error"]["message"]
-    answer = server.post("/v1/chat/completions", model="f", messages=[{"role": "user", "content": "a text"}])
-    assert "f answers at /v1/forecast" in answer.json()["error"]["message"]
-    assert answer.json()["error"]["param"] == "messages"
+    assert "f answers at /v1/forecast" in server.refuse("/v1/completions", model="f", prompt="a text")["message"]
+    error = server.refuse("/v1/chat/completions", model="f", messages=[{"role": "user", "content": "a text"}])
+    assert "f answers at /v1/forecast" in error["message"] and error["param"] == "messages"
 
 
 @pytest.mark.parametrize("name", ["f", "c"])
@@ -105,7 +103,7 @@ def test_predict_names_the_verb_of_a_model(folder, name, advice, capfd):
 
 
 def test_a_text_that_is_too_long_for_a_prediction(server):
-    error = server.post("/v1/predict", model="c", input=["short", "words " * 500]).json()["error"]
+    error = server.refuse("/v1/predict", model="c", input=["short", "words " * 500])
     assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
     assert re.fullmatch(
         r"input: the text has [0-9,]+ tokens more than fit the context of 128; shorten it", error["message"]
@@ -114,8 +112,7 @@ def test_a_text_that_is_too_long_for_a_prediction(server):
 
 @pytest.mark.parametrize(("path", "name"), [("/v1/predict", "c"), ("/v1/translate", "t")])
 def test_an_invalid_text_of_a_task_is_an_error_of_its_field(server, path, name):
-    answer = server.post(path, model=name, input="\ud800")
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "input"
+    assert server.refuse(path, model=name, input="\ud800")["param"] == "input"
 
 
 def test_a_prediction(server, folder):
@@ -132,17 +129,15 @@ def test_a_prediction(server, folder):
     ],
 )
 def test_a_model_without_the_task(server, path, body):
-    answer = server.post(path, **body)
-    assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
-    if body["model"] == "t":
-        assert answer.json()["error"]["message"] == "t answers only at /v1/translate"
+    error = error_of(server.post(path, **body), 404)
+    assert error["code"] == "model_not_found"
+    assert body["model"] != "t" or error["message"] == "t answers only at /v1/translate"
 
 
 @pytest.mark.parametrize("series", [[[1e308, -1e308, 1e308]], [SERIES, [None, -1e151]], [[1e308] * 3]])
 def test_values_too_large_to_compute_with(server, series):
-    answer = server.post("/v1/forecast", model="f", series=series, horizon=3)
-    error = answer.json()["error"]
-    assert answer.status_code == 400 and error["param"] == "series"
+    error = server.refuse("/v1/forecast", model="f", series=series, horizon=3)
+    assert error["param"] == "series"
     assert error["message"].endswith("is beyond 1e+150, too large to compute with; rescale it")
     assert "RuntimeWarning" not in server.logged()
 
@@ -163,4 +158,4 @@ def test_values_too_large_to_compute_with(server, series):
     ],
 )
 def test_inputs_out_of_bounds(server, path, body):
-    assert server.post(path, **body).status_code == 400
+    server.refuse(path, **body)
