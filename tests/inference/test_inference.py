@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError, UsageError
+from foretell.errors import UsageError
 from foretell.inference import query
 from foretell.inference.completion import Completer, generate
 from foretell.inference.query import embed, next_tokens, score
@@ -83,13 +83,6 @@ def test_short_texts_are_not_padded_to_the_length_of_a_long_one(model):
     assert sizes == [(4, 1), (1, 12)]
 
 
-def test_a_prompt_is_continued_the_same_way_alone_and_with_others(model):
-    prompts = ["a", "some words", "x y z"]
-    together = generate(model, prompts, 20, seed=5, temperature=20)
-    for prompt, completion in zip(prompts, together, strict=True):
-        assert generate(model, prompt, 20, seed=5, temperature=20) == completion
-
-
 def test_copies_of_a_prompt_are_continued_in_different_ways(model):
     first, other, second = generate(model, ["a", "some words", "a"], 20, seed=5, temperature=20)
     assert first.text != second.text
@@ -108,12 +101,6 @@ def test_streamed_pieces_are_the_text(model):
 def test_an_empty_prompt_is_the_end_token(model):
     completer = Completer(model, [""], SamplingConfig(), [])
     assert completer.sequences[0].prompt == [256]
-
-
-def test_what_does_not_fit_is_refused_before_anything_is_generated(model):
-    completer = Completer(model, ["x" * 60], SamplingConfig(), [])
-    with pytest.raises(ContextLengthError, match="at most max_tokens 5"):
-        completer.stream(10)
 
 
 @pytest.mark.parametrize("ask", [score, next_tokens, embed])

@@ -1,4 +1,4 @@
-"""The whole decoder: parameter names, tied head, context limit, and a smallest decoder with known values."""
+"""The whole decoder: parameter names, tied head, copies, and context limit; the lessons have known values."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import ContextLengthError
-from foretell.lessons.smallest import ATTENTION_WEIGHTS, PROBABILITIES
-from foretell.model.attention import Attention
-from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.model.init import make_decoder as new_decoder
-from foretell.model.mask import Mask
-
-MakeDecoder = Callable[..., Decoder]
-AssertSame = Callable[[Tensor, Tensor], None]
-
+from tests.model.conftest import MakeDecoder
 
 # --- names: frozen, because they are the keys on disk ----------------------------------------------------------------
 
@@ -180,63 +173,6 @@ def test_input_longer_than_the_context_is_refused(decoder: Decoder) -> None:
     assert decoder(torch.zeros(1, 12, dtype=torch.long)).shape == (1, 12, 11)
     with pytest.raises(ContextLengthError, match="13 tokens do not fit the model's context of 12"):
         decoder(torch.zeros(1, 13, dtype=torch.long))
-
-
-# --- the smallest decoder, with known values -------------------------------------------------------------------------
-
-SMALLEST: dict[str, Any] = {
-    "num_layers": 1,
-    "num_heads": 1,
-    "width": 3,
-    "context_length": 5,
-    "vocab_size": 6,
-    "norm": "none",
-    "feedforward": "none",
-    "attention_output": False,
-    "attention_residual": False,
-    "tie_embeddings": False,
-    "bias": {"attention": False, "head": True},
-}
-
-
-def layers_with_seed_42(*layers: Callable[[], nn.Module]) -> list[nn.Module]:
-    torch.manual_seed(42)
-    return [make() for make in layers]
-
-
-@pytest.fixture(scope="module")
-def smallest() -> Decoder:
-    """A decoder for `financial data analytics is awesome !`: width 3, one head, no bias, only attention."""
-    config = make_section(ModelConfig, SMALLEST)
-    with torch.random.fork_rng():
-        token, position = layers_with_seed_42(lambda: nn.Embedding(6, 3), lambda: nn.Embedding(5, 3))
-        query, key, value = layers_with_seed_42(*[lambda: nn.Linear(3, 3, bias=False)] * 3)
-        (head,) = layers_with_seed_42(lambda: nn.Linear(3, 6))
-    decoder = Decoder(config).requires_grad_(False)
-    attention = "trunk.blocks.0.attention"
-    layers = {"embed.token": token, "embed.position": position, "head": head}
-    layers |= {f"{attention}.query": query, f"{attention}.key": key, f"{attention}.value": value}
-    decoder.load_state_dict(
-        {f"{path}.{name}": value for path, layer in layers.items() for name, value in layer.state_dict().items()}
-    )
-    return decoder
-
-
-def test_the_smallest_decoder_gives_the_printed_probabilities(smallest: Decoder) -> None:
-    probabilities = smallest(torch.arange(5)[None]).softmax(-1)[0]
-    torch.testing.assert_close(probabilities, torch.tensor(PROBABILITIES), rtol=0, atol=6e-7)
-
-
-def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Decoder) -> None:
-    x = smallest.embed(torch.arange(5)[None], torch.arange(5)[None])
-    attention = smallest.get_submodule("trunk.blocks.0.attention")
-    assert isinstance(attention, Attention)
-    scores = (attention.query(x) @ attention.key(x).transpose(1, 2) / 3**0.5)[0]
-    weights = scores.masked_fill(~Mask(5, 5).allowed[0, 0], -torch.inf).softmax(-1)
-    torch.testing.assert_close(weights, torch.tensor(ATTENTION_WEIGHTS), rtol=0, atol=6e-5)
-    torch.testing.assert_close(
-        smallest.trunk(x, FreshKVView(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
-    )
 
 
 def test_a_pickled_decoder_has_the_same_logits(decoder: Decoder, ids: Tensor) -> None:

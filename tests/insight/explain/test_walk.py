@@ -8,17 +8,13 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import foretell
-from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
 from foretell.inference.query import next_tokens, score
 from foretell.insight.explain.walk import head_matrices, walk
 from foretell.insight.trace import Trace
-from foretell.language_model import LanguageModel
-from foretell.model.decoder import Decoder
-from foretell.text import train_tokenizer
+from foretell.lessons.smallest import draw_weights, make_smallest
 
 TEXT = "abcafig!"
 
@@ -140,26 +136,8 @@ def test_explain_without_an_address_is_the_walk(make_model):
         foretell.explain(model, "")
 
 
-def smallest_decoder() -> LanguageModel:
-    """The smallest decoder of the lessons, from its seeds: width 3, one head, five positions, six tokens."""
-    sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
-    absent = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
-    settings = {**sizes, **absent, "tie_embeddings": False, "bias": {"attention": False, "head": True}}
-    decoder = Decoder(make_section(ModelConfig, settings)).eval()
-    torch.manual_seed(42)
-    layers = {"embed.token": nn.Embedding(6, 3), "embed.position": nn.Embedding(5, 3)}
-    torch.manual_seed(42)
-    layers |= {f"trunk.blocks.0.attention.{name}": nn.Linear(3, 3, bias=False) for name in ("query", "key", "value")}
-    torch.manual_seed(42)
-    layers["head"] = nn.Linear(3, 6)
-    decoder.load_state_dict(
-        {f"{path}.{name}": weight for path, layer in layers.items() for name, weight in layer.state_dict().items()}
-    )
-    return LanguageModel(decoder, train_tokenizer("characters", ["abcdef"]))
-
-
 def test_the_smallest_decoder_is_shown_completely_with_the_published_numbers():
-    text = str(walk(smallest_decoder(), "abcde"))
+    text = str(walk(make_smallest(draw_weights()), "financial data analytics is awesome"))
     for line in (
         "1.5049   0.1550  -0.8613",
         "0.1608  0.1539  0.2520  0.2364  0.1969",

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
-from foretell.config import ModelConfig, make_section
+from foretell.config import ModelConfig
 from foretell.insight.page.write_page import write_page
 from foretell.language_model import LanguageModel, load_model
+from foretell.lessons.smallest import draw_weights, make_smallest
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
-from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokenizer
+from foretell.text.tokenizer_training import train_tokenizer
 
 LETTERS = "abcdefghij"  # with the end token, as many as the tiny configurations have
-WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
 READY_MILLISECONDS = 300_000  # on a machine with other work
 
 MakeModel = Callable[..., LanguageModel]
@@ -39,23 +37,10 @@ def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
 
 @pytest.fixture(scope="session")
 def smallest() -> LanguageModel:
-    """One layer, one head, no residual, no norm; weights from torch's seed 42, reset for each part."""
-    sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
-    bare = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
-    bias = {"attention": False, "head": True}
-    decoder = Decoder(make_section(ModelConfig, {**sizes, **bare, "tie_embeddings": False, "bias": bias})).eval()
-    attention = "trunk.blocks.0.attention"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(42)
-        weights = {"embed.token.weight": nn.Embedding(6, 3).weight, "embed.position.weight": nn.Embedding(5, 3).weight}
-        torch.manual_seed(42)
-        weights |= {
-            f"{attention}.{name}.weight": nn.Linear(3, 3, bias=False).weight for name in ("query", "key", "value")
-        }
-        torch.manual_seed(42)
-        weights |= {f"head.{name}": value for name, value in nn.Linear(3, 6).state_dict().items()}
-    decoder.load_state_dict(weights)
-    return LanguageModel(decoder, vocabulary_tokenizer(WORDS), "smallest")
+    """One layer, one head, no residual, no norm: the decoder of the first lesson."""
+    model = make_smallest(draw_weights())
+    model.decoder.float()
+    return model
 
 
 class OpenedPage:

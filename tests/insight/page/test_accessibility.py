@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.insight.page.write_page import write_page
-
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
@@ -16,12 +14,8 @@ from foretell.insight.page.write_page import write_page
         pytest.param(1024, "dark", marks=pytest.mark.long),
     ],
 )
-def test_the_page_is_accessible(primer, browser, tmp_path, accessibility_problems, scheme, width):
-    model, text = primer
-    write_page(model, text, tmp_path / "page.html")
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page = context.new_page()
-    page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("html[data-complete]")
+def test_the_page_is_accessible(primer, open_page, accessibility_problems, scheme, width):
+    page = open_page(*primer, viewport={"width": width, "height": 800}, color_scheme=scheme).page
     assert accessibility_problems(page) == []
-    context.close()
+    page.evaluate("document.querySelector('#temperature').labels[0].remove()")
+    assert len(accessibility_problems(page)) == 1, "a control without a name is detected"

@@ -1,4 +1,4 @@
-"""In a real browser: pointer, keys, URL, color schemes, narrow screens, accessible names, no network, no errors."""
+"""In a real browser: pointer, keys, URL, color schemes, narrow screens, captions, no network, no errors."""
 
 from __future__ import annotations
 
@@ -9,31 +9,7 @@ import pytest
 from foretell.insight.page.write_page import write_page
 
 TEXT = "abcdefghij"
-UNNAMED = """() => {
-    const named = (element) => element.labels?.length || element.ariaLabel || element.ariaLabelledByElements
-        || element.innerText?.trim();
-    return [...document.querySelectorAll("button, select, input, canvas, [role=img], [tabindex='0']")]
-        .filter((element) => element.checkVisibility() && !element.ariaHidden && !named(element))
-        .map((element) => element.outerHTML.slice(0, 80));
-}"""
-UNTITLED = """() => [...document.querySelectorAll("table")].filter((table) =>
-    !table.caption?.textContent.trim() || [...table.querySelectorAll("th")].some((element) => !element.scope)).length"""
-CONTRAST = """(selectors) => {
-    const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-    const light = (color) => {
-        const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const background = (element) => {
-        const color = getComputedStyle(element).backgroundColor;
-        return /, 0\\)$/.test(color) ? background(element.parentElement) : color;
-    };
-    return selectors.flatMap((selector) => [...document.querySelectorAll(selector)].slice(0, 40).map((element) => {
-        const [a, b] = [light(getComputedStyle(element).color), light(background(element))].sort((x, y) => y - x);
-        return [(a + 0.05) / (b + 0.05), selector];
-    }));
-}"""
-WORDS = "h1 h2 h3 p .hint .lead caption th td .token label select .row-label dt"
+UNTITLED = "() => [...document.querySelectorAll('table')].filter((table) => !table.caption?.textContent.trim()).length"
 
 
 @pytest.fixture(scope="module")
@@ -178,24 +154,11 @@ def test_arcs_and_tint_follow_the_pointer(page_file, open_page):
     assert opened.text("#arcs-title").startswith("Arcs from “j” (9)")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(page_file, open_page, scheme):
-    opened = open_page.file(page_file, color_scheme=scheme)
-    contrasts = opened.page.evaluate(CONTRAST, WORDS.split())
-    assert len(contrasts) > 60
-    assert min(contrasts)[0] >= 4.5, min(contrasts)
-
-
-def test_colors_can_be_chosen_independently_of_the_system(page_file, open_page):
+def test_chosen_colors_replace_the_systems_and_are_kept_where_the_browser_stores_them(page_file, open_page):
     opened = open_page.file(page_file, color_scheme="light")
     light = opened.ask("() => getComputedStyle(document.body).backgroundColor")
     opened.page.locator("#theme").select_option("dark")
     assert opened.ask("() => getComputedStyle(document.body).backgroundColor") != light
-
-
-def test_chosen_colors_are_kept_where_the_browser_stores_them(page_file, open_page):
-    opened = open_page.file(page_file, color_scheme="light")
-    opened.page.locator("#theme").select_option("dark")
     opened.page.reload()
     opened.wait()
     assert opened.page.locator("#theme").input_value() == opened.ask("() => document.documentElement.dataset.theme")
@@ -232,11 +195,8 @@ def test_the_page_fits_every_screen_width(primer_page):
         assert primer_page.ask("() => document.documentElement.scrollWidth") <= width
 
 
-def test_controls_have_names_and_tables_captions(primer_page):
-    assert primer_page.ask(UNNAMED) == []
+def test_tables_have_captions(primer_page):
     assert primer_page.ask(UNTITLED) == 0
-    primer_page.ask("() => document.querySelector('#temperature').labels[0].remove()")
-    assert len(primer_page.ask(UNNAMED)) == 1, "a control without a name would be detected"
 
 
 LEFT_EDGES = """() => [...document.querySelectorAll("main > section:not([hidden])")].map((section) => {
