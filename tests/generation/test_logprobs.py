@@ -21,7 +21,7 @@ from foretell.generation.sequence import Sequence
 from foretell.generation.speculation import PromptLookup
 from foretell.model import decoder as decoder_module
 from foretell.model.decoder import Decoder
-from tests.generation.test_scheduler import CONTEXT, VOCABULARY, decoder, finish, make_sequence
+from tests.generation.test_scheduler import CONTEXT, VOCABULARY, count_tokens_read, decoder, finish, make_sequence
 
 __all__ = ["decoder"]  # the fixture
 
@@ -91,8 +91,7 @@ def test_prompt_log_probabilities_are_those_of_one_pass(
     plain, asked = make_sequence(prompt), make_sequence(prompt, prompt_logprobs=4)
     for _ in range(2):  # in the second round a cache has the prompt
         sequences = [make_sequence(prompt), make_sequence(prompt, prompt_logprobs=4)]
-        for _ in run(scheduler, sequences):
-            pass
+        list(run(scheduler, sequences))
         plain, asked = sequences
         assert_close(asked.prompt_logprobs, expected(decoder, prompt, 4))
         assert asked.generated == plain.generated
@@ -118,14 +117,11 @@ def test_log_probabilities_from_a_token_on_share_what_is_before_it(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, scheduler = random_ids(40), Scheduler(decoder)
-    counts: list[int] = []
-    read = scheduler.engine.read
-    monkeypatch.setattr(scheduler.engine, "read", lambda *given: counts.append(sum(map(len, given[1]))) or read(*given))
+    counts = count_tokens_read(monkeypatch)
     sequences = [make_sequence([*text, *end], max_tokens=0, prompt_logprobs=1) for end in ([1, 2], [3, 4], [5])]
     for sequence in sequences:
         sequence.first_logprob = len(text)
-    for _ in run(scheduler, sequences):
-        pass
+    list(run(scheduler, sequences))
     for sequence in sequences:
         assert_close(sequence.prompt_logprobs[40:], expected(decoder, sequence.prompt, 1)[40:])
         assert sequence.prompt_logprobs[:40] == [None] * 40
@@ -168,8 +164,7 @@ def test_logits_that_are_not_finite_have_no_log_probabilities() -> None:
 
 def test_the_scheduler_forgets_nothing_of_a_scored_prompt(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=4)
-    scheduler.add(make_sequence(random_ids(50), max_tokens=0, prompt_logprobs=0))
-    finish(scheduler)
+    finish(scheduler, make_sequence(random_ids(50), max_tokens=0, prompt_logprobs=0))
     assert not any(scheduler.pool.owners)
 
 
@@ -189,8 +184,7 @@ decoder = make_decoder(config, seed=1).eval()
 before = 0
 for length in (100, 1023):
     sequence = Sequence([7] * length, rules=Rules(Sampler(SamplingConfig()), 1, prompt_logprobs=20, top_logprobs=20))
-    for _ in run(make_scheduler(decoder, [sequence]), [sequence]):
-        pass
+    list(run(make_scheduler(decoder, [sequence]), [sequence]))
     assert len(sequence.prompt_logprobs) == length
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(after - before)

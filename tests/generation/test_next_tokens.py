@@ -124,8 +124,7 @@ def test_a_list_of_sequences_raises_what_ends_one_of_them(decoder: Decoder) -> N
     fail_at_the_third(failing)
     scheduler = Scheduler(decoder)
     with pytest.raises(RuntimeError, match="a stop rule"):
-        for _ in run(scheduler, [other, failing]):
-            pass
+        list(run(scheduler, [other, failing]))
     assert other.finish_reason == "cancelled"
     assert_nothing_is_leaked(scheduler)
 

@@ -112,8 +112,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def continuations(decoder: Decoder, prompts: list[list[int]], **options: Any) -> list[list[int]]:
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(prompts)]
     sampler = Sampler(SamplingConfig(temperature=1.5, top_k=15, seed=4))
-    for _ in generate(decoder, sequences, sampler, 14 if options.get("slide") else 9, **options):
-        pass
+    list(generate(decoder, sequences, sampler, 14 if options.get("slide") else 9, **options))
     return [sequence.generated for sequence in sequences]
 
 
@@ -180,8 +179,7 @@ def test_hooks_that_only_read_get_the_stream_of_recorded_steps(
         hook = StreamOf(scheduler)
         handles = [module.register_forward_hook(hook) for module in stream_modules(decoder)]
         sequences = [Sequence(prompt, sample, rules=Rules(sampler, 6)) for sample, prompt in enumerate(PROMPTS)]
-        for _ in run(scheduler, sequences):
-            pass
+        list(run(scheduler, sequences))
         for handle in handles:
             handle.remove()
         return hook.found
@@ -330,8 +328,7 @@ def test_rows_whose_logits_are_not_wanted_do_not_shift_the_others(request: pytes
     def tokens() -> list[list[int]]:
         unsampled = Sequence([7, 8], rules=Rules(sampler, 0))  # its first token is read, and no logits are used
         sequences = [unsampled, *(Sequence([prompt], prompt, rules=Rules(sampler, 4)) for prompt in range(4))]
-        for _ in run(Scheduler(decoder), sequences):
-            pass
+        list(run(Scheduler(decoder), sequences))
         return [sequence.generated for sequence in sequences]
 
     expected = tokens()
@@ -354,8 +351,7 @@ def test_padding_rows_read_a_source_that_is_there(translating: EncoderDecoder, r
         sampler = Sampler(SamplingConfig(temperature=1.5, seed=4))
         for sequence in sequences:
             sequence.rules = Rules(sampler, 4 + 3 * sequence.sample)
-        for _ in run(make_scheduler(translating, sequences), sequences):
-            pass
+        list(run(make_scheduler(translating, sequences), sequences))
         return [sequence.generated for sequence in sequences]
 
     expected = tokens()

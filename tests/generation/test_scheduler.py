@@ -50,12 +50,14 @@ def make_sequence(prompt: list[int], sample: int = 0, **rules: Any) -> Sequence:
 def alone(decoder: Decoder, sequence: Sequence) -> list[int]:
     """The continuation of a copy of a sequence, by itself."""
     copy = Sequence(sequence.prompt, sequence.sample, rules=sequence.rules)
-    for _ in run(make_scheduler(decoder, [copy]), [copy]):
-        pass
+    list(run(make_scheduler(decoder, [copy]), [copy]))
     return copy.generated
 
 
-def finish(scheduler: Scheduler) -> None:
+def finish(scheduler: Scheduler, *sequences: Sequence) -> None:
+    """Add the sequences, and step until all have ended."""
+    for sequence in sequences:
+        scheduler.add(sequence)
     while scheduler.is_busy:
         scheduler.step()
 
@@ -124,9 +126,7 @@ def test_a_block_that_is_shared_by_mistake_changes_a_continuation(
     monkeypatch.setattr(BlockPool, "matched", lambda pool, root, tokens: matched(pool, root, [1] * 40))
     scheduler = Scheduler(decoder, num_blocks=8, max_rows=1)
     sequences = [make_sequence(prompt) for prompt in prompts]
-    for sequence in sequences:
-        scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, *sequences)
     assert sequences[0].generated == expected[0]
     assert sequences[1].generated != expected[1]
 
@@ -146,8 +146,7 @@ def count_tokens_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_samples_of_one_prompt_read_it_once(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = count_tokens_read(monkeypatch)
     sequences = [Sequence([5] * 50 + [6], sample) for sample in range(10)]
-    for _ in generate(decoder, sequences, SAMPLERS[1], 1):
-        pass
+    list(generate(decoder, sequences, SAMPLERS[1], 1))
     assert sum(counts) == 51 + 9  # of each copy the last token, for its logits
     assert len({sequence.generated[0] for sequence in sequences}) > 1
 
@@ -159,8 +158,7 @@ def test_users_share_no_cached_beginning(decoder: Decoder, monkeypatch: pytest.M
     for key, salt in (("a", ""), ("a", ""), ("b", ""), ("a", "salt")):
         sequence = make_sequence([5] * 50 + [6], max_tokens=1)
         sequence.key, sequence.cache_salt = key, salt
-        scheduler.add(sequence)
-        finish(scheduler)
+        finish(scheduler, sequence)
         read.append(sum(counts))
         counts.clear()
     assert read == [51, 1, 51, 51]
@@ -318,8 +316,7 @@ def test_each_sequence_has_its_own_rules(decoder: Decoder) -> None:
     expected = [alone(decoder, sequence) for sequence in sequences]
     stopped = make_sequence([1, 2, 3], max_tokens=20)
     stopped.stop = lambda token: len(stopped.generated) == 2
-    for _ in run(Scheduler(decoder), [*sequences, stopped]):
-        pass
+    list(run(Scheduler(decoder), [*sequences, stopped]))
     assert [sequence.generated for sequence in sequences] == expected
     assert [sequence.finish_reason for sequence in (*sequences, stopped)] == ["length", "length", "context", "stop"]
     assert stopped.generated == expected[0][:2]
@@ -331,8 +328,7 @@ def test_another_form_of_the_model_serves_only_its_own_sequence(decoder: Decoder
     expected = alone(decoder, make_sequence(prompt))
     sequences = [make_sequence(prompt), make_sequence(prompt)]
     sequences[1].decoder = changed
-    for _ in run(make_scheduler(decoder, sequences), sequences):
-        pass
+    list(run(make_scheduler(decoder, sequences), sequences))
     assert sequences[0].generated == expected
     assert sequences[1].generated == alone(changed, make_sequence(prompt)) != expected
 
@@ -345,8 +341,7 @@ def test_hooks_on_another_form_see_only_the_passes_of_its_own_sequence(decoder: 
     watched.trunk.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
     sequences = [make_sequence([1, 2, 3], sample, max_tokens=4) for sample in range(3)]
     sequences[2].decoder = watched
-    for _ in run(make_scheduler(decoder, sequences), sequences):
-        pass
+    list(run(make_scheduler(decoder, sequences), sequences))
     assert seen == [1] * 4
 
 
@@ -368,13 +363,10 @@ def test_numbers_that_are_not_finite_stay_with_their_sequence(decoder: Decoder, 
     lengths = ((1, 40), (2, 1), (3, 0), (1, 41))
     others = [make_sequence([*range(start, 7), *[3] * length]) for start, length in lengths * 2]
     wrong = [make_sequence([7] * length, max_tokens=max_tokens) for length in (3, 34, 36)]
-    for sequence in (*wrong, *others[:4]):
-        scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, *wrong, *others[:4])
     for sequence in others[4:]:
         sequence.cache_salt = "none of the blocks that are kept"
-        scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, *others[4:])
     assert [sequence.generated for sequence in wrong] == [[], [], []]
     for sequence in others:  # one that samples a 7 ends there
         assert sequence.generated and sequence.generated == alone(decoder, sequence)[: len(sequence.generated)]
@@ -398,8 +390,7 @@ def test_a_cancelled_sequence_frees_its_blocks_at_once(decoder: Decoder) -> None
 def test_a_leak_would_be_noticed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockPool, "give_back", lambda pool, table: None)
     scheduler = Scheduler(decoder, num_blocks=3)
-    scheduler.add(make_sequence([1]))
-    finish(scheduler)
+    finish(scheduler, make_sequence([1]))
     with pytest.raises(AssertionError):
         assert_nothing_is_leaked(scheduler)
 
@@ -409,9 +400,7 @@ def test_a_context_shift_waits_while_others_use_the_blocks_that_were_shared(deco
     scheduler = Scheduler(decoder, num_blocks=4)
     shifting = make_sequence(prompt, max_tokens=60, slide=True)
     other = make_sequence(prompt, 1, max_tokens=27)
-    for sequence in (shifting, other):
-        scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, shifting, other)
     assert shifting.generated == alone(decoder, shifting)
     assert other.generated == alone(decoder, other)
     assert_nothing_is_leaked(scheduler)
@@ -420,8 +409,7 @@ def test_a_context_shift_waits_while_others_use_the_blocks_that_were_shared(deco
 def test_a_context_shift_gives_back_what_it_takes(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=3)
     sequence = make_sequence([1, 2], max_tokens=200, slide=True)
-    scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, sequence)
     assert sequence.generated == alone(decoder, sequence)
     assert_nothing_is_leaked(scheduler)
 
@@ -456,8 +444,7 @@ def test_a_sequence_that_is_cancelled_at_its_token_stays_so(decoder: Decoder) ->
     scheduler = Scheduler(decoder)
     sequence = make_sequence([1, 2, 3])
     sequence.stop = lambda token: scheduler.cancel(sequence) is not None
-    scheduler.add(sequence)
-    finish(scheduler)
+    finish(scheduler, sequence)
     assert (sequence.finish_reason, len(sequence.generated)) == ("cancelled", 1)
     assert_nothing_is_leaked(scheduler)
 
@@ -513,15 +500,13 @@ def test_adding_and_cancelling_do_not_scan_the_queue(decoder: Decoder, monkeypat
 def test_a_watched_sequence_runs_in_its_own_pass_and_leaves_nothing(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder)
     expected = alone(decoder, make_sequence([1, 2, 3]))
-    for _ in run(scheduler, [make_sequence([9])]):
-        pass
+    list(run(scheduler, [make_sequence([9])]))
     kept = list(scheduler.engine._prepared), list(scheduler._roots)
     seen: list[int] = []
     sequences = [make_sequence([1, 2, 3], sample) for sample in (0, 0, 1)]
     sequences[0].decoder = watched = scheduler.engine.watched_copy()
     watched.trunk.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
-    for _ in run(scheduler, sequences):
-        pass
+    list(run(scheduler, sequences))
     assert seen == [1] * 12
     assert sequences[0].generated == sequences[1].generated == expected
     cancelled = make_sequence([4])
@@ -538,7 +523,6 @@ def test_the_cache_remembers_a_limited_number_of_users(decoder: Decoder, monkeyp
     for user in range(9):
         sequence = make_sequence([1, 2], max_tokens=2)
         sequence.key = str(user)
-        scheduler.add(sequence)
-        finish(scheduler)
+        finish(scheduler, sequence)
     assert [key for *_, key, _ in scheduler._roots] == ["6", "7", "8"]
     assert_nothing_is_leaked(scheduler)

@@ -65,8 +65,7 @@ def continued(decoder: Decoder, sampling: SamplingConfig, proposer: Proposer | N
     sequences = [
         Sequence(prompt, sample, rules=Rules(Sampler(sampling), **values)) for sample, prompt in enumerate(PROMPTS)
     ]
-    for _ in run(make_scheduler(decoder, sequences, proposer), sequences):
-        pass
+    list(run(make_scheduler(decoder, sequences, proposer), sequences))
     return sequences
 
 

@@ -25,8 +25,7 @@ def decoder() -> Decoder:
 def generated_logits(decoder: Decoder, start: int) -> Tensor:
     sampler = KeepingSampler(SamplingConfig(temperature=0))
     # From 32 tokens on weights are packed, so these lengths mix generations that pack with some that do not
-    for _ in generate(decoder, [Sequence([start, 2, 3])], sampler, 20 + 4 * start):
-        pass
+    list(generate(decoder, [Sequence([start, 2, 3])], sampler, 20 + 4 * start))
     return torch.cat(sampler.logits)
 
 

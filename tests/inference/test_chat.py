@@ -9,12 +9,12 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
-from foretell.generation.engine import Engine
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.text import train_tokenizer
 from foretell.text.chat_template import Message, find_template, prepare_tokenizer
+from tests.generation.test_scheduler import count_tokens_read
 
 
 @pytest.fixture(scope="module")
@@ -122,18 +122,6 @@ def test_what_decided_a_token_can_be_looked_at(model):
     assert (attribution.token, attribution.text) == (receipt.token, model.tokenizer.text_of(receipt.token))
     with pytest.raises(UsageError, match="the last answer has 5"):
         chat.receipt(6)
-
-
-def count_tokens_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    counts: list[int] = []
-    read = Engine.read
-
-    def counting(engine: Engine, sequences: Any, tokens: list[list[int]], num_logits: list[int]) -> Any:
-        counts.append(sum(map(len, tokens)))
-        return read(engine, sequences, tokens, num_logits)
-
-    monkeypatch.setattr(Engine, "read", counting)
-    return counts
 
 
 def test_a_turn_reads_only_what_the_model_has_not_read_before(model, monkeypatch):

@@ -90,8 +90,7 @@ def test_alone_together_and_with_guesses_the_receipts_are_equal(model):
     together = [receipt_of(each) for each in generate(model, PROMPTS, 20, **ASKED)]
     alone = [receipt_of(generate(model, prompt, 20, **ASKED)) for prompt in PROMPTS]
     completer = make_completer(model, PROMPTS, make_sampling({"seed": 12}, model.tokenizer), receipts=True)
-    for _ in completer.advance(20, proposer=make_proposer(model, 4, None)):
-        pass
+    list(completer.advance(20, proposer=make_proposer(model, 4, None)))
     assert together == alone == [receipt_of(each) for each in completer.completions()]
 
 

@@ -20,10 +20,9 @@ from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.receipt import Receipt, RecordingSampler
-from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer, train_tokenizer
+from tests.insight.conftest import MakeDecoder
 
-MakeDecoder = Callable[..., Decoder]
 ALL_FILTERS: dict[str, Any] = {"repetition_penalty": 1.3, "temperature": 0.7, "top_k": 8, "top_p": 0.9, "min_p": 0.05}
 SETTINGS = st.builds(
     SamplingConfig,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from foretell.errors import UsageError
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder
+from tests.insight.conftest import MakeDecoder
 
-MakeDecoder = Callable[..., Decoder]
 CORE = "trunk.blocks.0.attention.core"
 STAGES = ("scores", "scaled", "masked", "weights")
 REPLACEABLE = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from foretell.config import ModelConfig
 from foretell.insight.replacement import ATTENTION_BOUND, mix
 from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder
+from tests.insight.conftest import MakeDecoder
 
-MakeDecoder = Callable[..., Decoder]
 EPSILON = 1e-5
 CORE = "trunk.blocks.1.attention.core"
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}

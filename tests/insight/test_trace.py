@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,15 +18,14 @@ from foretell.insight.trace import Trace, trace_names
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.training.objective import Objective
+from tests.insight.conftest import MakeDecoder
 
-MakeDecoder = Callable[..., Decoder]
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
 
 
 def continued(decoder: Decoder, prompts: list[list[int]] = PROMPTS, new: int = 4) -> list[list[int]]:
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(prompts)]
-    for _ in generate(decoder, sequences, Sampler(SamplingConfig(temperature=0.7)), new):
-        pass
+    list(generate(decoder, sequences, Sampler(SamplingConfig(temperature=0.7)), new))
     return [sequence.generated for sequence in sequences]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,8 +17,6 @@ from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.structure import model_structure
 from foretell.training.objective import Objective
-
-MakeDecoder = Callable[..., Decoder]
 
 
 def refuse(*_: object) -> None:
@@ -62,8 +58,7 @@ def test_derived_values_need_their_inputs_only(gpt2: Decoder, ids: Tensor) -> No
 def test_a_generation_stops_when_its_budget_is_exceeded(gpt2: Decoder) -> None:
     sequence = Sequence([1, 2, 3])
     with pytest.raises(UsageError, match="the trace needs"), Trace(gpt2, "trunk", budget_bytes=5 * 8 * 4) as trace:
-        for _ in generate(gpt2, [sequence], Sampler(SamplingConfig()), 8):
-            pass
+        list(generate(gpt2, [sequence], Sampler(SamplingConfig()), 8))
     assert len(sequence.generated) == 3
     assert trace.held_bytes <= 6 * 8 * 4
 

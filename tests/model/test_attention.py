@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.mask import EMPTY, Mask
+from tests.model.conftest import AssertSame
 
-AssertSame = Callable[[Tensor, Tensor], None]
 T = S = 6
 ROWS, WIDTH = 2, 4
 DOCUMENT_IDS = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 1, EMPTY]])

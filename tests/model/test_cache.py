@@ -14,9 +14,7 @@ from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.model.cache import CachedKVView, KVCache
 from foretell.model.decoder import Decoder
-
-MakeDecoder = Callable[..., Decoder]
-AssertSame = Callable[[Tensor, Tensor], None]
+from tests.model.conftest import AssertSame, MakeDecoder
 
 # new tokens of three rows in each pass; after the first pass the rows have different lengths
 UNEVEN_PASSES = [(5, 1, 3), (1, 1, 1), (2, 6, 1), (1, 0, 2), (1, 1, 1), (2, 3, 4)]

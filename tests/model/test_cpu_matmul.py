@@ -59,8 +59,7 @@ def test_a_prompt_is_read_with_products_in_float32(monkeypatch):
     dtypes, plain = set(), F.linear
     monkeypatch.setattr(F, "linear", lambda x, *rest: dtypes.add(x.dtype) or plain(x, *rest))
     sequence = Sequence([1, 2, 3, 4, 5, 6], rules=Rules(Sampler(SamplingConfig(temperature=0)), 1))
-    for _ in run(Scheduler(decoder), [sequence]):
-        pass
+    list(run(Scheduler(decoder), [sequence]))
     assert dtypes == {torch.float32, torch.bfloat16}  # the layers, and the head of the last token
 
 

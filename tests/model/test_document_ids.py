@@ -12,9 +12,7 @@ from torch import Tensor
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
-
-MakeDecoder = Callable[..., Decoder]
-AssertSame = Callable[[Tensor, Tensor], None]
+from tests.model.conftest import AssertSame, MakeDecoder
 
 DOCUMENTS = [[1, 2, 3, 4], [5], [6, 7, 8, 9, 10], [2, 3]]
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.randomness import random_word, stream_key
-
-MakeDecoder = Callable[..., Decoder]
+from tests.model.conftest import MakeDecoder
 
 
 def dropout(rate: float = 0.3, path: str = "trunk.blocks.0.residual.dropout", **counters: int) -> Dropout:

@@ -147,8 +147,7 @@ def test_generations_in_turns_have_the_bits_of_each_alone(lengths: tuple[int, in
         list(steps)
         alone.append(sampler.logits)
     samplers, generations = zip(*map(start, lengths), strict=True)
-    for _ in zip_longest(*generations):
-        pass
+    list(zip_longest(*generations))
     for sampler, expected in zip(samplers, alone, strict=True):
         assert torch.equal(torch.cat(sampler.logits), torch.cat(expected))
 
@@ -157,8 +156,7 @@ def test_generations_in_turns_have_the_bits_of_each_alone(lengths: tuple[int, in
 def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     def generated() -> list[int]:
         sequence = Sequence([1, 2, 3])
-        for _ in generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 40):
-            pass
+        list(generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 40))
         return sequence.generated
 
     with_packing = generated()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -160,23 +161,8 @@ def change_logits(decoder: Decoder) -> None:
 
 
 @torch.no_grad()
-def change_a_weight(decoder: Decoder) -> None:
-    decoder.get_parameter("trunk.blocks.2.attention_norm.weight").mul_(3)
-
-
-@torch.no_grad()
-def change_token_vectors(decoder: Decoder) -> None:
-    decoder.get_parameter("embed.token.weight").mul_(3)
-
-
-@torch.no_grad()
-def change_position_vectors(decoder: Decoder) -> None:
-    decoder.get_parameter("embed.position.weight").mul_(3)
-
-
-@torch.no_grad()
-def change_last_norm(decoder: Decoder) -> None:
-    decoder.get_parameter("trunk.norm.bias").add_(3)
+def change_weight(decoder: Decoder, path: str) -> None:
+    decoder.get_parameter(path).mul_(3)
 
 
 @torch.no_grad()
@@ -297,18 +283,12 @@ class Doubled(nn.Module):
         return self.inner(*given) * 2
 
 
-def replace_in_embedding(decoder: Decoder) -> None:
-    replace(decoder, "embed.dropout", Doubled)
-
-
-def replace_in_attention(decoder: Decoder) -> None:
-    replace(decoder, "trunk.blocks.1.attention.core", Doubled)
-
-
-CHANGES = (
-    change_output, change_output_in_place, change_input, change_embedding, change_logits, change_a_weight,
-    change_token_vectors, change_position_vectors, change_last_norm, replace_in_embedding, replace_in_attention,
-)  # fmt: skip
+WEIGHTS = ("trunk.blocks.2.attention_norm.weight", "embed.token.weight", "embed.position.weight", "trunk.norm.bias")
+CHANGES: list[Callable[[Decoder], Any]] = [
+    *(change_output, change_output_in_place, change_input, change_embedding, change_logits),
+    *(partial(change_weight, path=path) for path in WEIGHTS),
+    *(partial(replace, glob=path, make=Doubled) for path in ("embed.dropout", "trunk.blocks.1.attention.core")),
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,9 +12,7 @@ from foretell.config import ModelConfig
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.mask import EMPTY, Mask
-
-MakeDecoder = Callable[..., Decoder]
-
+from tests.model.conftest import MakeDecoder
 
 # --- the mask alone --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.position import RotaryPosition, SinusoidalPosition, rotate_heads
-
-AssertSame = Callable[[Tensor, Tensor], None]
+from tests.model.conftest import AssertSame
 
 
 def rotary(**changes: Any) -> RotaryPosition:

@@ -193,8 +193,7 @@ def generated(
     sampler = KeepingSampler(SamplingConfig(temperature=0.7, seed=2))
     rules = Rules(sampler, 40)
     sequences = [Sequence([7, 8, 9] * (1 + 4 * sample), sample, rules=rules) for sample in samples]
-    for _ in run(make_scheduler(decoder, sequences, proposer), sequences):
-        pass
+    list(run(make_scheduler(decoder, sequences, proposer), sequences))
     return sampler.kept
 
 

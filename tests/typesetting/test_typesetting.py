@@ -45,9 +45,7 @@ def equations(items: list[Expression]) -> Expression:
 EXPRESSIONS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=4).map(
-            lambda items: row(*[part for item in items for part in ("=", item)])
-        ),
+        st.lists(inner, min_size=1, max_size=4).map(equations),
         st.tuples(inner, inner).map(lambda pair: Fraction(*pair)),
         inner.map(Root),
         inner.map(lambda inside: Call("softmax", inside)),

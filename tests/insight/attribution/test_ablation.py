@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -12,8 +10,8 @@ from foretell.insight.attribution.ablation import AblationTarget, ablate, find_t
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from tests.insight.attribution.conftest import MakeModel
 
-MakeModel = Callable[..., LanguageModel]
 CORE = "trunk.blocks.1.attention.core"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +22,8 @@ from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.norm import FrozenNorm, LayerNorm
 from foretell.model.structure import model_structure
+from tests.insight.attribution.conftest import MakeModel
 
-MakeModel = Callable[..., LanguageModel]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 MORE: dict[str, dict[str, Any]] = {  # combinations that the shared configurations lack
     "every bias": {"bias": {"attention": True, "head": True}, "tie_embeddings": False},
@@ -134,25 +133,19 @@ def test_a_block_without_a_residual_removes_all_earlier_parts(make_model: MakeMo
     assert names == ["trunk.blocks.1.attention.core[0]"]
 
 
-def test_the_last_sublayer_contributes_what_its_ablation_removes(make_model: MakeModel, text) -> None:
-    """Without norms, nothing comes between the last sublayer and the logit: its ablation removes its contribution."""
-    model = make_model("gpt2", torch.float64, norm="none")
+@pytest.mark.parametrize("head", [None, *range(4)])
+def test_the_last_sublayer_and_its_heads_contribute_what_their_ablation_removes(make_model: MakeModel, text, head):
+    """Without norms, nothing comes between the last sublayer and the logit."""
+    if head is None:
+        model, part = make_model("gpt2", torch.float64, norm="none"), "trunk.blocks.1.feedforward"
+    else:
+        model = make_model("llama", torch.float64, norm="none", feedforward="none")
+        part = f"trunk.blocks.1.attention.core[{head}]"
     attribution = direct_logit_attribution(model, text, 3)
-    last = "trunk.blocks.1.feedforward"
-    with torch.no_grad(), Trace(model, replace={last: torch.zeros(8)}):
+    change = torch.zeros(8) if head is None else without_heads(head)
+    with torch.no_grad(), Trace(model, replace={part.partition("[")[0]: change}):
         without = float(make_prediction(model, text).logits()[3])
-    value = next(part.value for part in attribution.parts if part.name == last)
-    assert attribution.logit - without == pytest.approx(value, abs=1e-12)
-
-
-@pytest.mark.parametrize("head", range(4))
-def test_a_head_of_the_last_layer_contributes_what_its_ablation_removes(make_model: MakeModel, text, head: int) -> None:
-    model = make_model("llama", torch.float64, norm="none", feedforward="none")
-    core = "trunk.blocks.1.attention.core"
-    attribution = direct_logit_attribution(model, text, 3)
-    with torch.no_grad(), Trace(model, replace={core: without_heads(head)}):
-        without = float(make_prediction(model, text).logits()[3])
-    value = next(part.value for part in attribution.parts if part.name == f"{core}[{head}]")
+    value = next(each.value for each in attribution.parts if each.name == part)
     assert attribution.logit - without == pytest.approx(value, abs=1e-12)
 
 

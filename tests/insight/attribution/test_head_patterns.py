@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from foretell.errors import UsageError
 from foretell.insight.attribution.head_patterns import MEASURES, HeadPatterns, head_patterns
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from tests.insight.attribution.conftest import MakeModel
 
-MakeModel = Callable[..., LanguageModel]
 LENGTH = 5
 ITSELF = torch.eye(LENGTH)
 PREVIOUS = torch.eye(LENGTH).roll(-1, 1).tril()

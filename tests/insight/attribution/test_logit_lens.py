@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,8 +22,7 @@ from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.kernels import warming
 from foretell.model.kernels.softmax_sums import softmax_sums
-
-MakeModel = Callable[..., LanguageModel]
+from tests.insight.attribution.conftest import MakeModel
 
 
 @torch.no_grad()

@@ -15,6 +15,16 @@ from foretell.insight.trace import Trace
 TEXT = "abcdefghij"
 
 
+@pytest.fixture
+def model(config, make_model):
+    return make_model(config)
+
+
+@pytest.fixture
+def traced(model):
+    return record_all(model, TEXT)
+
+
 def recorded(model, name):
     ids = torch.tensor([model.tokenizer.encode(TEXT)])
     with torch.inference_mode(), Trace(model, name) as trace:
@@ -22,9 +32,7 @@ def recorded(model, name):
     return trace[name][0].float()
 
 
-def test_visible_weights_are_those_of_a_trace(config, make_model):
-    model = make_model(config)
-    traced = record_all(model, TEXT)
+def test_visible_weights_are_those_of_a_trace(config, model, traced):
     for layer, window in enumerate(config.windows):
         weights = recorded(model, f"trunk.blocks.{layer}.attention.core.weights")
         expected = [
@@ -44,25 +52,19 @@ def visible(query, window):
     return range(max(0, query - (window or 99) + 1), query + 1)
 
 
-def test_the_stream_is_that_of_a_trace_and_ends_with_the_heads_input(config, make_model):
-    model = make_model(config)
-    traced = record_all(model, TEXT)
+def test_the_stream_is_that_of_a_trace_and_ends_with_the_heads_input(model, traced):
     for index, point in enumerate(traced.page.points):
         assert (traced.stream(index) == recorded(model, point.name).numpy()).all()
     assert (traced.stream(-1) == recorded(model, "trunk").numpy()).all()
 
 
-def test_the_last_distribution_is_that_of_next_tokens(config, make_model):
-    model = make_model(config)
-    traced = record_all(model, TEXT)
+def test_the_last_distribution_is_that_of_next_tokens(model, traced):
     probabilities = torch.from_numpy(traced.logits).double().softmax(-1)
     for token in next_tokens(model, TEXT, top=5)[0].tokens:
         assert abs(float(probabilities[token.id]) - token.probability) < 1e-9
 
 
-def test_the_lens_after_the_last_layer_is_the_models_prediction(config, make_model):
-    model = make_model(config)
-    traced = record_all(model, TEXT)
+def test_the_lens_after_the_last_layer_is_the_models_prediction(model, traced):
     lens = traced.lens(len(traced.page.lens_points) - 1)
     ids = torch.tensor(model.tokenizer.encode(TEXT))
     with torch.inference_mode():
@@ -88,9 +90,7 @@ def test_word_and_position_add_up_to_the_embedding(make_model):
         )
 
 
-def test_queries_and_keys_are_those_of_each_head(config, make_model):
-    model = make_model(config)
-    traced = record_all(model, TEXT)
+def test_queries_and_keys_are_those_of_each_head(config, model, traced):
     for layer in range(config.num_layers):
         for name, section in (("query", "queries"), ("key", "keys")):
             assert (
