@@ -146,7 +146,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "values of a series in the outline; sublayers in words, once; changed attention is one part; "
         "one table of direct contributions, also to labels",
     ),
-    ("lessons", 2, 314, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
+    ("lessons", 2, 309, "sort, induction: models that are trained and opened; the layer and encoder of two texts"),
     (
         "model",
         9,

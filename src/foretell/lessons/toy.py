@@ -37,6 +37,7 @@ from foretell.model.init import make_decoder
 from foretell.model.position import SinusoidalPosition
 from foretell.model.surgery import replace
 from foretell.text import Tokenizer, vocabulary_tokenizer
+from foretell.textbook.attention import softmax_per_column
 from foretell.textbook.transformer import sinusoidal_encoding
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
@@ -171,8 +172,7 @@ class ToyLesson(Lesson):
     def check_attention(self) -> list[FigureCheck]:
         """The formula reproduces the model's weights and output; the mask is needed after training too."""
         values = self.attention
-        exponentials = np.exp(values["masked"] - values["masked"].max(axis=1, keepdims=True))
-        weights = exponentials / exponentials.sum(axis=1, keepdims=True)
+        weights = softmax_per_column(values["masked"].T).T
         return [
             near("softmax of the masked scores", weights, values["weights"], 1e-6),
             near("the weights times V", weights @ values["value"], values["output"], 1e-5),

@@ -192,9 +192,10 @@ class TranslationLesson(Lesson):
 
 def check_layer(layer: LayerValues) -> list[FigureCheck]:
     """Heads are concatenated and projected; every step has one vector per target word."""
+    weights = softmax_per_column(layer.key.T @ layer.query / math.sqrt(HEAD_WIDTH)).T  # (4, 3), of the first head
     return [
         near("M = Concat(Z1 .. Zh) W0", np.concatenate(layer.heads).T @ layer.output_weight.T, layer.M.T, SAME),
-        near("softmax of M W_Q (R W_K)ᵀ / √2", layer.cross_weights, cross_softmax(layer), SAME),
+        near("softmax of M W_Q (R W_K)ᵀ / √2", layer.cross_weights, weights, SAME),
         same(
             "sizes of X, Q and Kᵀ as printed", [(4, 4), (4, 4), (4, 3)], [np.shape(table) for table in PRINTED_TABLES]
         ),
@@ -207,12 +208,6 @@ def check_layer(layer: LayerValues) -> list[FigureCheck]:
         ),
         same("words in the encoder's output", len(SOURCE_WORDS), layer.R.shape[1]),
     ]
-
-
-def cross_softmax(layer: LayerValues) -> np.ndarray:
-    """The weights (4, 3) from the first head's queries of M and keys of R."""
-    exponentials = np.exp(layer.query.T @ layer.key / np.sqrt(HEAD_WIDTH))
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
 def changed(changes: list[float]) -> list[bool]:
