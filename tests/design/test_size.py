@@ -107,7 +107,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "finetuning",
         5,
-        1790,
+        1792,
         "tags, folds, groups, ensembles with a linear baseline, words with Shapley values; chats; rows in memory; "
         "advice on files and labels; columns without common names, by their cells; predictions with decimal commas; "
         "True as true; near-duplicates stay together; dicts are not texts",

@@ -47,7 +47,7 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
 
 
 def is_row(texts: object) -> bool:
-    """Whether an item holds several texts; the items of a dict are names."""
+    """True if an item holds several texts; the items of a dict are names."""
     return isinstance(texts, Iterable) and not isinstance(texts, str | Mapping)
 
 
