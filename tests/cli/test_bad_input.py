@@ -239,6 +239,7 @@ TABLE = [
     (["chat", "primmer"], 1, ["primmer", "primer"]),
     (["chat", "RUN", "--template", "loop.jinja"], 1, ["loop.jinja", "loops too often"]),
     (["chat", "RUN", "--template", "escape.jinja"], 1, ["escape.jinja", "__class__"]),
+    (["chat", "almanac"], 2, ["almanac does not read messages", "foretell forecast almanac DATA"]),
     (["chat", "RUN", "--max-tokens", "0"], 2, ["max_tokens", "0"]),
     (["finetune", "--task", "chat"], 2, ["MODEL", "--resume auto"]),
     (["finetune", "RUN", "missing.json", "--task", "chat"], 1, ["missing.json"]),

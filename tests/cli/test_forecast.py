@@ -163,6 +163,22 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(foretell, here, mon
     assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
 
 
+def test_evaluate_names_series_without_an_origin_and_writes_like_the_file(foretell, here, tmp_path):
+    rows = [
+        "unique_id;ds;y",
+        *(f"{name};2024-01-{day:02};{day % 7},5" for name, last in (("a", 30), ("b", 2)) for day in range(1, last + 1)),
+    ]
+    (two := tmp_path / "two.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    out = tmp_path / "out.csv"
+    captured = foretell("evaluate", "d", str(two), "--samples", "2", "--out", str(out)).succeeds()
+    assert "1 origin in 1 series, stride 3" in " ".join(captured.out.split())
+    assert "left out, because they are too short: b" in captured.err
+    header, row = csv.reader(out.read_text("utf-8").splitlines(), delimiter=";")
+    assert len(header) == len(row) > 5
+    assert "," in "".join(row)
+    assert "." not in "".join(row)
+
+
 def test_evaluate_knows_what_was_held_out_and_says_how_many_origins_fit(foretell):
     days = np.datetime64("2024-01-01") + np.arange(62)
     Path("days.csv").write_text("\n".join(["ds,y", *(f"{day},{n % 7}" for n, day in enumerate(days))]), "utf-8")

@@ -30,6 +30,7 @@ def columns(texts: tuple[str, ...] = (), label: str | None = None, choices: tupl
     ("available", "task", "given", "expected"),
     [
         (["text", "label"], "classify", columns(), columns(("text",), "label")),
+        (["text", "stars", "Label"], "classify", columns(), columns(("text",), "Label")),
         (["Label", "Anything"], "classify", columns(), columns(("Anything",), "Label")),
         (["id", "review", "stars"], "regress", columns(), columns(("review",), "stars")),
         (["a", "b", "c"], "classify", columns(("b",), "c"), columns(("b",), "c")),
@@ -54,7 +55,7 @@ def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Col
     ("available", "task", "given", "message"),
     [
         (["text", "title", "label"], "classify", columns(), "which column holds the text.*text_column.*'title'"),
-        (["text", "label", "class"], "classify", columns(), "which column holds the label.*label_column"),
+        (["text", "stars", "class"], "classify", columns(), "which column holds the label.*label_column"),
         (["messages"], "classify", columns(), "its columns are 'messages'; for conversations: task chat"),
         (["text", "label"], "classify", columns(("txt",)), "no column 'txt', did you mean 'text'"),
         (["text", "label"], "classify", columns(("label",), "label"), "named as text and as label"),
@@ -177,6 +178,7 @@ def test_the_right_answer_has_several_forms(gold: Any) -> None:
         ({"text": " ", "label": "a"}, "row 1: the text in column 'text' is empty"),
         ({"text": "a", "label": ""}, "row 1: the label in column 'label' is empty"),
         ({"text": "a", "label": None}, "row 1: the label in column 'label' is empty"),
+        ({"text": "a", "label": ["x", "y"]}, "row 1: .label. holds several labels; train a model for each"),
         ({"text": 7, "label": "a"}, "row 1: column 'text' is '7', not a text"),
         ({"label": "a"}, "row 1: column 'text' is missing"),
     ],

@@ -179,6 +179,20 @@ def test_a_file_is_evaluated_with_the_columns_of_the_training(make_headed, tmp_p
     assert evaluate_task(model, tmp_path / "x.csv").examples == 1
 
 
+def test_columns_that_are_not_those_of_the_training_are_named(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path := tmp_path / "x.csv").write_text("review,stars\nthe film was great,bad\n", encoding="utf-8")
+    assert evaluate_task(model, path).examples == 1
+    assert "reads 'review', 'stars' instead of the training's 'text', 'label'" in caplog.text
+    caplog.clear()
+    assert len([*predict_file(model, open_table(path), Columns(texts=()))]) == 1
+    assert "reads 'review' instead of the training's 'text'" in caplog.text
+    caplog.clear()
+    evaluate_task(model, path, text_column="review", label_column="stars")
+    assert "instead of" not in caplog.text
+
+
 def test_a_trace_shows_the_pass_that_the_head_reads(model: LanguageModel) -> None:
     reading = as_task_input(model)
     ids = reading.encode("the film was awful")

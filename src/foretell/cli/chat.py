@@ -60,6 +60,10 @@ def chat(
     sampling.check()
     loaded = open_model(model, **options.keywords())
     from foretell.inference.chat import Chat
+    from foretell.saved_model.config_file import command_of
+
+    if command := command_of(model, [part.kind for part in loaded.parts.values()]):
+        raise UsageError(f"{model} does not read messages; to use it for its task: {command}")
 
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
     if is_interactive():

@@ -345,7 +345,7 @@ def evaluate_forecast(
     check_outputs(out, None, None, None)
     lengths, percents = parse_contexts(contexts), parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
-    series = reading.read(data, forecaster)
+    series, file_format = reading.read_data(data, forecaster)
     seasons, why = choose_seasons(series, season)
     forecaster, usual = forecaster.for_series(series, season)
     if test is None:
@@ -363,7 +363,7 @@ def evaluate_forecast(
     measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, samples=samples, seed=seed)
     evaluation, by_context = compare(measure, origins, lengths)
     if out is not None:
-        write_table(out, rolling.series_rows(evaluation))
+        write_table(out, rolling.series_rows(evaluation), file_format, names=1)
         note(f"{out}: {len(evaluation.by_series):,} series")
     report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, steps, where, per_series), json)
 
@@ -385,7 +385,10 @@ def choose_origins(
     origins = rolling_origins(series, horizon, stride, windows, seasons)
     if len(origins) < (asked := windows * len(series)):
         note(f"only {len(origins):,} of {asked:,} origins have values before them and {horizon} to forecast after them")
-    return origins, f"{counted(len(origins), 'origin')} in {len(series):,} series, stride {stride}"
+    names = {each.name for each in origins}
+    if absent := [each.unique_id for each in series if each.unique_id not in names]:
+        note(f"left out, because they are too short: {shorten(', '.join(absent), 200)}")
+    return origins, f"{counted(len(origins), 'origin')} in {len(names):,} series, stride {stride}"
 
 
 def compare(

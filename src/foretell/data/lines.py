@@ -158,7 +158,7 @@ def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -
         what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
         return DataError(f"{where}: {what}; {advice}")
     if content.startswith(UTF16_MARKS):
-        return DataError(f"{where}: this is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
+        return DataError(f"{where}: this is UTF-16; save it as UTF-8, or convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
     return DataError(f"{where}: NUL bytes, so this is not a text; give .txt, .jsonl, .json, .csv or .tsv")
 
 

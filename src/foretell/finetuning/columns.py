@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ UNNAMED = Columns(texts=())
 SAMPLED = 1000  # rows from which columns are guessed
 NOT_LABELS = frozenset(("id", "split", "fold", "source", "lang", "language", "date", "time", "author", "user", "url"))
 TWO_WORDS = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}")
+
+logger = logging.getLogger(__name__)
 
 
 class EmptyCellError(DataError):
@@ -78,6 +81,15 @@ def only_column(
     )
 
 
+def warn_of_other_columns(where: str, chosen: Columns, trained: Columns, given: Columns = UNNAMED) -> None:
+    """A line about columns that were chosen because those of the training are missing."""
+    if others := [name for name in chosen.names if name not in (*trained.names, *given.names)]:
+        missing = [name for name in trained.names if name not in chosen.names]
+        logger.warning(
+            f"columns     {where}: reads {list_names(others)} instead of the training's {list_names(missing)}"
+        )
+
+
 def cell_text(row: Row, column: str) -> str:
     value = row.cells.get(column)
     if isinstance(value, str):
@@ -90,6 +102,8 @@ def label_text(value: Any, column: str, where: str, word: str = "label") -> str:
     """A label or a group as text; JSON numbers, true and false as they are written there."""
     if isinstance(value, bool):
         value = str(value).lower()
+    if isinstance(value, list):
+        raise DataError(f"{where}: {column!r} holds several {word}s; train a model for each, on a column of yes and no")
     if value is None or not isinstance(value, str | int | float) or not str(value).strip():
         what = "empty" if value is None or value == "" else f"{str(value)[:40]!r}"
         error = EmptyCellError if what == "empty" else DataError

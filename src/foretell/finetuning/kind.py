@@ -141,13 +141,14 @@ class Kind(ABC):
         guessed: columns by their cells, for a file in which no column has a common name.
         Raises DataError for a missing column and, with the list of columns, if the names are ambiguous.
         """
-        check_columns(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
+        check_columns(available, given.names, where)
         known = given.texts or with_name(available, cls.text_names) or guessed.texts
         rest = [name for name in without_index(available) if name not in (*known, *given.choices)]
         few = guessed.label if cls.splits_by_label else None  # numbers to predict may be in any column
         is_only = len(rest) == 1 and len(known) == cls.text_columns and is_for_labels(rest[0])
         wanted = rest[0] if is_only else few
-        label = given.label or only_column(available, cls.label_names, "label", "--label-column", where, wanted)
+        names = cls.label_names[:1] if with_name(available, cls.label_names[:1]) else cls.label_names
+        label = given.label or only_column(available, names, "label", "--label-column", where, wanted)
         if label in given.texts:
             raise DataError(
                 f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"

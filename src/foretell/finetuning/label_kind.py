@@ -158,9 +158,9 @@ def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
         raise DataError(f"{file}: every row has the label {next(iter(counts))!r}; there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(examples) / 2):
         raise DataError(
-            f"{len(counts):,} different labels in {len(examples):,} rows, such as {next(iter(counts))[:30]!r}: at most "
-            f"{MOST_LABELS:,}, with two rows each, can be learned; name the right column with --label-column, or use "
-            "--task regress"
+            f"{len(counts):,} different labels in {len(examples):,} rows, such as {next(iter(counts))[:30]!r}: a label "
+            f"needs two rows on average, and {MOST_LABELS:,} can be learned; name the right column with "
+            "--label-column, or use --task regress for numbers"
         )
     labels = in_order(counts)
     spellings = Counter(label.casefold() for label in labels)

@@ -16,6 +16,7 @@ from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
+from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.head import encode_texts, head_of, input_format
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
@@ -121,7 +122,9 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
         return trained.model_copy(update={"label": None})
     if not given.texts and available == [TEXT] and len(trained.texts) == 1:
         return Columns(texts=(TEXT,))
-    return kind.find_texts(available, given, str(table))
+    found = kind.find_texts(available, given, str(table))
+    warn_of_other_columns(str(table), found, trained.model_copy(update={"label": None}), given)
+    return found
 
 
 def check_predictions_file(path: Path) -> None:

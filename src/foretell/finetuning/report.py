@@ -13,7 +13,8 @@ import numpy as np
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
-from foretell.files import write_json
+from foretell.files import format_duration, write_json
+from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
@@ -201,7 +202,7 @@ class FinetuneReport(RunReport):
             values["examples"]["dev"], values["dev"], values["baseline"], errors, values.get("ensemble", {})
         )
         name = f"mean of {len(values['folds'])} folds" if errors else "held out"
-        shown = evaluation.document(name, f"; {values['minutes']:.1f} minutes of training, {step}")
+        shown = evaluation.document(name, f"; {format_duration(60 * values['minutes'])} of training, {step}")
         advice = [Paragraph(line) for line in values.get("advice", ())]
         return replace(shown, parts=[*shown.parts, *advice])
 
@@ -233,7 +234,9 @@ def evaluate_task(
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
-    examples = kind.read_all(table, kind.find_columns(available, given, str(table)))[:limit]
+    found = kind.find_columns(available, given, str(table))
+    warn_of_other_columns(str(table), found, trained, make_columns(text_column, label_column, choice_column))
+    examples = kind.read_all(table, found)[:limit]
     examples = encode_examples(examples, kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]

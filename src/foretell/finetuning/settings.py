@@ -22,6 +22,10 @@ class Columns(Section):
     choices: tuple[str, ...] = ()  # a column per choice; empty: a column `choices` with a list, as in JSON
     decimal: DecimalMark | None = None  # the decimal mark of number labels; None: a point, as in earlier versions
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.texts, *self.choices, *([self.label] if self.label else []))
+
     @model_serializer(mode="wrap")
     def without_default_mark(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the default mark, so that files are compatible with earlier versions."""

@@ -60,19 +60,19 @@ def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
             yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
 
 
-def written_like(rows: Iterator[list[str]], read: SeriesFormat) -> str:
-    """Rows of a forecast as CSV; with semicolons and the decimal mark of a file that has semicolons."""
+def written_like(rows: Iterator[list[str]], read: SeriesFormat, names: int = 2) -> str:
+    """Rows as CSV; with semicolons and the decimal mark of a file that has semicolons. names: the first columns."""
     if read.separator != ";":
         return table_text(rows)
     mark = read.decimal or ","  # where all numbers are whole, semicolons suggest that the comma is the decimal mark
     header, *body = rows
-    values = ([*row[:2], *(cell.replace(".", mark) for cell in row[2:])] for row in body)
+    values = ([*row[:names], *(cell.replace(".", mark) for cell in row[names:])] for row in body)
     return table_text([header, *values], ";")
 
 
-def write_table(path: Path, rows: Iterator[list[str]], read: SeriesFormat = DETECT) -> None:
-    """Write rows as CSV, atomically; read: the format of the file with the series."""
-    write_text(check_target(path, TABLE_MARK), written_like(rows, read))
+def write_table(path: Path, rows: Iterator[list[str]], read: SeriesFormat = DETECT, names: int = 2) -> None:
+    """Write rows as CSV, atomically; read: the format of the file with the series. names: see `written_like`."""
+    write_text(check_target(path, TABLE_MARK), written_like(rows, read, names))
 
 
 def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 
 from foretell.config import Section, TrainingConfig, make_section
 from foretell.distributed.world import current_world
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, counted
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.model.presets import preset
@@ -209,7 +209,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         sizes = {tokenizer.vocab_size for tokenizer in (task.vocabulary.source, task.vocabulary.target)}
         kind = "one vocabulary" if task.vocabulary.is_shared else "two vocabularies"
         longest = task.config.pairs.longest
-        left_out = f"left out    {task.left_out:,} pairs with more than {longest} tokens in a sentence (pairs.longest)"
+        left_out = f"{counted(task.left_out, 'pair')} with more than {longest} tokens in a sentence (pairs.longest)"
         return [
             f"pairs       {len(data.train):,} to learn from, {len(data.validation):,} held out"
             + (", by a hash of the source" if task.about.get("dev") is None else f": {task.about['dev']}"),
@@ -222,7 +222,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
                 f"{task.config.pairs.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label "
                 f"smoothing {training.label_smoothing:g}",
             ),
-            *([left_out] if task.left_out else []),
+            *([f"left out    {left_out}"] if task.left_out else []),
             *task.about["reasons"],
         ]
 
