@@ -547,6 +547,15 @@ def test_a_compressed_file_cut_short_is_one_line(tmp_path: Path, suffix: str) ->
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", [b"a" * 5000, b"a\n" * 5000])
+def test_a_small_file_that_expands_beyond_the_bounds_is_refused(tmp_path: Path, text: bytes, monkeypatch) -> None:
+    monkeypatch.setattr("foretell.data.lines.LONGEST_LINE", 1000)
+    monkeypatch.setattr("foretell.data.lines.LARGEST_TEXT", 2000)
+    write(tmp_path / "a.txt.gz", gzip.compress(text))
+    with pytest.raises(DataError, match="too large to read compressed"):
+        list(read_documents([tmp_path / "a.txt.gz"]))
+
+
 def test_zstd_is_read_line_by_line(tmp_path: Path) -> None:
     text = "".join(f"line {index} of a text\n" for index in range(5000))
     write(tmp_path / "a.txt.zst", zstandard.compress(text.encode()))

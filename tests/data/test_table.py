@@ -187,6 +187,12 @@ def test_a_spreadsheet_is_refused_with_advice(tmp_path: Path):
         open_table(tmp_path / "book.xlsx")
 
 
+def test_rows_are_located_by_their_first_line(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\n"a\nb",1\nc,2\n', encoding="utf-8")
+    assert [row.where for row in open_table(path)] == [f"{path}, line 2", f"{path}, line 4"]
+
+
 def test_columns_can_be_named_and_the_encoding_too(tmp_path: Path):
     path = tmp_path / "rows.tsv"
     path.write_bytes("café\t0\n".encode("latin-1"))
@@ -214,6 +220,7 @@ def test_values_of_parquet_keep_their_types_and_dates_are_text(tmp_path: Path):
         ("a.csv", b"text,label\ncaf\xe9 \x93bar\x94,1\n", "line 2: not UTF-8 .*0xe9.* encoding cp1252"),
         ("a.csv", b"text,label\ncaf\xe9,1\n" + b"a,1\n" * 5000 + b"\x80 5,1\n", "line 2: .*0xe9.* encoding cp1252"),
         ("a.csv", b"text,label\ncaf\xe9 \x93bar\x9d,1\n", "line 2: not UTF-8 .*0xe9.* encoding latin-1"),
+        ("a.csv", b"text,label\na\n", "line 2: 1 cells, but the header has 2"),
         ("a.jsonl", b'{"text": 1}\n[1]\n', "line 2: a list, not an object"),
     ],
 )

@@ -63,6 +63,16 @@ def test_vocabulary_and_merges_equal_tokenizer_json(
         assert files.encode(text) == gpt2.encode(text)
 
 
+def test_ids_and_text_equal_those_of_transformers(gpt2: Tokenizer, data: Path, naughty: list[str]) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
+    folder = data / "gpt2_bpe"
+    peer = transformers.GPT2TokenizerFast(vocab=str(folder / "encoder.json"), merges=str(folder / "vocab.bpe"))
+    for text in [*naughty, IONQ, (data / "unicode" / "UTF-8-demo.txt").read_text(encoding="utf-8")]:
+        ids = gpt2.encode(text)
+        assert peer.encode(text) == ids
+        assert peer.decode(ids, clean_up_tokenization_spaces=False) == gpt2.decode(ids) == text
+
+
 def test_encode_long_equals_encode_on_a_real_text(gpt2: Tokenizer, data: Path) -> None:
     text = (data / "unicode" / "emoji-test.txt").read_text(encoding="utf-8")[:200_000]
     assert gpt2.encode_long(text).tolist() == gpt2.encode(text)
