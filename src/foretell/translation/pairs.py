@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from foretell.config import TokenizerConfig
 from foretell.data.lines import TextFile, find_files
+from foretell.data.split import Part
 from foretell.data.table import FORMATS, Table, list_names, without_index
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
@@ -29,7 +29,6 @@ SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
 MORE = "lines with more than two columns, of which the first two are read"
 LARGEST_VOCABULARY = 8192  # limit if the amount of text determines the size
-Part = Literal["train", "validation"]
 logger = logging.getLogger(__name__)
 
 
