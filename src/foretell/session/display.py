@@ -88,8 +88,8 @@ def make_reporter(console: Console) -> Reporter:
 class PlainReporter(Reporter):
     """A line every few seconds, for files and pipes."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console | None = None):
+        self.console = console or standard_error()
         self._printed = 0.0
         self.clock = Remaining()
 
@@ -118,7 +118,7 @@ class PlainReporter(Reporter):
 class LiveReporter(PlainReporter):
     """A progress bar with the newest figures below all other lines."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Console | None = None):
         super().__init__(console)
         # No redirection: the console itself writes to sys.stderr, and rich would send that back to the console
         self.live = Live(
