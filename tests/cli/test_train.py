@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from foretell.errors import OutputError
 from tests.warm import Warm
@@ -52,38 +51,6 @@ def test_a_run_is_named_once_its_data_is_read(foretell):
     assert [line.split()[0] for line in lines] == ["reading", "foretell:"]
     Path("empty.txt").write_text("a text. " * 200)
     assert "run         runs/empty" in foretell("train", "empty.txt", *QUICK).err.splitlines()
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "sgd"])
-def test_resuming_is_bit_identical_with_other_optimizers(foretell, corpus, optimizer):
-    options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.optimizer", optimizer]
-    options += ["--training.weight-decay-by-path", '{"embed.**" = 0.0}', "--training.schedule", "linear"]
-    assert foretell("train", corpus, *options, "--out", "whole").code == 0
-    assert foretell("train", corpus, *options, "--out", "cut").code == 0
-    remove_tree(Path("cut/checkpoints/step-000004"))
-    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
-    for file in ("model", "optimizer"):
-        whole, cut = (load_file(f"{name}/checkpoints/step-000004/{file}.safetensors") for name in ("whole", "cut"))
-        assert whole.keys() == cut.keys()
-        assert all((whole[path] == cut[path]).all() for path in whole)
-
-
-def test_frozen_weights_stay_as_they_were_and_resume_bit_identical(foretell, corpus):
-    options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.keep-checkpoints", "9"]
-    frozen = ["--training.frozen", '["embed.**", "trunk.blocks.0.**"]']
-    assert foretell("train", corpus, *options, *frozen, "--out", "whole").code == 0
-    assert foretell("train", corpus, *options, *frozen, "--out", "cut").code == 0
-    remove_tree(Path("cut/checkpoints/step-000004"))
-    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
-    early, whole, cut = (
-        load_file(f"{name}/model.safetensors")
-        for name in ("whole/checkpoints/step-000002", "whole/checkpoints/step-000004", "cut/checkpoints/step-000004")
-    )
-    for path, weight in whole.items():
-        assert (weight == cut[path]).all(), path
-        assert bool((weight == early[path]).all()) == path.startswith(("embed.", "trunk.blocks.0.")), path
-    moments = load_file("cut/checkpoints/step-000004/optimizer.safetensors")
-    assert not [key for key in moments if key.startswith(("embed.", "trunk.blocks.0."))]
 
 
 def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell, corpus, monkeypatch):
@@ -224,21 +191,6 @@ def test_a_configuration_file_is_overridden_by_options(foretell, corpus, tmp_pat
     assert config["training"]["steps"] == 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_resumed_run_is_bit_identical_to_the_uninterrupted_run(foretell, corpus, dtype):
-    options = [*TOY, "--kind", "bytes", "--steps", "6", "--checkpoint-every", "2", "--dtype", dtype]
-    options += ["--model.dropout.residual", "0.1", "--training.keep-checkpoints", "9"]
-    assert foretell("train", corpus, *options, "--out", "whole").code == 0
-    assert foretell("train", corpus, *options, "--out", "cut").code == 0
-    for step in (4, 6):  # as if the process had died after step 2
-        remove_tree(Path(f"cut/checkpoints/step-00000{step}"))
-    outcome = foretell("train", "--out", "cut", "--resume", "auto")
-    assert "after step 2 of 6" in outcome.err
-    whole, cut = (load_file(f"{name}/checkpoints/step-000006/model.safetensors") for name in ("whole", "cut"))
-    assert all((whole[path] == cut[path]).all() for path in whole)
-    assert losses_of("whole") == losses_of("cut")
-
-
 def losses_of(run: str) -> list[tuple[int, float]]:
     lines = map(json.loads, Path(run, "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["loss"]) for line in lines]
@@ -270,13 +222,6 @@ def test_a_folder_that_is_not_a_run_is_neither_used_nor_resumed(foretell, corpus
     (tmp_path / "x" / "mine.txt").write_text("precious")
     foretell("train", corpus, *QUICK, "--out", "x", "--resume", "auto").fails(1, "it is not a run")
     assert (tmp_path / "x" / "mine.txt").read_text() == "precious"
-
-
-def test_resuming_a_finished_run_changes_nothing(foretell, corpus):
-    foretell("train", corpus, *QUICK, "--out", "x")
-    before = Path("x/metrics.jsonl").read_text()
-    assert foretell("train", "--out", "x", "--resume", "auto").code == 0
-    assert Path("x/metrics.jsonl").read_text() == before
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(foretell, corpus):
@@ -361,11 +306,6 @@ def wait_for(path: Path, process: Warm) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_a_failed_start_leaves_no_directory_behind(foretell, corpus):
-    assert foretell("train", corpus, *QUICK, "--model.num-heads", "3", "--out", "x").code == 2
-    assert not Path("x").exists()
 
 
 def test_a_closed_pipe_ends_quietly(trained, tmp_path, original):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 import sys
 import tracemalloc
@@ -13,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretell.config import DataConfig
-from foretell.data.sources import DocumentReader, read_documents
+from foretell.data.sources import read_documents
 from foretell.errors import DataError
 
 
@@ -55,12 +53,6 @@ def test_the_column_is_chosen_as_for_json_lines(tmp_path: Path) -> None:
     assert refusal(two) == (
         f"{two}: no column 'text' among the columns 'body', 'title'; name the right one with text_field"
     )
-
-
-def test_prompts_and_answers_are_two_columns(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "a.parquet", {"q": ["one?"], "a": ["1"]})
-    (document,) = DocumentReader([path], DataConfig(prompt_field="q", answer_field="a", separator=" ")).read()
-    assert list(document.pieces()) == ["one? ", "1"]
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])
@@ -111,13 +103,6 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
             texts(path)
         except DataError as error:
             assert "\n" not in str(error)
-
-
-def test_a_compressed_parquet_file_is_refused(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "a.parquet", {"text": ["one"]})
-    compressed = tmp_path / "b.parquet.gz"
-    compressed.write_bytes(gzip.compress(path.read_bytes()))
-    assert refusal(compressed).endswith("decompress it")
 
 
 def test_parquet_is_found_in_folders_and_left_out_if_it_cannot_be_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.data.batch import PADDING
-from foretell.errors import CheckpointError, ConfigError, DataError, Interrupted
+from foretell.errors import CheckpointError, ConfigError, DataError
 from foretell.files import sha256
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
 from foretell.finetuning.chat_evaluation import ANSWER_TOKENS, evaluate_chats
@@ -30,7 +30,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import train_tokenizer
 from foretell.text.chat_template import ChatTokens
-from foretell.training.loop import Progress
 from foretell.training.objective import Objective
 
 WORDS = {"cat": "mat", "dog": "log", "hen": "den", "fox": "box", "owl": "bowl"}
@@ -197,32 +196,7 @@ def test_samples_are_questions_held_out_with_answers(tuned):
     assert "<|im_start|>assistant\n" in text
 
 
-def test_resuming_is_bit_identical_to_never_stopping(tuned, small, chats, tmp_path, monkeypatch):
-    out = tmp_path / "stopped"
-
-    def stop(self: Session, progress: Progress) -> None:
-        original(self, progress)
-        if progress.step == 3:
-            raise Interrupted("stopped")
-
-    original = Session.save
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "save", stop)
-        with pytest.raises(Interrupted):
-            tune(request(small, chats, out))
-    again = tune(ChatRequest(out=out), resume=True)
-    last = tuned.run.at("last").directory / "model.safetensors"
-    assert (again.run.at("last").directory / "model.safetensors").read_bytes() == last.read_bytes()
-    finished = tune(ChatRequest(out=out), resume=True)
-    assert finished.progress.step == STEPS
-
-
-def test_resuming_refuses_other_settings_and_damaged_data(tuned, small, chats, tmp_path):
-    out = tuned.run.directory
-    with pytest.raises(ConfigError, match="learning_rate = 0.01, not 1.0"):
-        tune(ChatRequest(out=out, overrides={"training": {"learning_rate": 1.0}}), resume=True)
-    with pytest.raises(ConfigError, match="template = chatml, not plain"):
-        tune(ChatRequest(out=out, template="plain"), resume=True)
+def test_damaged_data_are_refused(tmp_path):
     (tmp_path / CHATS).write_bytes(b"x")
     with pytest.raises(CheckpointError, match="not as it was written"):
         ChatData.load(tmp_path, "0" * 64)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from foretell.config import TrainingConfig
 from foretell.convert.peft import export_peft
-from foretell.errors import CheckpointError, ConfigError, Interrupted
+from foretell.errors import ConfigError, Interrupted
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
@@ -145,35 +145,6 @@ def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path:
     assert head_of(copy).settings == head_of(model).settings
     assert torch.equal(head_of(copy).linear.weight, head_of(model).linear.weight)
     assert generate(copy, "the film", max_tokens=3).token_ids
-
-
-def test_resuming_is_bit_identical_to_never_stopping(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
-) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finetune(tiny_request(review_file, whole, start=start))
-    with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(review_file, cut, start=start), StoppedAt(9))
-    finetune(FinetuneRequest(out=cut), resume=True)
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        first, second = (load_file(path / "checkpoints" / "step-000012" / name) for path in (whole, cut))
-        assert all(torch.equal(first[key], second[key]) for key in first | second), name
-
-
-def test_a_run_resumes_with_its_copy_of_the_examples_alone(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
-) -> None:
-    data, run = tmp_path / "reviews.csv", tmp_path / "run"
-    data.write_bytes(review_file.read_bytes())
-    with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_request(data, run, start=start), StoppedAt(9))
-    data.unlink()
-    kept = run / "tokens" / "data" / "reviews.csv"
-    kept.write_text(kept.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="examples"):
-        finetune(FinetuneRequest(out=run), resume=True)
-    kept.write_bytes(review_file.read_bytes())
-    assert finetune(FinetuneRequest(out=run), resume=True).progress.step == 12
 
 
 def gradients(session: Session, step: int = 0) -> dict[str, torch.Tensor | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.errors import CheckpointError, ConfigError, DataError, TrainingError
+from foretell.errors import ConfigError, DataError, TrainingError
 from foretell.forecasting.codec import scale_of
 from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import forecast, load_forecaster
@@ -159,66 +159,10 @@ def test_training_with_scales_that_look_ahead_is_refused(request_for, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_is_bit_identical_to_never_stopping(request_for, tmp_path, monkeypatch):
-    steps = {"steps": 4, "batch_size": 4, "evaluate_every": 2, "checkpoint_every": 2}
-    whole = run_training(ForecastTraining(request_for(tmp_path / "whole", overrides={"training": steps})), Reporter())
-    batch = ForecastTask.batch
-
-    def fail_at_3(task, step):
-        if step == 3:
-            raise KeyboardInterrupt
-        return batch(task, step)
-
-    request = request_for(tmp_path / "cut", overrides={"training": steps})
-    with monkeypatch.context() as patched:
-        patched.setattr(ForecastTask, "batch", fail_at_3)
-        with pytest.raises(KeyboardInterrupt):
-            run_training(ForecastTraining(request), Reporter())
-    resumed = run_training(ForecastTraining(request), Reporter(), resume=True)
-    expected = weights(whole.run.directory)
-    assert all(torch.equal(weight, expected[path]) for path, weight in weights(resumed.run.directory).items())
-
-
-REFUSED = {
-    "another horizon": (
-        lambda request: ForecastRequest(data=request.data, out=request.out, horizon=3),
-        ConfigError,
-        "horizon = 4",
-    ),
-    "another size": (
-        lambda request: ForecastRequest(data=request.data, out=request.out, size="tiny"),
-        ConfigError,
-        "size = toy",
-    ),
-    "another width": (
-        lambda request: ForecastRequest(data=request.data, out=request.out, overrides={"model": {"width": 64}}),
-        ConfigError,
-        "model.width = 16, not 64",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "error", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_run_is_not_resumed_with_other_settings(change, error, words, request_for, run_directory):
-    with pytest.raises(error, match=words):
-        run_training(ForecastTraining(change(request_for(run_directory))), Reporter(), resume=True)
-
-
-def test_a_run_is_not_resumed_on_other_values(request_for, tmp_path):
-    request = request_for(tmp_path / "run", steps=1)
-    run_training(ForecastTraining(request), Reporter())
-    kept = next((tmp_path / "run" / "tokens" / "data").iterdir())
-    kept.write_text(kept.read_text().replace(",100.000", ",101.000"))
-    with pytest.raises(CheckpointError, match="series"):
-        run_training(ForecastTraining(request), Reporter(), resume=True)
-
-
 WRONG = {
     "size": ({"size": "large"}, "size 'large'"),
     "section": ({"overrides": {"tokenizer": {}}}, "tokenizer"),
-    "minutes": ({"minutes": -1}, "minutes"),
     "horizon": ({"horizon": 0}, "horizon"),
-    "both": ({"minutes": 1, "overrides": {"training": {"steps": 1}}}, "minutes and steps"),
     "key": ({"overrides": {"codec": {"bin": 3}}}, "bin"),
     "vocabulary": ({"overrides": {"model": {"vocab_size": 9}}}, "codec.bins"),
     "long horizon": ({"horizon": 40, "overrides": {"model": {"context_length": 8}}}, "does not fit the context"),

@@ -25,7 +25,7 @@ PLAIN = SeriesConfig(horizon=4, noise=0, missing_rate=0)
 
 
 def make_source(*series: np.ndarray, config: SeriesConfig = PLAIN, rows: int = 16, length: int = 12) -> WindowSource:
-    return WindowSource(series, CODEC, config, length, rows, seed=3)
+    return WindowSource(series, CODEC, config, length, rows, 3, [config.cycle or 1] * len(series))
 
 
 def test_a_row_is_scaled_by_its_context_and_the_loss_counts_after_it():

@@ -103,11 +103,12 @@ MODEL = preset_config("small", vocab_size=256)
 
 @pytest.mark.parametrize("flops", [1.0, 1e10, 1e11])
 def test_a_shape_is_cut_down_to_the_operations(flops: float) -> None:
-    smaller, rows = cut_down(MODEL, 8, flops)
-    done = training_flops_per_token(smaller) * smaller.context_length * rows
+    training = TrainingConfig(steps=1, batch_size=8)
+    smaller, steps = cut_down(MODEL, training, flops)
+    done = training_flops_per_token(smaller) * smaller.context_length * steps.batch_size
     least = training_flops_per_token(MODEL.replaced(num_layers=1)) * MODEL.context_length
     assert done <= max(flops, least)
-    assert cut_down(MODEL, 8, 1e18) == (MODEL.replaced(window=None), 8)
+    assert cut_down(MODEL, training, 1e18) == (MODEL.replaced(window=None), training)
 
 
 def test_the_probe_measures_a_range_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Lines(logging.Handler):
 
 
 def tiny_request(out: Path, **training: Any) -> TextRequest:
-    """Four steps with all that resuming could get wrong: accumulation, dropout, bfloat16, a validation text."""
+    """Four steps with all that resuming could get wrong: accumulation, dropout, bfloat16, a decay by path."""
     model = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
     settings = {
         "steps": 4,
@@ -66,6 +66,8 @@ def tiny_request(out: Path, **training: Any) -> TextRequest:
         "checkpoint_every": 2,
         "evaluate_every": 2,
         "evaluation_tokens": 16,
+        "weight_decay_by_path": {"embed.**": 0.0},
+        "schedule": "linear",
     }
     return TextRequest(
         source=lambda: [TextDocument("cats.txt", TEXT)],

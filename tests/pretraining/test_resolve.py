@@ -212,7 +212,7 @@ def test_muons_products_are_in_the_cost_of_a_size() -> None:
     assert muon.tokens_per_step == adamw.tokens_per_step == 8 * model.context_length
 
 
-@pytest.mark.parametrize("name", ["tiny", "gpt2", "gpt3-small"])
+@pytest.mark.parametrize("name", ["toy", "tiny", "gpt2", "gpt3-small"])
 def test_weight_shapes_are_those_of_the_decoder(name: str) -> None:
     config = make_section(ModelConfig, {"vocab_size": 50, **PRESETS[name]})
     with torch.device("meta"):

@@ -136,14 +136,6 @@ def test_a_vocabulary_of_much_text_is_learned_from_a_spread_sample_and_that_is_l
     assert any("learned from 0 of 0 MB, evenly spread" in line for line in caplog.messages)
 
 
-def test_notes_of_the_reader_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "empty.txt").write_text("")
-    source = make_source([tmp_path], DataConfig())
-    assert [len(list(source())) for _ in range(2)] == [1, 1]
-    assert len([line for line in caplog.messages if "empty" in line]) == 1
-
-
 @pytest.mark.parametrize("size", [10_000, 100_000, 1_000_000])
 def test_a_sample_is_bounded_and_spread_over_the_whole_text(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "SAMPLE_BYTES", 50_000)

@@ -197,9 +197,9 @@ def test_if_one_of_several_files_fails_none_is_left(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2 * 10**9, "2.0 GB"), (5 * 10**15, "5.0 PB")],
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2 * 10**9, "2.0 GB"), (7.9e24, "7,900 ZB")],
 )
-def test_bytes_are_written_for_people(count: int, text: str) -> None:
+def test_bytes_are_written_for_people(count: float, text: str) -> None:
     assert format_bytes(count) == text
 
 

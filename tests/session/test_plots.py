@@ -114,38 +114,6 @@ def test_without_a_validation_loss_the_training_losses_are_compared():
     assert shared_metric([with_it, without]) == "loss"
 
 
-# --- the curve of one run ---------------------------------------------------------------------------------------------
-
-
-def curve_of(metrics: list[dict[str, Any]]) -> str:
-    return plot([points_of(metrics, "loss", "step")], "step")
-
-
-def test_the_scale_has_the_largest_and_the_smallest_value():
-    lines = curve_of(METRICS).splitlines()
-    assert lines[0].startswith("  5.000 ")
-    assert lines[HEIGHT - 1].startswith("  0.05")
-    assert lines[HEIGHT].split() == ["step", "1", "100"]
-
-
-def test_a_falling_loss_falls_from_left_to_right():
-    top = curve_of(METRICS).splitlines()[0]
-    assert top[LABEL] == "●"
-    assert len(top) < LABEL + 15
-
-
-def test_a_curve_fits_eighty_columns():
-    assert max(len(line) for line in curve_of(METRICS).splitlines()) <= 80
-
-
-def test_nan_is_not_drawn():
-    assert "nan" not in curve_of([*METRICS, {"step": 101, "loss": float("nan")}])
-
-
-def test_a_flat_curve_is_drawn_too():
-    assert "1.000" in curve_of([{"step": step, "loss": 1.0} for step in range(5)])
-
-
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 

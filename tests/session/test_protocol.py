@@ -561,8 +561,16 @@ Disk = namedtuple("Disk", "total used free")
     [
         ("foretell.session.protocol.device_memory", 8, "parameters need .* memory is"),
         ("foretell.planning.estimate.state_per_process", 10**12, "parameters need .* memory is"),
-        ("foretell.planning.estimate.training_memory", 10**12, "rows of .* tokens at once need more than"),
-        ("foretell.session.machine.shutil.disk_usage", 3, "checkpoints need .*, and 3 bytes are free"),
+        (
+            "foretell.planning.estimate.training_memory",
+            10**12,
+            "rows of .* tokens at once need more than .*raise training.gradient_accumulation_steps",
+        ),
+        (
+            "foretell.session.machine.shutil.disk_usage",
+            3,
+            "checkpoints need .*, and 3 bytes are free.*lower training.keep_checkpoints",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value, words, tmp_path, monkeypatch):

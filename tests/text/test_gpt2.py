@@ -73,13 +73,6 @@ def test_ids_and_text_equal_those_of_transformers(gpt2: Tokenizer, data: Path, n
         assert peer.decode(ids, clean_up_tokenization_spaces=False) == gpt2.decode(ids) == text
 
 
-def test_streaming_emoji_and_symbols(gpt2: Tokenizer, data: Path) -> None:
-    text = (data / "unicode" / "UTF-8-demo.txt").read_text(encoding="utf-8")
-    ids = gpt2.encode(text)
-    stream = gpt2.stream()
-    assert "".join([*map(stream.push, ids), stream.finish()]) == text
-
-
 def test_encode_long_equals_encode_on_a_real_text(gpt2: Tokenizer, data: Path) -> None:
     text = (data / "unicode" / "emoji-test.txt").read_text(encoding="utf-8")[:200_000]
     assert gpt2.encode_long(text).tolist() == gpt2.encode(text)

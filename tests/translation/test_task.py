@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from foretell.config import TokenizerConfig
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
-from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
 from foretell.session.budget import FEWEST_STEPS
 from foretell.session.declaration import Machine
@@ -126,15 +124,6 @@ def test_runs_can_be_listed_and_compared(session):
     assert settings_of(session.run)["pairs.batch_tokens"] == 256
 
 
-def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path):
-    shutil.copytree(session.run.directory, tmp_path / "run")
-    shutil.rmtree(Run(tmp_path / "run").at("last").directory)
-    whole = session.task.model.state_dict()
-    resumed = run_training(TranslationTraining(PairRequest(out=tmp_path / "run", size="toy")), Reporter(), resume=True)
-    assert resumed.progress.step == 60
-    assert all(torch.equal(weight, whole[path]) for path, weight in resumed.task.model.state_dict().items())
-
-
 def test_a_saved_model_is_the_same_when_loaded(session, tmp_path):
     translator = load_translator(session.run.directory, "cpu")
     save_translator(tmp_path, translator)
@@ -233,15 +222,6 @@ def test_bleu_of_sentences_without_four_words_is_explained(session):
 def test_wrong_settings_are_refused(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         request(tmp_path, overrides=overrides)
-
-
-def test_other_settings_than_those_of_the_run_are_refused(session):
-    with pytest.raises(ConfigError, match="was started with training.seed = 1, not 2"):
-        run_training(
-            TranslationTraining(PairRequest(out=session.run.directory, overrides={"training": {"seed": 2}})),
-            Reporter(),
-            resume=True,
-        )
 
 
 @pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 120), (None, 0.001, None)])

@@ -70,8 +70,7 @@ class TrainingOptions:
                 "this training reads its data from files, also when it resumes; save standard input in one"
             )
         out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
-        is_open = self.is_resumed and (out / "run.json").exists()
-        if is_open:
+        if self.is_resumed and (out / "run.json").exists():
             note(f"opening     {out}")
         elif data or not self.is_resumed:
             note(f"reading     {', '.join(arguments.names_of_data([str(path) for path in data]))}")

@@ -11,7 +11,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretell.data.lines import Note, TextFile
@@ -128,10 +128,7 @@ class FileDocument(Document):
             file.seek(low)
             window = file.read(high - low)
         position = low + cut_position_in_bytes(window, target - low)
-        return self._part(self.start, position), self._part(position, self.end)
-
-    def _part(self, start: int, end: int) -> FileDocument:
-        return FileDocument(self.source, self.path, start, end, self.changed)
+        return replace(self, end=position), replace(self, start=position)
 
     def _blocks(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:

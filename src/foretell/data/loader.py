@@ -140,13 +140,14 @@ def iter_evaluation_batches(
     With max_tokens, evenly spread windows are left out until about max_tokens tokens remain.
     """
     count = max(1, math.ceil((len(stream) - 1) / context_length))
-    kept = count if max_tokens is None else max(1, min(count, max_tokens // context_length))
-    for windows in iter_spread(count, kept, batch_size):
+    most = None if max_tokens is None else max_tokens // context_length
+    for windows in iter_spread(count, most, batch_size):
         yield _evaluation_batch(stream, context_length, [index * context_length for index in windows], document_mask)
 
 
-def iter_spread(count: int, kept: int, batch_size: int) -> Iterator[list[int]]:
-    """The indices of `kept` items, evenly spread over `count`, `batch_size` at a time."""
+def iter_spread(count: int, most: int | None, batch_size: int) -> Iterator[list[int]]:
+    """The indices of `most` items (at least one; None: all), evenly spread over `count`, `batch_size` at a time."""
+    kept = count if most is None else min(count, max(1, most))
     chosen = [index * count // kept for index in range(kept)]
     for first in range(0, kept, batch_size):
         yield chosen[first : first + batch_size]
@@ -228,7 +229,5 @@ class RowStream:
 
 def iter_row_batches(rows: RowStream, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """The rows in order; with max_tokens, evenly spread rows are left out until about max_tokens tokens remain."""
-    count, kept = len(rows), len(rows)
-    if max_tokens is not None:
-        kept = min(count, max(1, max_tokens * count // max(1, len(rows.tokens))))
-    yield from map(rows.batch, iter_spread(count, kept, batch_size))
+    most = None if max_tokens is None else max_tokens * len(rows) // max(1, len(rows.tokens))
+    yield from map(rows.batch, iter_spread(len(rows), most, batch_size))

@@ -159,9 +159,8 @@ class PackedChats:
 
     def iter_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """All rows in order, or evenly spread rows with about `max_tokens` tokens."""
-        count = len(self.rows)
-        kept = count if max_tokens is None else max(1, min(count, max_tokens // self.length))
-        yield from map(self.make_batch, iter_spread(count, kept, batch_size))
+        most = None if max_tokens is None else max_tokens // self.length
+        yield from map(self.make_batch, iter_spread(len(self.rows), most, batch_size))
 
     def make_batch(self, rows: Sequence[int]) -> Batch:
         """The batch (B, T) of these rows; T is `length` in every batch."""

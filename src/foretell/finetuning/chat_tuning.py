@@ -100,7 +100,26 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         return TokenizedChats(ChatData.load(run.tokens, digest), record["template"], tokenizer, digest)
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
-        return choose_config(self.request, data.chats, self.start.config, data.tokenizer, steps)
+        """Steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
+        request, model = self.request, self.start.config
+        given = request.section("training")
+        rows = len(PackedChats(data.chats.train, model.context_length))
+        epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
+        checked = make_section(TrainingConfig, {"steps": 1, **DEFAULTS, **given}, "training")
+        steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
+        often = max(1, int(steps) // 10)
+        learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
+        chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
+        chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
+        vocab_size = max(model.vocab_size, data.tokenizer.vocab_size)
+        values = {**model.model_dump(), "vocab_size": vocab_size, **request.section("model")}
+        shape = make_section(ModelConfig, values, "model")
+        return ChatConfig(
+            model=shape,
+            data=request.configured("data"),
+            training=make_section(TrainingConfig, chosen | given, "training"),
+            lora=choose_lora(request, model, shape),
+        )
 
     def most_steps(self, config: ChatConfig) -> int:
         return max(FEWEST_STEPS, super().most_steps(config))
@@ -195,27 +214,3 @@ def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) ->
         logger.info(f"lora        {' and '.join(rows)} trained too, for the rows of new tokens")
         lora = lora.model_copy(update={"also_trained": rows})
     return lora
-
-
-def choose_config(
-    request: ChatRequest, data: ChatData, model: ModelConfig, tokenizer: Tokenizer, steps: int | None = None
-) -> ChatConfig:
-    """The configuration: steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
-    given = request.section("training")
-    rows = len(PackedChats(data.train, model.context_length))
-    epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
-    checked = make_section(TrainingConfig, {"steps": 1, **DEFAULTS, **given}, "training")
-    steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
-    often = max(1, int(steps) // 10)
-    learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
-    chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
-    chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
-    vocab_size = max(model.vocab_size, tokenizer.vocab_size)
-    shape = {**model.model_dump(), "vocab_size": vocab_size, **request.section("model")}
-    shape = make_section(ModelConfig, shape, "model")
-    return ChatConfig(
-        model=shape,
-        data=request.configured("data"),
-        training=make_section(TrainingConfig, chosen | given, "training"),
-        lora=choose_lora(request, model, shape),
-    )

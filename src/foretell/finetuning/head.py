@@ -147,11 +147,7 @@ def head_outputs(
 
 def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
     """A module with the weights of a decoder and its head, under the paths of a saved model."""
-    tree = nn.Module()
-    for name, child in decoder.named_children():
-        tree.add_module(name, child)
-    tree.add_module(TASK_HEAD, head.linear)
-    return tree
+    return nn.ModuleDict({**dict(decoder.named_children()), TASK_HEAD: head.linear})
 
 
 class TaskObjective(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from foretell.typesetting.text import shorten
 SHOWN = 20  # labels whose figures are displayed
 
 
-def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> dict[str, Any]:
+def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> None:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     best, dev = session.run.best(), session.task.data.dev
     model = load_model(best.directory, session.device)
@@ -45,7 +44,7 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     figures = session.task.head.task.figures(outputs, targets)
     if advice := [*longer_advice(session, figures), *baseline_advice(session, figures, baseline)]:
         entries["advice"] = advice
-    return write_figures(session, outputs, targets, {}, entries)
+    write_figures(session, outputs, targets, {}, entries)
 
 
 def write_figures(
@@ -54,7 +53,7 @@ def write_figures(
     targets: Sequence[Target],
     figures: Mapping[str, float],
     entries: dict[str, Any],
-) -> dict[str, Any]:
+) -> None:
     """Write report.json and its picture. figures: replace the kind's. entries: further entries."""
     task, kind = session.task, session.task.head.task
     report: dict[str, Any] = {
@@ -66,9 +65,12 @@ def write_figures(
         **entries,
     }
     write_json(session.run.directory / REPORT, report)
-    draw = partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets)
-    draw_if_possible(lambda: draw_report(session.run.directory / REPORT_PICTURE, draw))
-    return report
+
+    def draw() -> None:
+        with picture(session.run.directory / REPORT_PICTURE, (10, 4.6)) as figure:
+            kind.draw(figure, report["dev"], outputs, targets)
+
+    draw_if_possible(draw)
 
 
 def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
@@ -144,12 +146,6 @@ def command_with(session: Session[FinetuneTask], *options: str) -> str:
     start = [about["from"]["model"]] if "from" in about else []
     words = command_words(start, about, session.task.config.finetuning)
     return f"{command_name()} {shell_words(*words, *options)}"
-
-
-def draw_report(path: Path, draw: Callable[[Any], None]) -> None:
-    """Write the picture of a report, drawn by `draw`."""
-    with picture(path, (10, 4.6)) as figure:
-        draw(figure)
 
 
 @dataclass(frozen=True)

@@ -132,19 +132,17 @@ def is_date(cell: str) -> bool:
 def with_header(rows: list[TableRow], name: str) -> SeriesTable:
     """The table below its header; a file without a header gets the column names ds, y, or 1, 2, 3."""
     first, body = rows[0].cells, rows[1:]
+    names = [str(index) for index in range(1, len(first) + 1)]
     is_value = [is_number(cell) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
     if (is_date(first[0]) and all(is_value[1:]) and len(first) > 1) or (is_compact_first and all(is_value)):
         names = ["ds", "y"] if len(first) == 2 else ["ds", *(f"y{index}" for index in range(1, len(first)))]
         logger.info(f"{rows[0].where}: a time and numbers, so the file has no header")
     elif all(is_value):
-        names = ["y"] if len(first) == 1 else [str(index) for index in range(1, len(first) + 1)]
+        names = ["y"] if len(first) == 1 else names
     elif len(first) > 2 and any(map(is_date, first)) and any(is_value) and not all(map(is_date, first[1:])):
-        names = [str(index) for index in range(1, len(first) + 1)]
         logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
-    elif len(first) > 2 and all(is_value[1:]) and not is_counting(first[1:]):
-        names = [str(index) for index in range(1, len(first) + 1)]
-    else:
+    elif len(first) <= 2 or not all(is_value[1:]) or is_counting(first[1:]):
         return SeriesTable(first, rows[0].where, body, name)
     return SeriesTable(names, rows[0].where, rows, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class ValueTokenizer(Tokenizer):
         return self.texts[token_id] if 0 <= token_id < len(self.texts) else super().text_of(token_id)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class ValueModel(LanguageModel):
     """A forecaster's decoder in the scale of one context. A text is a list of values for `parse_values`.
 
@@ -40,10 +40,10 @@ class ValueModel(LanguageModel):
     `reading_values`.
     """
 
-    codec: SeriesCodec = field(default_factory=SeriesCodec)
-    scale: Scale = field(default_factory=lambda: Scale(0.0, 1.0))
-    levels: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    context: int = 0
+    codec: SeriesCodec
+    scale: Scale
+    levels: np.ndarray
+    context: int
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         return self.codec.encode(parse_values(text), self.scale, -self.context).tolist()

@@ -50,13 +50,9 @@ class WindowSource:
         length: int,
         rows: int,
         seed: int,
-        seasons: Sequence[int] | None = None,
+        seasons: Sequence[int],
     ):
-        learned = [
-            pair
-            for pair in zip(series, seasons or [config.cycle or 1] * len(series), strict=True)
-            if (~np.isnan(pair[0])).sum() > 1
-        ]
+        learned = [pair for pair in zip(series, seasons, strict=True) if (~np.isnan(pair[0])).sum() > 1]
         self.series, self.seasons = [values for values, _ in learned], [season for _, season in learned]
         if not self.series:
             raise DataError("no series has two values to learn from, after those that are held out")

@@ -303,18 +303,16 @@ def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, d
     """This machine's rate of training this shape, from steps of about STEP_SECONDS with fewer rows and layers."""
     flops = FIRST_FLOPS
     for _ in range(ROUNDS):
-        smaller, rows = cut_down(config, training.batch_size, flops)
-        steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+        smaller, steps = cut_down(config, training, flops)
         done = step_flops(smaller, steps)
         rate = done / min(step_seconds(smaller, steps, device, dtype, 0.0))
         flops = rate * STEP_SECONDS
         if done > flops / 2:
             break
-    smaller, rows = cut_down(config, training.batch_size, flops)
-    steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+    smaller, steps = cut_down(config, training, flops)
     seconds, done = step_seconds(smaller, steps, device, dtype, PROBE_SECONDS), step_flops(smaller, steps)
     rate_range = Range(done / max(seconds) * MARGINS.low, done / min(seconds) * MARGINS.high)
-    return Probe(rate_range, smaller.num_layers, rows)
+    return Probe(rate_range, smaller.num_layers, steps.batch_size)
 
 
 def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
@@ -323,18 +321,19 @@ def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
     return training_flops_per_token(config) * tokens + optimizer_flops_per_step(weight_shapes(config), training)
 
 
-def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig, int]:
-    """The shape with fewer layers and rows, so that a step has about `flops` operations; at least one row.
+def cut_down(config: ModelConfig, training: TrainingConfig, flops: float) -> tuple[ModelConfig, TrainingConfig]:
+    """Fewer layers, and fewer rows at once, so that a step has about `flops` operations; at least one of each.
 
     Layers are cut first, because the number of rows decides which share of the time goes to the weights.
     """
     config = config.replaced(window=config.windows[0])
     one_layer = config.replaced(num_layers=1)
     per_row = training_flops_per_token(one_layer) * config.context_length
-    kept = int(min(rows, max(1, flops // per_row)))
+    kept = int(min(training.batch_size, max(1, flops // per_row)))
     added = (training_flops_per_token(config.replaced(num_layers=2)) * config.context_length - per_row) * kept
     layers = 1 + int(max(0.0, flops - per_row * kept) // added)
-    return config.replaced(num_layers=min(config.num_layers, layers)), kept
+    steps = training.model_copy(update={"batch_size": kept, "gradient_accumulation_steps": 1})
+    return config.replaced(num_layers=min(config.num_layers, layers)), steps
 
 
 def read_bandwidth(device: torch.device) -> float:

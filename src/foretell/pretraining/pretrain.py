@@ -20,7 +20,7 @@ from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts
-from foretell.pretraining.task import ContinuedTextTask, TextTask
+from foretell.pretraining.task import TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
@@ -137,7 +137,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)
+        return TextTask(config, data, model, about)
 
     def describe(self, task: TextTask) -> list[str]:
         """The text, the model and the recipe, with the reasons for what was chosen."""

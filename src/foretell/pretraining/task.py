@@ -111,20 +111,15 @@ class TextTask(Task):
         check_mask(self.decoder, batch, dtype)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        """The loss of the untrained model, which should be ln V, as for a uniform distribution (random vectors)."""
+        """The first loss. An untrained model's should be ln V, as for a uniform distribution (random vectors)."""
         vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
+        if self.about.get("from") is not None:
+            return [f"before      loss {loss:.2f} on the new text"]
         line = perplexity.describe_first_loss(loss, vocab_size)
         is_random = not self.config.training.similar_vectors  # others favor similar tokens: 3.7 more at --size small
         if is_random and abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
         return [line]
-
-
-class ContinuedTextTask(TextTask):
-    """The task for a model trained before: its first loss is logged without a warning."""
-
-    def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        return [f"before      loss {perplexity.first_loss(self.objective, batch, dtype):.2f} on the new text"]
 
 
 class Prompts:

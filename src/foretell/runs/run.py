@@ -28,7 +28,6 @@ from foretell.runs.record import (
     LineFile,
     advice_without_record,
     and_advice,
-    configuration_digest,
     metrics_line,
     pace_line,
     parse_metrics,
@@ -148,10 +147,6 @@ class Run:
     def record(self) -> dict[str, Any]:
         """The record that `write_record` stored; damage is a `CheckpointError`."""
         return read_record(self.directory)
-
-    def configuration_digest(self) -> str:
-        """A hash of the configuration, to compare with a checkpoint's."""
-        return configuration_digest(self.record()["config"])
 
     def clear_leftovers(self) -> None:
         """Delete leftovers of a killed process: temporary files, the mark of an unfinished run, a cut line."""

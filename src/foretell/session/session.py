@@ -20,7 +20,7 @@ from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.files import check_not_removed
 from foretell.runs.checkpoint import Checkpoint, prune
-from foretell.runs.record import RUN, MetricsDigest
+from foretell.runs.record import RUN, MetricsDigest, configuration_digest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop, resume_command
@@ -117,7 +117,7 @@ class Session(Generic[AnyTask]):
     @cached_property
     def configuration(self) -> str:
         """A digest of the run's configuration, stored in its checkpoints."""
-        return self.world.decide(self.run.configuration_digest)
+        return self.world.decide(lambda: configuration_digest(self.run.record()["config"]))
 
     def start(self) -> None:
         """Check the task, then write run.json, which makes the directory a run."""

@@ -182,22 +182,11 @@ class WindowStream(WholeStream):
         super().push(token_id)
         if token_id in self._skipped or is_byte(self._piece(token_id)):
             return ""  # a run of byte tokens is decoded as a whole: one bad byte changes all of it
-        added = self._advance()
-        self._shrink()
+        text, recent = self._decode(self._ids), self._ids[-_WINDOW:]
+        added, self._returned = text[self._returned :], len(text)
+        if recent_text := self._decode(recent):  # without a text, the next token would be decoded as the first of all
+            self._ids, self._returned = recent, len(recent_text)
         return added
-
-    def _advance(self) -> str:
-        text = self._decode(self._ids)
-        added = text[self._returned :]
-        self._returned = len(text)
-        return added
-
-    def _shrink(self) -> None:
-        """Drop old ids, unless the rest has no text: then the next token would be decoded as the first of a text."""
-        recent = self._ids[-_WINDOW:]
-        text = self._decode(recent)
-        if text:
-            self._ids, self._returned = recent, len(text)
 
 
 def is_byte(piece: str) -> bool:

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from foretell.config import TokenizerConfig
 from foretell.data.lines import TextFile, find_files
+from foretell.data.split import Part
 from foretell.data.table import FORMATS, Table, list_names, without_index
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
@@ -29,7 +29,6 @@ SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
 MORE = "lines with more than two columns, of which the first two are read"
 LARGEST_VOCABULARY = 8192  # limit if the amount of text determines the size
-Part = Literal["train", "validation"]
 logger = logging.getLogger(__name__)
 
 
@@ -178,17 +177,17 @@ def normalized(sentence: str) -> str:
     return " ".join(kept.split())
 
 
-def is_held_out(sentence: str, fraction: float, salt: str = "validation") -> bool:
-    """True for about `fraction` of all sentences, by a hash of the normalised sentence and the salt."""
-    digest = hashlib.sha256(f"{salt} {normalized(sentence)}".encode()).digest()
+def is_held_out(sentence: str, fraction: float) -> bool:
+    """True for about `fraction` of all sentences, by a hash of the normalised sentence."""
+    digest = hashlib.sha256(f"validation {normalized(sentence)}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
-def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation") -> dict[Part, list[Pair]]:
+def split_pairs(pairs: Iterable[Pair], fraction: float) -> dict[Part, list[Pair]]:
     """The training pairs and the held-out ones; all translations of a sentence are on the same side."""
     parts: dict[Part, list[Pair]] = {"train": [], "validation": []}
     for pair in pairs:
-        parts["validation" if is_held_out(pair.source, fraction, salt) else "train"].append(pair)
+        parts["validation" if is_held_out(pair.source, fraction) else "train"].append(pair)
     return parts
 
 

@@ -112,10 +112,10 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
 
 def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
     """The best translation of each source. samples: the indices of their random streams."""
-    if decoding.sampling is not None:
-        return sample(translator, sources, samples, decoding.sampling, decoding.alpha_for(translator))
-    beams = search(translator, sources, decoding.beam_size, decoding.alpha_for(translator))
     alpha = decoding.alpha_for(translator)
+    if decoding.sampling is not None:
+        return sample(translator, sources, samples, decoding.sampling, alpha)
+    beams = search(translator, sources, decoding.beam_size, alpha)
     chosen = [beam[Candidates(beam, translator.vocabulary).best(alpha)] for beam in beams]
     return [(best.ids, best.score, best.finish_reason) for best in chosen]
 
