@@ -66,11 +66,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        846,
+        850,
         "speedrun, whose record outlives Ctrl-C, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
         "files, templates and constraints are checked before a model is loaded; a full or missing standard output; "
-        "tables are not sentences",
+        "tables are not sentences; unbuffered output",
     ),
     (
         "config",
@@ -184,7 +184,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        986,
+        1005,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -195,7 +195,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "schemas and the known ones in errors; log-probabilities of echoed prompts by both fields; "
         "answers are counted after the warm-up; explained numbers that are NaN are refused; "
         "malformed bodies in chunks get an answer; a turn of the loop between choices; "
-        "texts far longer than the context are not encoded",
+        "texts far longer than the context are not encoded; tool calls and other items by name; absolute addresses",
     ),
     (
         "session",
@@ -206,10 +206,10 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        159,
+        162,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
         "whole texts are not kept; names of built-in templates; short texts in batches; "
-        "arguments in another encoding",
+        "arguments and stop strings in another encoding",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (

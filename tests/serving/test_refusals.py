@@ -14,10 +14,11 @@ import pytest
 
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse
-from foretell.serving.requests import ChatRequest, CompletionRequest
+from foretell.serving.requests import ChatRequest, CompletionRequest, ResponsesRequest
 from tests.serving.conftest import error_of
 
 DEEP = "[" * 100_000
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
 
@@ -50,6 +51,7 @@ def refused(answer, status=400, param=None):
         ("prompt_logprobs", 50_257),
         ("stop", ["x" * 257]),
         ("stop", "x" * 257),
+        ("stop", "\ud800"),
         ("structured_outputs", {"": 1}),
         ("stop_token_ids", [1] * 129),
         ("logit_bias", {str(id): 1 for id in range(301)}),
@@ -105,6 +107,8 @@ def test_a_message_has_the_path_of_the_value(server, fields, message):
         (CompletionRequest, {"prompt": [True]}, "prompt[0]: input should be a valid string or a valid integer or a"),
         (ChatRequest, {"messages": [{"role": "user", "content": 5}]}, "content: input should be a valid string or a"),
         (ChatRequest, {"messages": [{"role": "user"}]}, "messages[0].content: field required"),
+        (ChatRequest, {"messages": [CALL]}, "messages[0]: tools are not supported"),
+        (ResponsesRequest, {"input": [{"type": "function_call"}]}, "input[0]: items of type 'function_call' are not"),
     ],
 )
 def test_a_wrong_type_is_answered_with_all_types_of_the_field(kind, fields, message):
@@ -133,9 +137,12 @@ def test_large_negative_scores_mask_positions(server):
     assert server.ask("/v1/completions", prompt="ab", max_tokens=3, change=change)["choices"]
 
 
-def test_a_changed_position_after_the_last_token_is_refused(server):
+def test_a_position_after_the_last_token_is_refused(server):
     change = [{"value": "embed", "positions": [90], "scale": 0}]
-    refused(server.post("/v1/completions", prompt="x", max_tokens=3, change=change), param="change")
+    last = "is outside the text; 0 to 2 are read at most"
+    for field, asked in (("change", change), ("look", {"values": ["embed"], "positions": [3]})):
+        error = refused(server.post("/v1/completions", prompt="x", max_tokens=3, **{field: asked}), param=field)
+        assert error["message"].endswith(last)
     server.ask("/explore", text="x", change=change)  # the text of a page is edited, and its changes stay
 
 
@@ -263,6 +270,15 @@ def test_a_page_cannot_send_a_simple_request(server, kind):
 @pytest.mark.parametrize("host", ["evil.com", "127.0.0.1.nip.io", "", "localhost.evil.com:8000", "[::1"])
 def test_another_name_for_this_host(server, host):
     assert server.client.get("/v1/models", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://localhost:1/v1/models/t%6Fy", 200), ("http://localhost", 200), ("http://evil.com/v1/models", 400)],
+)
+def test_an_address_in_absolute_form_replaces_the_host(server, target, status):
+    head = f"GET {target} HTTP/1.1\r\nhost: {'evil.com' if status == 200 else 'localhost'}\r\nconnection: close\r\n\r\n"
+    assert sent(server, head.encode()).startswith(f"HTTP/1.1 {status} ")
 
 
 @pytest.mark.parametrize("origin", ["null", "http://evil.com", "http://localhost:1", "file://"])

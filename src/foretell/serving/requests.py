@@ -266,6 +266,16 @@ class ChatMessage(BaseModel, strict=True):
     role: str
     content: str | list[ContentPart]
 
+    @model_validator(mode="before")
+    @classmethod
+    def is_message(cls, values: Any) -> Any:
+        given = values if isinstance(values, dict) else {}
+        if given.get("tool_calls") or given.get("function_call"):
+            raise ValueError("tools are not supported by this server; send messages without tool_calls")
+        if given.get("type") not in (None, "message"):
+            raise ValueError(f"items of type {str(given['type'])[:40]!r} are not supported; this server reads messages")
+        return values
+
 
 Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
 
