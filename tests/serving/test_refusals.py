@@ -63,6 +63,9 @@ def refused(answer, status=400, param=None):
         ("frequency_penalty", 3),
         ("prompt_embeds", "AAAA"),
         ("use_beam_search", True),
+        ("grammar", "x"),
+        ("guided_regex", "a"),
+        ("allowed_token_ids", [1]),
         ("skip_special_tokens", False),
         ("prompt", [True] * 600_000),  # once an error for each: 12 s and 1.2 GB
         ("prompt", [[1]] * 3000),
@@ -148,6 +151,7 @@ def test_a_position_after_the_last_token_is_refused(server):
 
 def test_fields_without_an_effect_are_refused(server):
     refused(server.post("/v1/chat/completions", **CHAT, top_logprobs=2), param="top_logprobs")
+    refused(server.post("/v1/chat/completions", **CHAT, echo=True), param="echo")
     refused(server.post("/v1/score", text="x", context="y"), param="context")
     refused(server.post("/detokenize", tokens=[999]), param="tokens")
     error = refused(server.post("/v1/predict", input="x"), 404, param="model")
@@ -350,6 +354,8 @@ def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):
     refused(server.post("/v1/score", text=["x"] * 200), param="text")
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
     refused(server.post("/v1/responses", input=image), param="input")
+    nothing = [{"role": "user", "content": [{"type": "text"}]}]
+    assert "no text" in refused(server.post("/v1/chat/completions", messages=nothing), param="messages")["message"]
 
 
 def test_a_long_text_is_not_truncated(server):
@@ -405,7 +411,7 @@ def test_a_response_format_without_its_schema_is_refused(server, shape):
 
 @pytest.mark.parametrize("shape", [{"type": "json_schema"}, "json_object"])
 def test_a_text_format_without_a_schema_is_refused(server, shape):
-    refused(server.post("/v1/responses", input="x", text={"format": shape}), param="response_format")
+    refused(server.post("/v1/responses", input="x", text={"format": shape}), param="text.format")
 
 
 @pytest.mark.parametrize(
@@ -431,10 +437,11 @@ def test_unknown_fields_are_named(server):
     assert answer.headers["x-foretell-ignored"] == "prompt_logprobs"
 
 
-def test_unknown_entries_of_include_are_named(server):
+def test_unknown_entries_of_a_field_are_named(server):
     asked = {"input": "Hi", "max_output_tokens": 2}
-    answer = server.post("/v1/responses", **asked, include=["file_search_call.results"])
-    assert answer.headers["x-foretell-ignored"] == "include"
+    for field, value in {"include": ["file_search_call.results"], "text": {"formt": {"type": "json_object"}}}.items():
+        answer = server.post("/v1/responses", **asked, **{field: value})
+        assert answer.headers["x-foretell-ignored"] == field
     answer = server.post("/v1/responses", **asked, include=["message.output_text.logprobs"])
     assert "x-foretell-ignored" not in answer.headers
 

@@ -211,4 +211,7 @@ def text_of(message: ChatMessage) -> str:
     wrong = next((part.type for part in message.content if part.type not in ("text", "input_text", "output_text")), "")
     if wrong:
         raise UsageError(f"content of type {wrong[:40]!r} is not supported; this server reads text")
-    return "".join(part.text for part in message.content)
+    texts = [part.text for part in message.content if part.text is not None]
+    if len(texts) < len(message.content):
+        raise UsageError("a part of the content has no text")
+    return "".join(texts)
