@@ -184,7 +184,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        1020,
+        1018,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "

@@ -73,8 +73,6 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
     end_ids, stops = frozenset([*ends, *request.stop_token_ids]), request.stop_texts()
     if wanted.chat is not None:
         end_ids, stops = end_ids | wanted.chat.stop_ids, [*stops, *wanted.chat.stop_texts]
-    with errors_of("stop"):
-        StopStrings(stops)  # refuses a lone surrogate
     check_look(request, served, num_choices)
     lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
     check_positions(request, max(*map(len, wanted.prompts), *(length - 1 for length in lengths)))
