@@ -49,7 +49,7 @@ def test_the_card_has_the_figures_of_the_run(server, foretell, trained, corpus):
     (listed,) = foretell("runs", trained, "--json").json["runs"]
     cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", card, re.MULTILINE))
     assert cells["data"] == corpus.name
-    assert cells["held-out data, SHA-256"] == listed["held_out"] != cells["training data, SHA-256"]
+    assert cells["digest of the held-out data"] == listed["held_out"] != cells["digest of the training tokens"]
     assert cells["validation loss"] == f"{listed['best_validation_loss']:.4f}"
     assert cells["bits per byte"] == f"{listed['bits_per_byte']:.4f}"
     assert cells["steps"] == f"{listed['best_step']} of {listed['steps']}"

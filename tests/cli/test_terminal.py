@@ -128,6 +128,15 @@ def test_a_full_disk_behind_standard_output_is_named(original):
     assert outcome.stderr.splitlines()[-1] == "foretell: could not write to standard output: No space left on device"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_fills_during_a_long_result_is_named(tmp_path, unbuffered):
+    """A limit of the size of files acts as a full disk: a part is written."""
+    command = f"ulimit -f 1; $FORETELL tokenize primer '{'a b ' * 200}' --json > {tmp_path / 'out'}"
+    outcome = shell(command, PYTHONUNBUFFERED=unbuffered)
+    assert outcome.returncode == 1
+    assert outcome.stderr == "foretell: could not write to standard output: File too large\n"
+
+
 GENERATE = ["generate", "primer", "The", "--max-tokens", "2"]
 
 

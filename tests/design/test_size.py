@@ -96,7 +96,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         204,
         "limits of compressed files; separators, encodings and line ends of tables; DataFrames and rows in memory; "
         "numbers with separators of thousands, read in one place for series and labels, with their largest; "
-        "advice for frames",
+        "advice for frames; units after numbers",
     ),
     (
         "evaluation",
@@ -120,7 +120,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
         "synthetic series; one function for each phase of reading a table; "
         "values of another file by their times; the time of the closing report; "
-        "forecasts with the separator of their file; times in milliseconds; impossible days",
+        "forecasts with the separator of their file; times in milliseconds; impossible and missing days; periods",
     ),
     (
         "generation",
@@ -185,7 +185,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        986,
+        1018,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -196,7 +196,8 @@ RAISED: list[tuple[str, int, int, str]] = [
         "schemas and the known ones in errors; log-probabilities of echoed prompts by both fields; "
         "answers are counted after the warm-up; explained numbers that are NaN are refused; "
         "malformed bodies in chunks get an answer; a turn of the loop between choices; "
-        "texts far longer than the context are not encoded",
+        "texts far longer than the context are not encoded; tool calls and other items by name; absolute addresses; "
+        "fields that would change an answer are not ignored",
     ),
     (
         "session",
@@ -210,7 +211,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         148,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
         "whole texts are not kept; names of built-in templates; short texts in batches; "
-        "arguments in another encoding",
+        "arguments and stop strings in another encoding",
     ),
     ("textbook", 0, -18, "heads that are rotated in part"),
     (

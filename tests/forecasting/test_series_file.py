@@ -183,8 +183,14 @@ REFUSED = {
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
     "the same column twice": ("ds,y,y\n1,1,9\n", "two columns are called 'y'"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
-    "percent": ("ds,y\n1,28.7%\n2,25.7%\n", "line 2: '28.7%' is not a number; remove the % signs"),
-    "a currency": ("ds;y\n1;2 904,98 €\n2;2 904,98 €\n", "line 2: '2 904,98 €' is not a number; remove the € signs"),
+    "percent": ("ds,y\n1,28.7%\n2,25.7%\n", "line 2: '28.7%' is not a number; write numbers without %"),
+    "a currency": (
+        "ds;y\n1;2 904,98 €\n2;2 904,98 €\n",
+        "line 2: '2 904,98 €' is not a number; write numbers without €",
+    ),
+    "a unit": ("v\n20.00 EUR\n21.00 EUR\n", "line 2: '20.00 EUR' is not a number; write numbers without EUR"),
+    "no time": ("day,y\n2024-01-01,1\n,2\n", "line 3: the time in column 'day' is missing; fill it or remove the row"),
+    "weeks": ("a,y\n2024-01-01/2024-01-07,1\n", "line 2: '2024-01-01/2024-01-07' is a period; .*such as 2024-01-01;"),
     "a negative number in parentheses": ("ds;y\n1;(101,50)\n2;(102,50)\n", r"line 2: '\(101,50\)' is not a number"),
     "dates and times of day": (
         "date,time,y\n2024-01-01,00:00,1\n2024-01-01,01:00,2\n",
@@ -195,7 +201,7 @@ REFUSED = {
         "147 of 171 are absent; give equally spaced values, or leave out the column of times",
     ),
     "names of months": ("ds,y\nJan 2015,1\nMär 2015,2\n", "line 3: 'Mär 2015' .* with English names of months"),
-    "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; remove the % signs"),
+    "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; write numbers without %"),
     "a column of texts": (
         "date,S0,S1,weekday\n2023-01-01,1,5,Sunday\n2023-01-02,2,6,Monday\n",
         "column 'weekday' has texts such as 'Sunday'; name the columns to read: columns S0 columns S1",

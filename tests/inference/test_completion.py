@@ -61,6 +61,7 @@ def test_a_stop_string_may_be_given_alone(model):
         (("x" * 60, 10), {}, ContextLengthError, "at most max_tokens 5, or use slide=True"),
         (("x", 500), {}, foretell.NoRoomError, "a prompt of 1 token and 500 new ones do not fit"),
         (("x",), {"stop": ""}, UsageError, "a stop string is empty"),
+        (("x",), {"stop": "\udcc3"}, TokenizerError, "a stop string holds a lone surrogate .* the locale's encoding"),
         (("x",), {"temprature": 1}, ConfigError, "unknown key 'temprature', did you mean 'temperature'?"),
         (("x",), {"top_p": 2}, ConfigError, "top_p = 2: input should be less than or equal to 1"),
     ],

@@ -58,6 +58,8 @@ def test_compiled_on_a_gpu_a_training_may_keep_less() -> None:
 
 def test_shards_divide_the_state_and_copies_do_not() -> None:
     assert parts(4, parallel="fsdp")["optimizer"] == Range.exact(8 * N / 4)
+    accumulated = parts(4, parallel="fsdp", gradient_accumulation_steps=2)
+    assert (accumulated["weights"], accumulated["gradients"]) == (Range.exact(N), Range.exact(4 * N))
     assert parts(4, parallel="ddp")["optimizer"] == Range.exact(8 * N)
     assert parts(4)["activations"] == parts(1, batch_size=1)["activations"]
 

@@ -71,6 +71,13 @@ def test_structured_outputs_has_the_names_of_vllm(server, shape, text):
     assert answer["choices"][0]["text"].startswith(text)
 
 
+def test_a_response_has_its_format_which_may_be_an_object_with_a_schema(server):
+    shape = {"type": "json_object", "schema": {"const": {"a": 1}}}
+    answer = server.ask("/v1/responses", input=PROMPT, text={"format": shape}, max_output_tokens=20, seed=1)
+    assert answer["text"] == {"format": shape}
+    assert '"a"' in answer["output"][0]["content"][0]["text"]
+
+
 def test_choices_are_numbered_by_prompt_then_by_sample(server):
     answer = server.ask("/v1/completions", prompt=["ab", "cd"], n=3, seed=2)
     assert [row["index"] for row in answer["choices"]] == list(range(6))

@@ -14,10 +14,11 @@ import pytest
 
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse
-from foretell.serving.requests import ChatRequest, CompletionRequest
+from foretell.serving.requests import ChatRequest, CompletionRequest, ResponsesRequest
 from tests.serving.conftest import error_of
 
 DEEP = "[" * 100_000
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
 
@@ -61,6 +62,9 @@ def refused(answer, status=400, param=None):
         ("frequency_penalty", 3),
         ("prompt_embeds", "AAAA"),
         ("use_beam_search", True),
+        ("grammar", "x"),
+        ("guided_regex", "a"),
+        ("allowed_token_ids", [1]),
         ("skip_special_tokens", False),
         ("prompt", [True] * 600_000),  # once an error for each: 12 s and 1.2 GB
         ("prompt", [[1]] * 3000),
@@ -105,6 +109,8 @@ def test_a_message_has_the_path_of_the_value(server, fields, message):
         (CompletionRequest, {"prompt": [True]}, "prompt[0]: input should be a valid string or a valid integer or a"),
         (ChatRequest, {"messages": [{"role": "user", "content": 5}]}, "content: input should be a valid string or a"),
         (ChatRequest, {"messages": [{"role": "user"}]}, "messages[0].content: field required"),
+        (ChatRequest, {"messages": [CALL]}, "messages[0]: tools are not supported"),
+        (ResponsesRequest, {"input": [{"type": "function_call"}]}, "input[0]: items of type 'function_call' are not"),
     ],
 )
 def test_a_wrong_type_is_answered_with_all_types_of_the_field(kind, fields, message):
@@ -133,14 +139,18 @@ def test_large_negative_scores_mask_positions(server):
     assert server.ask("/v1/completions", prompt="ab", max_tokens=3, change=change)["choices"]
 
 
-def test_a_changed_position_after_the_last_token_is_refused(server):
+def test_a_position_after_the_last_token_is_refused(server):
     change = [{"value": "embed", "positions": [90], "scale": 0}]
-    refused(server.post("/v1/completions", prompt="x", max_tokens=3, change=change), param="change")
+    last = "is outside the text; 0 to 2 are read at most"
+    for field, asked in (("change", change), ("look", {"values": ["embed"], "positions": [3]})):
+        error = refused(server.post("/v1/completions", prompt="x", max_tokens=3, **{field: asked}), param=field)
+        assert error["message"].endswith(last)
     server.ask("/explore", text="x", change=change)  # the text of a page is edited, and its changes stay
 
 
 def test_fields_without_an_effect_are_refused(server):
     refused(server.post("/v1/chat/completions", **CHAT, top_logprobs=2), param="top_logprobs")
+    refused(server.post("/v1/chat/completions", **CHAT, echo=True), param="echo")
     refused(server.post("/v1/score", text="x", context="y"), param="context")
     refused(server.post("/detokenize", tokens=[999]), param="tokens")
     error = refused(server.post("/v1/predict", input="x"), 404, param="model")
@@ -265,6 +275,15 @@ def test_another_name_for_this_host(server, host):
     assert server.client.get("/v1/models", headers={"host": host}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://localhost:1/v1/models/t%6Fy", 200), ("http://localhost", 200), ("http://evil.com/v1/models", 400)],
+)
+def test_an_address_in_absolute_form_replaces_the_host(server, target, status):
+    head = f"GET {target} HTTP/1.1\r\nhost: {'evil.com' if status == 200 else 'localhost'}\r\nconnection: close\r\n\r\n"
+    assert sent(server, head.encode()).startswith(f"HTTP/1.1 {status} ")
+
+
 @pytest.mark.parametrize("origin", ["null", "http://evil.com", "http://localhost:1", "file://"])
 def test_a_page_of_another_site(server, origin):
     answer = server.client.get("/v1/models", headers={"origin": origin})
@@ -334,6 +353,8 @@ def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):
     refused(server.post("/v1/score", text=["x"] * 200), param="text")
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
     refused(server.post("/v1/responses", input=image), param="input")
+    nothing = [{"role": "user", "content": [{"type": "text"}]}]
+    assert "no text" in refused(server.post("/v1/chat/completions", messages=nothing), param="messages")["message"]
 
 
 def test_a_long_text_is_not_truncated(server):
@@ -389,7 +410,7 @@ def test_a_response_format_without_its_schema_is_refused(server, shape):
 
 @pytest.mark.parametrize("shape", [{"type": "json_schema"}, "json_object"])
 def test_a_text_format_without_a_schema_is_refused(server, shape):
-    refused(server.post("/v1/responses", input="x", text={"format": shape}), param="response_format")
+    refused(server.post("/v1/responses", input="x", text={"format": shape}), param="text.format")
 
 
 @pytest.mark.parametrize(
@@ -415,10 +436,11 @@ def test_unknown_fields_are_named(server):
     assert answer.headers["x-foretell-ignored"] == "prompt_logprobs"
 
 
-def test_unknown_entries_of_include_are_named(server):
+def test_unknown_entries_of_a_field_are_named(server):
     asked = {"input": "Hi", "max_output_tokens": 2}
-    answer = server.post("/v1/responses", **asked, include=["file_search_call.results"])
-    assert answer.headers["x-foretell-ignored"] == "include"
+    for field, value in {"include": ["file_search_call.results"], "text": {"formt": {"type": "json_object"}}}.items():
+        answer = server.post("/v1/responses", **asked, **{field: value})
+        assert answer.headers["x-foretell-ignored"] == field
     answer = server.post("/v1/responses", **asked, include=["message.output_text.logprobs"])
     assert "x-foretell-ignored" not in answer.headers
 

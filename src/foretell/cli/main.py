@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -23,6 +24,7 @@ from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, e
 
 # Imports create many objects but no garbage; collecting rarely saves an eighth of the time of importing torch
 COLLECT_RARELY = (50_000, 20, 20)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LEARN, ASK, LOOK, MAKE = (
     Group(name, sort_key=index) for index, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
@@ -122,8 +124,9 @@ def open_missing_streams() -> None:
         except OSError:
             mode = os.O_RDONLY if descriptor == 1 else os.O_RDWR
             os.open(os.devnull, mode)  # gets the lowest free descriptor, which is this one
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    if sys.stdout is None or isinstance(sys.stdout.buffer, io.RawIOBase):  # unbuffered: would lose the rest of a write
+        encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
+        sys.stdout = open(1, "w", 1, closefd=False, encoding=encoding)  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
 
@@ -147,7 +150,7 @@ def run(arguments: list[str]) -> int:
     except MemoryError:
         return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:
-        return fail(f"{error.filename or failed_stream()}: {error.strerror or error}", 1)
+        return fail(f"{error.filename or failed_stream(error)}: {error.strerror or error}", 1)
     return 0
 
 
@@ -156,15 +159,16 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def failed_stream() -> str:
-    """The stream of an error without a file name: stdout if nothing can be written to it now either."""
+def failed_stream(error: OSError) -> str:
+    """The stream of an error without a file name: stdout if its disk is full, or if it cannot be written to now."""
     try:
         sys.stdout.flush()
         os.write(sys.stdout.fileno(), b"")  # the text of a long result may be lost already
+        if error.errno not in FULL:
+            return "input or output"
     except OSError:
         drop_output()
-        return "could not write to standard output"
-    return "input or output"
+    return "could not write to standard output"
 
 
 def is_told_here(error: ForetellError) -> bool:

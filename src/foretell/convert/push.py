@@ -96,8 +96,8 @@ def describe_training(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     loss = validation_loss(checkpoint)
     rows = [
         ("data", ", ".join(PurePath(name).name for name in summary.data)),
-        ("training data, SHA-256", training_digest(run)),
-        ("held-out data, SHA-256", summary.held_out),
+        ("digest of the training tokens", training_digest(run)),
+        ("digest of the held-out data", summary.held_out),
         ("held out", record.get("split")),
         ("size", f"{summary.size}, {summary.parameters:,} parameters" if summary.parameters else summary.size),
         ("steps", f"{checkpoint.step:,} of {summary.steps:,}"),

@@ -66,7 +66,10 @@ def two_readings(text: str) -> str:
 
 
 def sign_of(text: str) -> str | None:
-    """The percent or currency sign of a text with digits."""
+    """The percent or currency sign of a text with digits, or the word after a number."""
+    number, _, word = text.rpartition(" ")
+    if word.isalpha() and is_number(number):
+        return word
     signs = [letter for letter in text if letter == "%" or unicodedata.category(letter) == "Sc"]
     return signs[0] if signs and any(map(str.isdigit, text)) else None
 

@@ -131,6 +131,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     cells, separator = table_cells(source, hints)
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
     table = make_table(rows, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
+    refuse_periods(table.body[0])
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
     decimal = choose_decimal(table, layout, hints, separator)
@@ -258,6 +259,15 @@ def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -
     return remembered if remembered in fitting else next(iter(fitting), usual)
 
 
+def refuse_periods(row: TableRow) -> None:
+    """Refuse times with two dates, as pandas writes weeks."""
+    for cell in row.cells:
+        days = cell.split("/")
+        if len(days) == 2 and all(map(is_time, days)):
+            advice = f"write one date for each, such as {days[0]}; in pandas, to_timestamp() makes dates"
+            raise DataError(f"{row.where}: '{cell[:40]}' is a period; {advice}")
+
+
 def refuse_labels(table: SeriesTable) -> None:
     """Refuse a column of labels, with or without times; the error has the commands for labels."""
     labels = [row.cells[-1] for row in table.body]
@@ -328,7 +338,7 @@ def number(text: str, where: str, decimal: str) -> float:
 
 
 def not_a_number(text: str, where: str) -> DataError:
-    advice = f"remove the {sign} signs" if (sign := sign_of(text)) else "leave the cell empty if it is missing"
+    advice = f"write numbers without {unit}" if (unit := sign_of(text)) else "leave the cell empty if it is missing"
     return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
 
 
@@ -403,7 +413,11 @@ def date_format_of(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
         times = dict.fromkeys(header_times(table) or (), table.where)
     elif layout.time is not None:
         for row in table.body:
-            times.setdefault(row.cell(layout.time), row.where)
+            time = row.cell(layout.time)
+            if time.lower() in MISSING:
+                column = f"column '{table.names[layout.time][:40]}'"
+                raise DataError(f"{row.where}: the time in {column} is missing; fill it or remove the row")
+            times.setdefault(time, row.where)
     if not times:
         if hints.given.date_format is not None:
             raise UsageError(f"{table.name} has no times; leave out --date-format, or name their column: --time-column")

@@ -145,9 +145,10 @@ def saved_bytes(shapes: Shapes, training: TrainingConfig) -> int:
 
 
 def state_per_process(shapes: Shapes, training: TrainingConfig, processes: int) -> dict[str, float]:
-    """`state_parts` on each process: all of them (DDP), or a share (FSDP)."""
-    count = processes if training.parallel == "fsdp" else 1
-    return {name: size / count for name, size in state_parts(shapes, training).items()}
+    """`state_parts` on each process: all (DDP), or a share (FSDP, whose gradients are whole with micro-batches)."""
+    counts = dict.fromkeys(("weights", "optimizer"), processes if training.parallel == "fsdp" else 1)
+    counts["gradients"] = 1 if training.gradient_accumulation_steps > 1 else counts["weights"]
+    return {name: size / counts[name] for name, size in state_parts(shapes, training).items()}
 
 
 def rows_at_once(training: TrainingConfig, processes: int) -> int:

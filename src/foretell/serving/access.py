@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Sequence
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -54,6 +54,7 @@ class Access:
         try:
             if size_of_head(scope) > MOST_HEADER_BYTES:  # h11 checks this only while it waits for more
                 raise large_headers()
+            scope = in_origin_form(scope)
             scope[CLIENT] = self._check(scope, Headers(scope=scope))
             scope["app"] = self  # makes the router raise an error for a missing route or method
             await self.app(scope, receive, guarded)
@@ -121,6 +122,15 @@ def size_of_head(scope: Scope) -> int:
     """The bytes of the address and the headers of a request."""
     headers = sum(len(name) + len(value) for name, value in scope["headers"])
     return len(scope["raw_path"]) + len(scope["query_string"]) + headers
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """The request; in absolute form, the address has a host, which replaces the Host header (RFC 9112, 3.2.2)."""
+    target = split_address(scope["raw_path"].decode())
+    if target.scheme not in ("http", "https"):
+        return scope
+    headers = [(b"host", target.netloc.encode()), *(each for each in scope["headers"] if each[0] != b"host")]
+    return {**scope, "path": unquote(target.path) or "/", "headers": headers}
 
 
 def split_address(address: str) -> SplitResult:

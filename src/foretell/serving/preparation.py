@@ -21,7 +21,6 @@ from foretell.serving.models import ExploredModel, ServedModel, task_path_of
 from foretell.serving.requests import (
     MOST_CHOICES,
     MOST_PROMPTS,
-    ChangeRequest,
     ChatMessage,
     GenerationRequest,
     PassRequest,
@@ -76,7 +75,7 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
         end_ids, stops = end_ids | wanted.chat.stop_ids, [*stops, *wanted.chat.stop_texts]
     check_look(request, served, num_choices)
     lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
-    check_positions(request.change, max(lengths))
+    check_positions(request, max(*map(len, wanted.prompts), *(length - 1 for length in lengths)))
     changes, choices = Changes(served, request.change), list[Choice]()
     has_receipt = request.look is not None and request.look.receipt
     if has_receipt:
@@ -165,11 +164,12 @@ def check_characters(served: ServedModel, text: str, field: str) -> None:
         raise ApiError(400, f"{field}: {sizes}; shorten it", field, "context_length_exceeded")
 
 
-def check_positions(changes: list[ChangeRequest], length: int) -> None:
-    """Raise ApiError for a changed position after the last token."""
-    last = max((position for change in changes for position in change.positions or ()), default=0)
-    if last >= length:
-        raise refused("change", f"position {last} is outside the text, of which {length:,} tokens are read at most")
+def check_positions(request: GenerationRequest, length: int) -> None:
+    """Raise ApiError for a position, to change or to look at, after the last token that is read."""
+    for field, parts in ("change", request.change), ("look", [request.look] if request.look else []):
+        last = max((position for part in parts for position in part.positions or ()), default=0)
+        if last >= length:
+            raise refused(field, f"position {last} is outside the text; 0 to {length - 1} are read at most")
 
 
 def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:
@@ -209,4 +209,7 @@ def text_of(message: ChatMessage) -> str:
     wrong = next((part.type for part in message.content if part.type not in ("text", "input_text", "output_text")), "")
     if wrong:
         raise UsageError(f"content of type {wrong[:40]!r} is not supported; this server reads text")
-    return "".join(part.text for part in message.content)
+    texts = [part.text for part in message.content if part.text is not None]
+    if len(texts) < len(message.content):
+        raise UsageError("a part of the content has no text")
+    return "".join(texts)

@@ -6,7 +6,7 @@ Names are OpenAI's or else vLLM's. Limits are checked before anything is allocat
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, Field, model_validator
@@ -40,13 +40,19 @@ INCLUDED_LOGPROBS = "message.output_text.logprobs"  # the only value of `include
 
 # Fields for unsupported features, with the values that request nothing
 REFUSED: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
     "audio": (),
     "background": (False,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
     "conversation": (),
+    "echo": (False,),  # of a chat
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "grammar": ("",),
+    **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), ()),  # old names of vLLM
     "kv_transfer_params": (),
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
@@ -177,6 +183,7 @@ class Structure(KnownFields):
 class GenerationRequest(Request):
     """The common fields of completions, chats and responses, with OpenAI's defaults."""
 
+    format_field: ClassVar[str] = "response_format"  # its name in errors
     temperature: Annotated[float, Ge(0), Le(2)] = 1.0
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     top_k: Annotated[int, Ge(-1), Le(2**31)] = 0  # -1 and 0: all tokens
@@ -211,7 +218,8 @@ class GenerationRequest(Request):
     @property
     def constraint_field(self) -> str | None:
         """The field with a schema or a pattern; None if there is none."""
-        return next((name for name in CONSTRAINTS if name in self.model_fields_set), None)
+        name = next((name for name in CONSTRAINTS if name in self.model_fields_set), None)
+        return self.format_field if name == "response_format" else name
 
     def stop_texts(self) -> list[str]:
         texts = [self.stop] if isinstance(self.stop, str) else self.stop
@@ -233,10 +241,11 @@ class GenerationRequest(Request):
     def constraint(self) -> dict[str, Any]:
         """The regex or JSON schema that the answer must match, from any of the fields for it."""
         structure = self.structured_outputs
-        schemas = [self.json_schema, structure.json_schema, structure.schema_in_json, schema_of(self.response_format)]
+        shape = schema_of(self.response_format, self.format_field)
+        schemas = [self.json_schema, structure.json_schema, structure.schema_in_json, shape]
         schemas += [ANY_OBJECT] if structure.json_object else []
         patterns = [self.regex, structure.regex, None if structure.choice is None else any_of(structure.choice)]
-        field = self.constraint_field or "response_format"
+        field = self.constraint_field or self.format_field
         constraints = [{"json_schema": checked_schema(schema, field)} for schema in schemas if schema is not None]
         constraints += [{"regex": pattern} for pattern in patterns if pattern is not None]
         if len(constraints) > 1:
@@ -257,7 +266,7 @@ class CompletionRequest(GenerationRequest):
 
 class ContentPart(BaseModel, strict=True):
     type: str
-    text: str = ""
+    text: str | None = None
 
 
 class ChatMessage(BaseModel, strict=True):
@@ -265,6 +274,16 @@ class ChatMessage(BaseModel, strict=True):
 
     role: str
     content: str | list[ContentPart]
+
+    @model_validator(mode="before")
+    @classmethod
+    def is_message(cls, values: Any) -> Any:
+        given = values if isinstance(values, dict) else {}
+        if given.get("tool_calls") or given.get("function_call"):
+            raise ValueError("tools are not supported by this server; send messages without tool_calls")
+        if given.get("type") not in (None, "message"):
+            raise ValueError(f"items of type {str(given['type'])[:40]!r} are not supported; this server reads messages")
+        return values
 
 
 Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
@@ -283,6 +302,7 @@ class ChatRequest(GenerationRequest):
 class ResponsesRequest(GenerationRequest):
     """POST /v1/responses, without features that need stored state."""
 
+    format_field = "text.format"
     input: str | Messages
     instructions: str | None = None
     max_output_tokens: Length | None = None
@@ -292,6 +312,7 @@ class ResponsesRequest(GenerationRequest):
 
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
+        unknown += [] if {*self.text} <= {"format", "verbosity"} else ["text"]
         return unknown if {*self.include} <= {INCLUDED_LOGPROBS} else [*unknown, "include"]
 
 
@@ -327,19 +348,19 @@ class DetokenizeRequest(Request):
     tokens: Ids
 
 
-def schema_of(response_format: Any) -> Any:
-    """The JSON schema of a `response_format`; None for plain text."""
+def schema_of(response_format: Any, field: str) -> Any:
+    """The JSON schema of a `response_format`; None for plain text. llama.cpp's json_object may have a schema."""
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if response_format is None or kind == "text":
         return None
     if kind == "json_object":
-        return ANY_OBJECT
+        return response_format.get("schema") or ANY_OBJECT
     if kind != "json_schema":
-        raise ApiError(400, "response_format.type must be text, json_object or json_schema", "response_format")
+        raise ApiError(400, f"{field}.type must be text, json_object or json_schema", field)
     inner = response_format.get("json_schema", response_format)  # in the Responses API, the schema is one level up
     schema = inner.get("schema") if isinstance(inner, dict) else inner
     if schema is None:
-        raise ApiError(400, "a format of type json_schema needs a schema", "response_format")
+        raise ApiError(400, f"{field}: the type json_schema needs a schema", field)
     return schema
 
 

@@ -34,8 +34,9 @@ class Responses(GenerationEndpoint[ResponsesRequest]):
             field="input",
             chat=served.chat,
         )
-        asked = request.model_copy(update={"response_format": request.text.get("format") or request.response_format})
-        return make_answer(served, asked, wanted, key)
+        if shape := request.text.get("format"):
+            request = request.model_copy(update={"response_format": shape})
+        return make_answer(served, request, wanted, key)
 
     def plain(self, answer: Answer, request: ResponsesRequest) -> dict[str, Any]:
         body = Body(answer, request)
@@ -95,7 +96,7 @@ class Body:
             "tools": [],
             "top_p": self.request.top_p,
             "max_output_tokens": self.request.max_output_tokens,
-            "text": {"format": {"type": "text"}},
+            "text": {**self.request.text, "format": self.request.text.get("format") or {"type": "text"}},
         }
 
     def message(self, status: str | None = None, content: list[dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from foretell.text.tokenizer_json import (
     split_steps,
     tokenizer_kind,
 )
+from foretell.text.untrusted_tokenizer import refuse_surrogates
 
 PIECE_SIZE = 65_536  # characters; on two cores 4,096 to 262,144 encode equally fast, within 15 percent
 
@@ -202,11 +203,13 @@ class StopStrings:
     """
 
     def __init__(self, stops: Sequence[str]):
-        """Raises UsageError for an empty stop string, which would end every text at its beginning."""
+        """Raises UsageError for an empty stop string, which would end every text; TokenizerError for a surrogate."""
         if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
             raise UsageError("stop strings must be a list of strings")
         if "" in stops:
             raise UsageError("a stop string is empty; give at least one character")
+        for stop in stops:
+            refuse_surrogates(stop, "a stop string")
         self.stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._held = ""

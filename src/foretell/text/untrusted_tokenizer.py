@@ -247,7 +247,7 @@ def _refuse_long_template(step: dict[str, Any], origin: str) -> None:
 # token, without byte fallback and without all 256 bytes silently drops unknown characters.
 
 
-def refuse_surrogates(text: str) -> None:
+def refuse_surrogates(text: str, what: str = "the text") -> None:
     """Raise TokenizerError for half of a UTF-16 surrogate pair, which UTF-8 cannot represent."""
     try:
         text.encode("utf-8")
@@ -257,7 +257,7 @@ def refuse_surrogates(text: str) -> None:
         if 0xDC80 <= code <= 0xDCFF:  # Python's form of a byte in an argument
             advice = "it is a byte that the locale's encoding does not have: export LC_ALL=C.UTF-8 PYTHONUTF8=1"
         where = f"at character {error.start}"
-        raise TokenizerError(f"the text holds a lone surrogate (U+{code:04X}) {where}; {advice}") from error
+        raise TokenizerError(f"{what} holds a lone surrogate (U+{code:04X}) {where}; {advice}") from error
 
 
 def writable_characters(content: TokenizerJson) -> frozenset[str] | None:
