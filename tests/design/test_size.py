@@ -66,11 +66,11 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        852,
+        856,
         "speedrun, whose record outlives Ctrl-C, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
         "files, templates and constraints are checked before a model is loaded; a full or missing standard output; "
-        "tables are not sentences; series without an origin; forecasters do not chat",
+        "tables are not sentences; series without an origin; forecasters do not chat; unbuffered output",
     ),
     (
         "config",
@@ -93,7 +93,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "data",
         2,
-        204,
+        207,
         "limits of compressed files; separators, encodings and line ends of tables; DataFrames and rows in memory; "
         "numbers with separators of thousands, read in one place for series and labels, with their largest; "
         "advice for frames; units after numbers",
@@ -116,7 +116,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "forecasting",
         7,
-        2159,
+        2173,
         "formats of dates, numbers and tables; seasons; calibrated, combined and explained forecasts; "
         "synthetic series; one function for each phase of reading a table; "
         "values of another file by their times; the time of the closing report; "
@@ -161,7 +161,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "whole passes in one call; blocks can be pickled; "
         "only where compiled code can read and watch all that the modules would; heads in int4",
     ),
-    ("planning", 0, 1, "arguments of another type are refused"),
+    ("planning", 0, 2, "arguments of another type are refused; whole gradients of shards"),
     (
         "pretraining",
         3,
@@ -208,7 +208,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "text",
         1,
-        148,
+        151,
         "words as groups of tokens in all scripts; long words are cut; the bytes of a token; one is kept; "
         "whole texts are not kept; names of built-in templates; short texts in batches; "
         "arguments and stop strings in another encoding",
