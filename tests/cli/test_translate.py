@@ -105,9 +105,18 @@ def test_an_evaluation_has_bleu_and_chrf(foretell, here):
     figures = foretell("evaluate", "pairs", "pairs.tsv", "--limit", "4", "--json").succeeds().json
     assert figures.keys() >= {"bleu", "chrf", "bleu_all_references", "loss"}
     assert figures["pairs"] == 4
-    shown = foretell("evaluate", "pairs", "pairs.tsv", "--limit", "2", "--beam", "1").succeeds().out
-    assert "chrF" in shown
-    assert "all references" not in shown  # every sentence has one
+    shown = foretell("evaluate", "pairs", "pairs.tsv", "--limit", "2", "--beam", "1").succeeds()
+    assert "chrF" in shown.out
+    assert "all references" not in shown.out  # every sentence has one
+    assert "exchange the sides" not in shown.err
+
+
+def test_an_evaluation_in_the_other_direction_is_one_warning(foretell, here, tmp_path):
+    pairs = tmp_path / "x.tsv"
+    pairs.write_text("\n".join(["le chien " * 4 + "\tthe dog", "le chat " * 4 + "\tthe cat"]), encoding="utf-8")
+    outcome = foretell("evaluate", "pairs", str(pairs), "--beam", "1").succeeds()
+    assert "2 of 2 sources do not look like" in outcome.err
+    assert "--reverse" in outcome.err
 
 
 def test_info_counts_both_stacks(foretell, here):

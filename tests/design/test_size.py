@@ -66,11 +66,12 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "cli",
         5,
-        856,
+        862,
         "speedrun, whose record outlives Ctrl-C, serve, verify, push and warm; "
         "options of series, folds, sampling and lessons, with advice on wrong ones; heads in int4; ports; "
         "files, templates and constraints are checked before a model is loaded; a full or missing standard output; "
-        "tables are not sentences; series without an origin; forecasters do not chat; unbuffered output",
+        "tables are not sentences; series without an origin; forecasters do not chat; unbuffered output; pairs "
+        "in the other direction",
     ),
     (
         "config",

@@ -103,6 +103,12 @@ def evaluate_translation(
     load_sacrebleu()
     read = read_pairs([Path(path) for path in pairs], reverse=reverse, columns=column or ())[:limit]
     translator = open_translator(model, **options.keywords())
+    unlike = translator.unlike_source([pair.source for pair in read])
+    if 2 * len(unlike) > len(read):
+        note(
+            f"warning     {len(unlike):,} of {len(read):,} sources do not look like the language that {model} "
+            "translates from; exchange the sides with --reverse or --column"
+        )
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")

@@ -177,17 +177,17 @@ def normalized(sentence: str) -> str:
     return " ".join(kept.split())
 
 
-def is_held_out(sentence: str, fraction: float) -> bool:
-    """True for about `fraction` of all sentences, by a hash of the normalised sentence."""
-    digest = hashlib.sha256(f"validation {normalized(sentence)}".encode()).digest()
+def is_held_out(sentence: str, fraction: float, salt: str = "validation") -> bool:
+    """True for about `fraction` of all sentences, by a hash of the normalised sentence and the salt."""
+    digest = hashlib.sha256(f"{salt} {normalized(sentence)}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
-def split_pairs(pairs: Iterable[Pair], fraction: float) -> dict[Part, list[Pair]]:
+def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation") -> dict[Part, list[Pair]]:
     """The training pairs and the held-out ones; all translations of a sentence are on the same side."""
     parts: dict[Part, list[Pair]] = {"train": [], "validation": []}
     for pair in pairs:
-        parts["validation" if is_held_out(pair.source, fraction) else "train"].append(pair)
+        parts["validation" if is_held_out(pair.source, fraction, salt) else "train"].append(pair)
     return parts
 
 
