@@ -151,8 +151,8 @@ def finish(session: Session[ForecastTask]) -> None:
     show_end(session, best, "forecast", shell_words(session.run.record()["data"][0]))
     if loss is not None:
         by_context, console = session.task.loss_by_context(session.dtype), results()
-        console.print("context     " + " ".join(f"{context:>5}" for context in by_context) + "  values before")
-        console.print("loss        " + " ".join(f"{value:5.2f}" for value in by_context.values()) + "  last step")
+        console.print("values read " + " ".join(f"{context:>5}" for context in by_context))
+        console.print("loss at end " + " ".join(f"{value:5.2f}" for value in by_context.values()))
 
 
 Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as in forecast.")]
