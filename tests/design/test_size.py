@@ -186,7 +186,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     (
         "serving",
         3,
-        1018,
+        1028,
         "the explorer: passes of models for any task, operands, patch maps, page files, examples; the routes of tasks "
         "in messages; Python's usual collection of garbage; logits from kept keys before a pass; what models were "
         "opened from, and what a page file shows first; errors name the field of each route; refusals of headers, "
@@ -198,7 +198,7 @@ RAISED: list[tuple[str, int, int, str]] = [
         "answers are counted after the warm-up; explained numbers that are NaN are refused; "
         "malformed bodies in chunks get an answer; a turn of the loop between choices; "
         "texts far longer than the context are not encoded; tool calls and other items by name; absolute addresses; "
-        "fields that would change an answer are not ignored",
+        "fields that would change an answer are not ignored; values that were not computed are named",
     ),
     (
         "session",

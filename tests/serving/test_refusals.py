@@ -55,6 +55,7 @@ def refused(answer, status=400, param=None):
         ("stop_token_ids", [1] * 129),
         ("logit_bias", {str(id): 1 for id in range(301)}),
         ("logit_bias", {"x": 1}),
+        ("logit_bias", {"\u0665": 1}),
         ("logit_bias", {"1": 101}),
         ("best_of", 20),
         ("suffix", "x"),
@@ -95,6 +96,10 @@ def test_a_field_out_of_bounds(server, field, value):
         ({"logit_bias": {"999": 1}}, "logit_bias: 999 is not a token of toy, which has ids below 257"),
         ({"stop_token_ids": [999]}, "stop_token_ids: 999 is not a token of toy, which has ids below 257"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, and max_tokens 8; lower the one or raise the other"),
+        (
+            {"look": {"values": ["head"]}, "max_tokens": 0},  # once an internal error
+            "look: head was not computed: the last token is not read; raise max_tokens",
+        ),
         ({"regex": "["}, "regex: regex '[' cannot be used: unclosed character class"),
     ],
 )
@@ -141,7 +146,7 @@ def test_large_negative_scores_mask_positions(server):
 
 def test_a_position_after_the_last_token_is_refused(server):
     change = [{"value": "embed", "positions": [90], "scale": 0}]
-    last = "is outside the text; 0 to 2 are read at most"
+    last = "is outside the text; at most positions 0 to 2 are read"
     for field, asked in (("change", change), ("look", {"values": ["embed"], "positions": [3]})):
         error = refused(server.post("/v1/completions", prompt="x", max_tokens=3, **{field: asked}), param=field)
         assert error["message"].endswith(last)

@@ -77,6 +77,8 @@ def test_several_series_have_numbers(server):
     assert [row["unique_id"] for row in answer["data"]] == ["series 1", "series 2"]
     one = server.ask("/v1/forecast", model="f", series=[SERIES], horizon=1, samples=2)
     assert one["data"][0]["unique_id"] == "series"
+    error = server.post("/v1/forecast", model="f", series=[SERIES, [None, None]]).json()["error"]
+    assert error["message"] == "series: series 2: all values are missing, so there is nothing to continue"
 
 
 def test_a_forecaster_asked_for_a_text_names_its_route(server):

@@ -82,7 +82,7 @@ def only_column(
 
 
 def warn_of_other_columns(where: str, chosen: Columns, trained: Columns, given: Columns = UNNAMED) -> None:
-    """A line about columns that were chosen because those of the training are missing."""
+    """Name columns that were chosen because the columns of the training are missing."""
     if others := [name for name in chosen.names if name not in (*trained.names, *given.names)]:
         missing = [name for name in trained.names if name not in chosen.names]
         logger.warning(

@@ -122,9 +122,9 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
         return trained.model_copy(update={"label": None})
     if not given.texts and available == [TEXT] and len(trained.texts) == 1:
         return Columns(texts=(TEXT,))
-    found = kind.find_texts(available, given, str(table))
-    warn_of_other_columns(str(table), found, trained.model_copy(update={"label": None}), given)
-    return found
+    chosen = kind.find_texts(available, given, str(table))
+    warn_of_other_columns(str(table), chosen, trained.model_copy(update={"label": None}), given)
+    return chosen
 
 
 def check_predictions_file(path: Path) -> None:

@@ -230,9 +230,9 @@ def evaluate_task(
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
-    found = kind.find_columns(available, given, str(table))
-    warn_of_other_columns(str(table), found, trained, make_columns(text_column, label_column, choice_column))
-    examples = kind.read_all(table, found)[:limit]
+    chosen = kind.find_columns(available, given, str(table))
+    warn_of_other_columns(str(table), chosen, trained, make_columns(text_column, label_column, choice_column))
+    examples = kind.read_all(table, chosen)[:limit]
     examples = encode_examples(examples, kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]

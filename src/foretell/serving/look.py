@@ -124,18 +124,24 @@ class Watch:
         """(position of the first token, value without the row axis) for a name, at the requested positions."""
         dims = self.recorder.structure[name].dims[1:]
         if "T" not in dims:
-            return [(0, self.recorder.calls(name)[-1][1])]
+            return [(0, self._calls(name)[-1][1])]
         axis, parts = dims.index("T"), []
-        merged = [self._whole(name)] if "S" not in dims else self.recorder.calls(name)
+        merged = [self._whole(name)] if "S" not in dims else self._calls(name)
         for start, value in merged:
             positions = self._positions(start, value.shape[axis])
             for first, count in runs_of(positions):
                 parts.append((first, value.narrow(axis, first - start, count)))
         return parts
 
+    def _calls(self, name: str) -> list[tuple[int, Tensor]]:
+        """The values of all passes. Raises ApiError if there was none, because the last token of a text is not read."""
+        if not (calls := self.recorder.calls(name)):
+            raise refused("look", f"{name} was not computed: the last token is not read; raise max_tokens")
+        return calls
+
     def _whole(self, name: str) -> tuple[int, Tensor]:
         """A value without an axis of keys, concatenated over all passes."""
-        calls = self.recorder.calls(name)
+        calls = self._calls(name)
         axis = self.recorder.structure[name].dims[1:].index("T")
         return calls[0][0], torch.cat([value for _, value in calls], dim=axis)
 

@@ -75,7 +75,7 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
         end_ids, stops = end_ids | wanted.chat.stop_ids, [*stops, *wanted.chat.stop_texts]
     check_look(request, served, num_choices)
     lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
-    check_positions(request, max(*map(len, wanted.prompts), *(length - 1 for length in lengths)))
+    check_positions(request, max(lengths) - 1)  # the last token is not read
     changes, choices = Changes(served, request.change), list[Choice]()
     has_receipt = request.look is not None and request.look.receipt
     if has_receipt:
@@ -167,9 +167,9 @@ def check_characters(served: ServedModel, text: str, field: str) -> None:
 def check_positions(request: GenerationRequest, length: int) -> None:
     """Raise ApiError for a position, to change or to look at, after the last token that is read."""
     for field, parts in ("change", request.change), ("look", [request.look] if request.look else []):
-        last = max((position for part in parts for position in part.positions or ()), default=0)
+        last = max((position for part in parts for position in part.positions or ()), default=-1)
         if last >= length:
-            raise refused(field, f"position {last} is outside the text; 0 to {length - 1} are read at most")
+            raise refused(field, f"position {last} is outside the text; at most positions 0 to {length - 1} are read")
 
 
 def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:

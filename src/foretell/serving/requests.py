@@ -227,7 +227,9 @@ class GenerationRequest(Request):
 
     def sampling(self) -> dict[str, Any]:
         """The options of `make_sampling`, without the seed. Raises ApiError for a bias of an unknown token."""
-        wrong = next((name for name in self.logit_bias if not name.isdecimal() or len(name) > 9), None)
+        wrong = next(
+            (name for name in self.logit_bias if not (name.isascii() and name.isdecimal()) or len(name) > 9), None
+        )
         if wrong is not None:
             raise ApiError(400, f"logit_bias maps token ids to numbers, and {wrong[:20]!r} is not an id", "logit_bias")
         return {

@@ -118,6 +118,8 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
 
     def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> dict[str, Any]:
         name, values = named
+        if all(value is None for value in values):
+            raise UsageError(f"{name}: all values are missing, so there is nothing to continue")
         series = [Series(name, np.array([np.nan if value is None else value for value in values]), numbered())]
         steps = request.horizon or forecaster.for_series(series)[1]
         values_sampled = request.samples * steps
