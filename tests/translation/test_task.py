@@ -265,7 +265,7 @@ def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     overrides = OVERRIDES | {"training": {"steps": 1}, "pairs": {"longest": 8}}
     data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
     run_training(TranslationTraining(request(tmp_path / "run", overrides=overrides, pairs=data)), Reporter())
-    assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)
+    assert any("left out    1 pair with more than 8 tokens" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
