@@ -65,7 +65,7 @@ def two_readings(text: str) -> str:
     )
 
 
-def sign_of(text: str) -> str | None:
+def unit_of(text: str) -> str | None:
     """The percent or currency sign of a text with digits, or the word after a number."""
     number, _, word = text.rpartition(" ")
     if word.isalpha() and is_number(number):

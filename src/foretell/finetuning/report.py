@@ -231,7 +231,7 @@ def evaluate_task(
         given = given.model_copy(update={"label": trained.label})
     given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
     chosen = kind.find_columns(available, given, str(table))
-    warn_of_other_columns(str(table), chosen, trained, make_columns(text_column, label_column, choice_column))
+    warn_of_other_columns(str(table), chosen, trained, given)
     examples = kind.read_all(table, chosen)[:limit]
     examples = encode_examples(examples, kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)

@@ -23,7 +23,7 @@ import numpy as np
 
 from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, check_some, frame_cells
-from foretell.data.numbers import LARGEST, may_group, plain_number, proves, sign_of, two_readings
+from foretell.data.numbers import LARGEST, may_group, plain_number, proves, two_readings, unit_of
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError, check_type, counted
 from foretell.files import write_text
@@ -280,7 +280,7 @@ def refuse_labels(table: SeriesTable) -> None:
             f"{table.body[0].where}: '{labels[0][:40]}' can be several columns or one number; separate columns by a "
             "tab, and write a number without spaces"
         )
-    if is_alone and sign_of(labels[0]):
+    if is_alone and unit_of(labels[0]):
         raise not_a_number(labels[0], table.body[0].where)
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
@@ -338,7 +338,7 @@ def number(text: str, where: str, decimal: str) -> float:
 
 
 def not_a_number(text: str, where: str) -> DataError:
-    advice = f"write numbers without {unit}" if (unit := sign_of(text)) else "leave the cell empty if it is missing"
+    advice = f"write numbers without {unit}" if (unit := unit_of(text)) else "leave the cell empty if it is missing"
     return DataError(f"{where}: '{text[:40]}' is not a number; {advice}")
 
 
@@ -358,7 +358,7 @@ def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
         if len(row.cells) > len(table.names):
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
     texts = [column for column in layout.values if table.is_text(column)]
-    if 0 < len(texts) < len(names) and not sign_of(first := table.body[0].cell(texts[0])):
+    if 0 < len(texts) < len(names) and not unit_of(first := table.body[0].cell(texts[0])):
         others = [f"--column {table.names[each]}" for each in layout.values if each not in texts]
         raise DataError(
             f"{table.where}: the column '{table.names[texts[0]][:40]}' has texts such as '{first[:40]}'; name the "
