@@ -23,12 +23,13 @@ from foretell.evaluation.multiple_choice import (
     score_rows,
     share,
 )
+from foretell.inference.query import score
 from foretell.language_model import LanguageModel
 from foretell.text import id_tokenizer, train_tokenizer
 
 QUESTIONS = [
-    Question("A cat", ("sat", "ran off"), 0, "here, line 1"),
-    Question("Who?\n", ("the dog", "a", "größer"), 2, "here, line 2"),
+    Question("A cat", ("sat", "ran off"), 0, "here, line 1", separator=" "),
+    Question("Who?\n", ("the dog", "a", "größer"), 0, "here, line 2"),
     Question("x", (" spaced", "y"), 1, "here, line 3"),
 ]
 
@@ -45,9 +46,8 @@ def logprob_by_hand(model: LanguageModel, before: list[int], after: list[int]) -
 
 
 def by_hand(model: LanguageModel, question: Question) -> list[float]:
-    before = [256, *question.query.encode()]
-    spaced = [choice if question.query[-1] == "\n" or choice[0] == " " else " " + choice for choice in question.choices]
-    return [logprob_by_hand(model, before, list(choice.encode()))[0] for choice in spaced]
+    before, answers = list(question.query.encode()), [question.separator + choice for choice in question.choices]
+    return [logprob_by_hand(model, before, list(answer.encode()))[0] for answer in answers]
 
 
 def test_a_choice_has_the_log_probability_of_its_tokens_after_the_question(model):
@@ -73,24 +73,49 @@ def test_the_standard_error_is_the_standard_deviation_over_sqrt_count():
     assert share([True]) == (1.0, 0.0)
 
 
-def test_a_question_comes_after_the_start_token_or_the_end_token(model, starting):
+def test_a_question_comes_after_the_start_token_and_an_empty_one_after_the_end_token(model, starting):
     rows = [continuation_rows(each, "A", ["b"], "here")[0] for each in (model, starting)]
-    assert rows[0].ids == rows[1].ids == [256, *b"A b"]
+    assert [row.ids for row in rows] == [[*b"Ab"], [256, *b"Ab"]]
+    rows = [continuation_rows(each, "", ["Ab"], "here")[0] for each in (model, starting)]
+    assert [row.ids for row in rows] == [[256, *b"Ab"]] * 2
 
 
-def test_choices_begin_where_their_tokens_first_differ_from_the_questions(model):
-    """' b' is one token here, so the space at the question's end belongs to every choice."""
-    tokenizer = train_tokenizer("bpe", ["a b a b a b"], vocab_size=258)
-    rows = continuation_rows(replace(model, tokenizer=tokenizer), "a ", ["b", "c"], "here")
-    assert [tokenizer.pieces(row.ids) for row in rows] == [
-        ["<|endoftext|>", "a", "Ġb"],
-        ["<|endoftext|>", "a", "Ġ", "c"],
-    ]
-    assert [row.first for row in rows] == [2, 2]
+def with_words(model: LanguageModel) -> LanguageModel:
+    """' b' is one token here."""
+    return replace(model, tokenizer=train_tokenizer("bpe", ["a b a b a b"], vocab_size=258))
+
+
+def test_choices_are_scored_from_the_same_token(model):
+    """The space at the question's end belongs to every choice, because it is in one token with one of them."""
+    model = with_words(model)
+    rows = continuation_rows(model, "a ", ["b", "c"], "here")
+    assert [model.tokenizer.pieces(row.ids) for row in rows] == [["a", "Ġb"], ["a", "Ġ", "c"]]
+    assert [row.first for row in rows] == [1, 1]
+
+
+@pytest.mark.parametrize(("context", "continuation"), [("a", " b"), ("a ", "b"), ("a", " b a")])
+def test_a_pair_has_the_score_of_its_tokens_in_the_whole_text(model, context: str, continuation: str):
+    model = with_words(model)
+    (scored,) = score_rows(model, continuation_rows(model, context, [continuation], "here"))
+    tokens = score(model, context + continuation).tokens
+    assert scored.logprob == pytest.approx(sum(token.logprob or 0 for token in tokens), rel=1e-5)
+
+
+def test_an_answer_is_scored_as_written(model):
+    for context, continuation in (("re", "turn"), ("我", "喜"), ("ACG", "T")):
+        (row,) = continuation_rows(model, context, [continuation], "here")
+        assert bytes(row.ids) == (context + continuation).encode() and row.first == len(context.encode())
+
+
+def test_answers_without_white_space_before_them_are_counted(model, caplog):
+    caplog.set_level("INFO")
+    joined, split = Question("A cat", ("sat", "ran"), 0, "here"), Question("A cat ", ("sat", "ran"), 0, "here")
+    evaluate_choices(model, [joined, split, Question("猫", ("狗", "鸟"), 0, "here"), replace(joined, separator=" ")])
+    assert "1 of 4 answers follow their question without white space" in caplog.text
 
 
 def test_a_question_that_is_too_long_loses_its_beginning_and_is_counted(model):
-    long = Question("q" * 40 + " A cat", ("sat", "ran"), 0, "here")
+    long = Question("q" * 40 + " A cat", (" sat", " ran"), 0, "here")
     short = Question("cat", ("sat", "ran"), 0, "here")
     result = evaluate_choices(model, [long, short])
     assert result.cut == 1
@@ -106,8 +131,8 @@ def test_questions_with_a_choice_longer_than_the_context_are_left_out_and_counte
     result = evaluate_choices(model, [long, short])
     assert (result.left_out, len(result.answers), result.to_json()["left_out"]) == (1, 1, 1)
     assert result.answers == evaluate_choices(model, [short]).answers
-    assert "left out           1  a continuation is longer" in str(result)
-    reason = "x.jsonl, line 7: a continuation of 21 tokens does not fit the context of 16"
+    assert ["left", "out", "1", "a", "continuation"] == str(result).splitlines()[-1].split()[:5]
+    reason = "x.jsonl, line 7: a continuation of 20 tokens does not fit the context of 16"
     assert f"1 of 2 are left out, the first: {reason}" in caplog.text
     endings = [Ending("A", "b" * 20, "x"), Ending("The cat", "sat", "here")]
     assert (evaluate_endings(model, endings).questions, evaluate_endings(model, endings).left_out) == (1, 1)
@@ -135,7 +160,7 @@ def test_a_text_that_several_continuations_follow_is_read_once(long_model):
 
 
 def test_progress_counts_rows(model):
-    rows = continuation_rows(model, "A", ["b", "c" * 9, "d" * 4], "here")
+    rows = continuation_rows(model, "AB", ["b", "c" * 9, "d" * 4], "here")
     told = list[tuple[int, int]]()
     score_rows(model, rows, lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (3, 3)]  # once per step in which rows end
@@ -159,14 +184,14 @@ def test_a_continuation_that_nothing_precedes_is_refused(model):
 
 def test_an_ending_is_right_if_each_of_its_tokens_is_the_most_likely(model):
     with torch.no_grad():
-        ids = [256, *b"A "]
+        ids = [*b"A "]
         for _ in range(2):
             ids.append(int(model.decoder(torch.tensor([ids]))[0, -1].argmax()))
-    likely = model.tokenizer.decode(ids[3:])
+    likely = model.tokenizer.decode(ids[2:])
     assert len(likely.encode()) == 2
     endings = [Ending("A ", likely, "here"), Ending("A ", "zz", "here")]
     result = evaluate_endings(model, endings)
-    by_tokens = [logprob_by_hand(model, [256, *b"A "], list(item.ending.encode())) for item in endings]
+    by_tokens = [logprob_by_hand(model, [*b"A "], list(item.ending.encode())) for item in endings]
     assert [right for _, right in by_tokens] == [True, False]
     assert result.accuracy == 0.5
     assert result.perplexity == pytest.approx(math.exp(-sum(total for total, _ in by_tokens) / 4), rel=1e-5)
@@ -262,6 +287,7 @@ def test_hellaswag_is_read_as_published(tmp_path: Path):
     path.write_text(json.dumps(HELLASWAG) + "\n" + json.dumps(HELLASWAG | {"label": 0}) + "\n")
     assert task_in(path) == "choice"
     question, other = read_questions(path)
+    assert question.separator == " " and read_questions(path, "")[0].separator == ""
     assert question.query == "Roof shingle removal: A man is sitting on a roof. He"
     assert question.choices[3].strip() == "starts pulling."
     assert (question.gold, other.gold) == (3, 0)
@@ -278,7 +304,7 @@ def test_winogrande_compares_the_rest_of_the_sentence(model, tmp_path: Path):
     assert (question.choices, question.gold) == (("Sarah", "Maria"), 1)
     assert question.ending == "always got the easier cases."
     short = replace(question, query="So ", choices=("A", "Bo"), ending="z")
-    expected = [logprob_by_hand(model, [256, *f"So {name}".encode()], list(b" z"))[0] for name in ("A", "Bo")]
+    expected = [logprob_by_hand(model, list(f"So {name}".encode()), list(b" z"))[0] for name in ("A", "Bo")]
     assert evaluate_choices(model, [short]).answers[0].logprobs == pytest.approx(expected, rel=1e-5)
     path.write_text(json.dumps(WINOGRANDE | {"sentence": "no blank"}))
     with pytest.raises(DataError, match="line 1: a WinoGrande question needs a sentence with _"):
@@ -291,7 +317,8 @@ def test_winogrande_is_read_as_llm_foundry_has_it(tmp_path: Path):
     path.write_text(json.dumps({"context_options": options, "continuation": "got it.", "gold": 1}))
     assert task_in(path) == "choice"
     (question,) = read_questions(path)
-    assert (question.query, question.choices, question.gold, question.ending) == ("", tuple(options), 1, "got it.")
+    assert (question.query, question.choices, question.gold) == ("", tuple(options), 1)
+    assert question.separator + str(question.ending) == " got it."
     path.write_text(json.dumps({"context_options": options, "continuation": "", "gold": 1}))
     with pytest.raises(DataError, match="'continuation' is empty"):
         read_questions(path)
@@ -304,6 +331,7 @@ def test_mmlu_is_read_without_a_header(tmp_path: Path):
     first, second = read_questions(path)
     assert first.query == "What is 1+1?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
     assert (first.choices, first.gold, second.gold) == (("A", "B", "C", "D"), 1, 2)
+    assert first.separator == " "
     path.write_text(MMLU + "too,short,B\n")
     with pytest.raises(DataError, match="line 3: a row of MMLU"):
         read_questions(path)

@@ -7,6 +7,7 @@ import math
 import pytest
 
 import foretell
+from foretell.evaluation.multiple_choice import continuation_rows, score_rows
 
 PROMPT = "some words"
 
@@ -159,6 +160,25 @@ def test_scores_add_up(server, model):
     assert words["logprob"] == pytest.approx(sum(token["logprob"] for token in whole["tokens"][5:]))
     assert whole["logprob"] == pytest.approx(foretell.score(model, "some words").logprob, rel=1e-6)
     assert math.isfinite(answer["data"][1]["logprob"])
+
+
+@pytest.mark.parametrize(
+    ("context", "continuation"), [("some", " words"), ("some ", "words"), ("some wor", "ds"), ("", "é")]
+)
+def test_a_continuation_has_one_score_on_the_server_in_evaluations_and_in_the_text(
+    server, model, context, continuation
+):
+    row = server.ask("/v1/score", context=context, continuations=[continuation])["data"][0]
+    (scored,) = score_rows(model, continuation_rows(model, context, [continuation], "here"))
+    assert row["logprob"] == pytest.approx(scored.logprob, rel=1e-5)
+    if context:
+        tokens = foretell.score(model, context + continuation).tokens[-len(row["tokens"]) :]
+        assert row["logprob"] == pytest.approx(sum(token.logprob for token in tokens), rel=1e-5)
+
+
+def test_continuations_without_a_token_are_refused(server):
+    answer = server.post("/v1/score", context="some", continuations=["a", ""])
+    assert answer.status_code == 400 and "adds no token" in answer.json()["error"]["message"]
 
 
 def test_tokens_there_and_back(server):

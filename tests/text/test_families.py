@@ -218,6 +218,24 @@ def test_random_strings_match_transformers(pairs: dict[str, Pair], name: str, te
     assert pairs[name].ours.encode(text, allow_special) == ids[len(pairs[name].ours.start_ids) :]
 
 
+BYTE_LEVEL = ("gpt2", "gpt2-pair", "smollm", "llama3")  # these tokens are the bytes of the text
+
+
+@pytest.mark.parametrize("name", LOADED)
+@settings(max_examples=60)
+@given(text=AWKWARD, at=st.integers(0, 40))
+def test_a_divided_text_has_the_ids_of_the_whole_and_the_answer_begins_with_its_first_character(
+    pairs: dict[str, Pair], name: str, text: str, at: int
+) -> None:
+    ours, context = pairs[name].ours, text[:at]
+    ((ids, first),) = ours.encode_answers(context, [text[at:]])
+    assert ids == ours.encode_input(text)
+    if name in BYTE_LEVEL:
+        starts = len(ours.start_ids)
+        sizes = [len(b"".join(map(ours.bytes_of, ids[starts:end]))) for end in range(starts, len(ids) + 1)]
+        assert first == starts + sum(size <= len(context.encode()) for size in sizes[1:])
+
+
 @pytest.mark.parametrize("name", LOADED)
 @settings(max_examples=40)
 @given(text=AWKWARD)

@@ -129,7 +129,9 @@ def evaluate(
         int | None, arguments.whole("Tokens from one window to the next; default: half the context.")
     ] = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
-    separator: Annotated[str, Parameter(help="What follows each prompt, as in its training.")] = "",
+    separator: Annotated[
+        str | None, Parameter(help="What follows each prompt, as in its training, or each question.")
+    ] = None,
     allow_special: arguments.AllowSpecial = False,
     limit: arguments.Limit = None,
     json: arguments.Json = False,
@@ -145,7 +147,9 @@ def evaluate(
 
     path = "-" if file == arguments.STANDARD_INPUT else file
     named: dict[str, Any] = {**vars(fields), "separator": separator}
-    chosen = choose_task(path, task, stride, text_config(**named), limit)  # raises errors before the model is loaded
+    chosen = choose_task(
+        path, task, stride, text_config(**named), limit, separator
+    )  # raises errors before the model is loaded
     loaded = open_model(model, allow_special=allow_special, **options.keywords())
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:
         result = evaluate_file(loaded, path, task=chosen, stride=stride, limit=limit, progress=progress, **named)

@@ -36,8 +36,9 @@ FORMATS = (
 class Question:
     """A question, its possible answers, the index of the right one, and its file and line.
 
-    ending: the text after a choice. If it is given, the likelihood of the ending after query and choice decides, not
-    the likelihood of the choice (WinoGrande's "partial evaluation", Trinh and Le 2018).
+    separator: between question and answer. ending: the text after a choice. If it is given, the likelihood of the
+    ending after query and choice decides, not the likelihood of the choice (WinoGrande's "partial evaluation", Trinh
+    and Le 2018).
     """
 
     query: str
@@ -45,15 +46,17 @@ class Question:
     gold: int
     where: str
     ending: str | None = None
+    separator: str = ""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A text, its true ending, and its file and line."""
+    """A text, its true ending, its file and line, and what is between text and ending."""
 
     context: str
     ending: str
     where: str
+    separator: str = ""
 
 
 def task_of(path: Path, fields: set[str]) -> EvaluationTask:
@@ -96,16 +99,21 @@ def _is_mmlu(path: Path) -> bool:
     return len(row) == len(LETTERS) + 2 and row[-1].strip() in tuple(LETTERS)
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The questions of a file. Raises DataError for missing or malformed fields, with the line."""
+def read_questions(path: Path, separator: str | None = None) -> list[Question]:
+    """The questions of a file. separator: between question and answer, if not the one of the file's form.
+
+    Raises DataError for missing or malformed fields, with the line.
+    """
     if _is_mmlu(path):
-        return [_mmlu(row, where) for where, row in open_table(path).cells()]
-    return _read(path, _any_question)
+        questions = [_mmlu(row, where) for where, row in open_table(path).cells()]
+    else:
+        questions = _read(path, _any_question)
+    return questions if separator is None else [replace(question, separator=separator) for question in questions]
 
 
-def read_endings(path: Path) -> list[Ending]:
+def read_endings(path: Path, separator: str | None = None) -> list[Ending]:
     """The texts with their endings. Raises DataError for missing or malformed fields, with the line."""
-    return _read(path, _ending)
+    return [replace(ending, separator=separator or "") for ending in _read(path, _ending)]
 
 
 def _read(path: Path, make: Callable[[dict[str, Any], str], T]) -> list[T]:
@@ -122,7 +130,7 @@ def _mmlu(row: list[str], where: str) -> Question:
         raise DataError(f"{where}: a row of MMLU has a question, four choices and one of the letters {LETTERS}")
     choices = "\n".join(f"{letter}. {choice.strip()}" for letter, choice in zip(LETTERS, row[1:], strict=False))
     query = f"{row[0].strip()}\n{choices}\nAnswer:"
-    return Question(query, tuple(LETTERS), LETTERS.index(row[-1].strip()), where)
+    return Question(query, tuple(LETTERS), LETTERS.index(row[-1].strip()), where, separator=" ")
 
 
 def _any_question(value: dict[str, Any], where: str) -> Question:
@@ -134,7 +142,7 @@ def _any_question(value: dict[str, Any], where: str) -> Question:
     if "query" not in fields and fields >= set(SCHEMA_FIELDS):
         ending = _ending({**value, "context": ""}, where).ending
         question = _question({**value, "query": "", "choices": value["context_options"]}, where)
-        return replace(question, ending=ending.strip())
+        return replace(question, ending=ending.strip(), separator=" ")
     return _question(value, where)
 
 
@@ -151,7 +159,8 @@ def _hellaswag(value: dict[str, Any], where: str) -> Question:
     endings = value["endings"]
     if isinstance(endings, list):
         endings = [_without_marks(ending) if isinstance(ending, str) else ending for ending in endings]
-    return _question({"query": _without_marks(query), "choices": endings, "gold": int(label)}, where)
+    question = _question({"query": _without_marks(query), "choices": endings, "gold": int(label)}, where)
+    return replace(question, separator=" ")
 
 
 def _without_marks(text: str) -> str:
@@ -165,7 +174,7 @@ def _winogrande(value: dict[str, Any], where: str) -> Question:
     if not blank or not after.strip() or str(value["answer"]) not in ("1", "2"):
         raise DataError(f"{where}: a WinoGrande question needs a sentence with _ and the right answer, 1 or 2")
     options = tuple(_string(value, name, where) for name in ("option1", "option2"))
-    return Question(before, options, int(value["answer"]) - 1, where, ending=after.strip())
+    return Question(before, options, int(value["answer"]) - 1, where, ending=after.strip(), separator=" ")
 
 
 def _question(value: dict[str, Any], where: str) -> Question:
@@ -196,15 +205,22 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
 
 
 def text_config(
-    text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str
+    text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str | None
 ) -> DataConfig:
     """The configuration for reading texts. Raises ConfigError for contradictory fields."""
-    fields = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
-    return make_section(DataConfig, {**fields, "separator": separator, **({"rows": True} if rows else {})}, "evaluate")
+    fields: dict[str, Any] = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
+    if prompt_field is not None:  # otherwise it is for questions
+        fields["separator"] = separator or ""
+    return make_section(DataConfig, {**fields, **({"rows": True} if rows else {})}, "evaluate")
 
 
 def choose_task(
-    data: str | Path, task: EvaluationTask | None, stride: int | None, config: DataConfig, limit: int | None
+    data: str | Path,
+    task: EvaluationTask | None,
+    stride: int | None,
+    config: DataConfig,
+    limit: int | None,
+    separator: str | None = None,
 ) -> EvaluationTask:
     """The task for a file; contradictory options are a UsageError. Needs no model."""
     if task is not None:
@@ -218,6 +234,8 @@ def choose_task(
     chosen = task or ("text" if of_texts else task_of(path, fields))
     if chosen == "text" and fields and "text" not in fields:
         raise DataError(f"{data} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
+    if chosen == "text" and separator and config.prompt_field is None:
+        raise UsageError("--separator goes between prompt and answer; give --prompt-field and --answer-field")
     if chosen != "text" and (stride is not None or of_texts):
         raise UsageError(f"--stride, --rows and fields are for texts; {data} is read as questions (--task {chosen})")
     if chosen != "text" and str(data) == "-":

@@ -25,6 +25,7 @@ from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
+from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
@@ -115,12 +116,20 @@ def evaluate_choices(model: LanguageModel, questions: list[Question], progress: 
 
 def question_rows(model: LanguageModel, question: Question | Ending) -> list[ContinuationRow]:
     """One row for each choice: the choice after the question, or the ending after question and choice."""
+    return [
+        row
+        for context, continuations in parts_of(question)
+        for row in continuation_rows(model, context, continuations, question.where)
+    ]
+
+
+def parts_of(question: Question | Ending) -> list[tuple[str, list[str]]]:
+    """The contexts of a question, and the continuations of each as written, with the separator before them."""
     if isinstance(question, Ending):
-        return continuation_rows(model, question.context, [question.ending], question.where)
+        return [(question.context, [question.separator + question.ending])]
     if question.ending is None:
-        return continuation_rows(model, question.query, question.choices, question.where)
-    contexts = [question.query + choice for choice in question.choices]
-    return [continuation_rows(model, context, [question.ending], question.where)[0] for context in contexts]
+        return [(question.query, [question.separator + choice for choice in question.choices])]
+    return [(question.query + choice, [question.separator + question.ending]) for choice in question.choices]
 
 
 def _answer(question: Question, logprobs: list[float]) -> ChosenAnswer:
@@ -145,6 +154,7 @@ def fitting_rows(model: LanguageModel, items: list[Item]) -> tuple[list[tuple[It
     Raises ContextLengthError if no question is left.
     """
     fitting, refusals = [], []
+    note_joined_words(items)
     for item in items:
         try:
             fitting.append((item, question_rows(model, item)))
@@ -165,35 +175,51 @@ def fitting_rows(model: LanguageModel, items: list[Item]) -> tuple[list[tuple[It
 def continuation_rows(
     model: LanguageModel, context: str, continuations: Sequence[str], where: str
 ) -> list[ContinuationRow]:
-    """One row for each continuation. All continuations begin at the same token.
-
-    A space is put between context and continuation if neither has one. The continuation begins where the tokens of
-    both together first differ from the context's own tokens, or from another continuation. A row that is longer than
-    the model's context is cut at the beginning.
-    """
-    tokenizer, limit = model.tokenizer, model.config.context_length
-    prefix = list(tokenizer.start_ids or tokenizer.end_ids[:1])  # so that the first token is predicted too
-    texts = [context, *(joined(context, continuation) for continuation in continuations)]
-    encoded = [tokenizer.encode(text) for text in texts]
-    first = len(prefix) + common_length(*encoded)
-    rows = [prefix + ids for ids in encoded[1:]]
+    """The rows of `scored_rows`; a row that is longer than the model's context is cut at the beginning."""
+    limit = model.config.context_length
+    try:
+        rows, first = scored_rows(model.tokenizer, context, continuations)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     if longest := next((ids for ids in rows if len(ids) - first > limit), None):
         raise ContextLengthError(
             f"{where}: a continuation of {len(longest) - first} tokens does not fit the context of {limit}"
         )
-    if first == 0:
-        raise DataError(f"{where}: nothing comes before the continuations' first token, so it cannot be predicted")
-    if any(len(ids) == first for ids in rows):
-        raise DataError(f"{where}: a continuation adds no token to its context; give one with text")
     # The model predicts the last token, so it need not read it
     cuts = [max(0, len(ids) - 1 - limit) for ids in rows]
     return [ContinuationRow(ids[cut:], first - cut, cut) for ids, cut in zip(rows, cuts, strict=True)]
 
 
-def joined(context: str, continuation: str) -> str:
-    """Both texts with white space between them."""
-    is_separated = not context or context[-1].isspace() or continuation[:1].isspace()
-    return context + ("" if is_separated else " ") + continuation
+def scored_rows(tokenizer: Tokenizer, context: str, continuations: Sequence[str]) -> tuple[list[list[int]], int]:
+    """The ids of the context with each continuation, and the index of the first token that is scored.
+
+    A context and its continuation are encoded as one text. Scored are the tokens from the first that has a character of
+    the continuation; with several continuations from the same token for all, so that they can be compared. If nothing
+    comes before it, the end token does, which precedes each document in training. Raises DataError for a continuation
+    without tokens, or if there is nothing to predict the first token from.
+    """
+    encoded = tokenizer.encode_answers(context, continuations)
+    if any(first == len(ids) for ids, first in encoded):
+        raise DataError("a continuation adds no token to its context; give one with text")
+    first = min(common_length(*(ids for ids, _ in encoded)), *(first for _, first in encoded))
+    before = [] if first else list(tokenizer.end_ids[:1])
+    if not first and not before:
+        raise DataError("nothing comes before the continuations' first token, so it cannot be predicted")
+    return [before + ids for ids, _ in encoded], first + len(before)
+
+
+def note_joined_words(items: Sequence[Question | Ending]) -> None:
+    """Log how many answers follow their question without white space, although the question has blanks."""
+    pairs = [parts_of(item)[0] for item in items]
+    joined = sum(
+        " " in context and not context[-1].isspace() and not continuations[0][0].isspace()
+        for context, continuations in pairs
+    )
+    if joined:
+        logger.info(
+            f"{joined:,} of {len(items):,} answers follow their question without white space, as written; "
+            "--separator ' ' puts a blank there"
+        )
 
 
 def share(hits: Sequence[bool]) -> tuple[float, float]:

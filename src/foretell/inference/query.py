@@ -212,7 +212,7 @@ def evaluate(
     rows: bool = False,
     prompt_field: str | None = None,
     answer_field: str | None = None,
-    separator: str = "",
+    separator: str | None = None,
     limit: int | None = None,
     progress: Progress = silent,
 ) -> TextEvaluation | ChoiceResult | EndingResult:
@@ -221,7 +221,8 @@ def evaluate(
     data: a file or folder of texts (`-`: standard input), or a file of questions. task: by default chosen by the file's
     fields. stride: tokens from one window to the next, half the context by default. limit: only the first texts or
     questions. rows, prompt_field, answer_field and separator as in `data` of a training: the loss includes the end
-    token of each row, and of a prompt with an answer only the answer. Raises UsageError, DataError or CheckpointError.
+    token of each row, and of a prompt with an answer only the answer. separator of questions: between question and
+    answer; by default nothing, or the blank of a published benchmark. Raises UsageError, DataError or CheckpointError.
     """
     check_model(model)
     if task is None and "task_head" in model.parts:
@@ -230,11 +231,11 @@ def evaluate(
             "foretell.evaluate_task, or as a language model with task='text'"
         )
     config = text_config(text_field, rows, prompt_field, answer_field, separator)
-    chosen = choose_task(data, task, stride, config, limit)
+    chosen = choose_task(data, task, stride, config, limit, separator)
     if chosen == "choice":
-        return evaluate_choices(model, read_questions(Path(data))[:limit], progress)
+        return evaluate_choices(model, read_questions(Path(data), separator)[:limit], progress)
     if chosen == "ending":
-        return evaluate_endings(model, read_endings(Path(data))[:limit], progress)
+        return evaluate_endings(model, read_endings(Path(data), separator)[:limit], progress)
     documents = islice(DocumentReader([data], config).read(), limit)
     texts = [predicted_row(model.tokenizer, each) if config.rows else each.text for each in documents]
     return evaluate_texts(model, Objective(model.decoder), texts, stride, progress)

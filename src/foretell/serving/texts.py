@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from foretell.evaluation.multiple_choice import scored_rows
 from foretell.inference.query import embed_in_passes
 from foretell.serving.choice import Answer
 from foretell.serving.errors import ApiError, errors_of
@@ -103,13 +104,13 @@ class Scores(Endpoint[ScoreRequest]):
             field, prompts = "text", [encode(served, text, "text") for text in as_list(request.text, "text")]
             firsts = [len(tokenizer.start_ids)] * len(prompts)
         else:
-            context = encode(served, request.context, "context")
+            context = encode(served, request.context, "context")  # its errors name the field
             field = "context" if len(context) > served.context_length else "continuations"
             texts = limited(request.continuations, "continuations")
             check_characters(served, max(texts, key=len), "continuations")
             with errors_of("continuations"):
-                prompts = [[*context, *tokenizer.encode(text)] for text in texts]
-            firsts = [len(context)] * len(prompts)
+                prompts, first = scored_rows(tokenizer, request.context, texts)
+            firsts = [first] * len(prompts)
         wanted = Wanted(prompts, 0, "max_tokens", prompt_logprobs=1, field=field)
         return make_answer(served, GenerationRequest(), wanted, key), firsts
 

@@ -123,7 +123,7 @@ class Tokenizer:
             return self
         self._refuse_not_special(names)
         # An ordinary added token is recognised in every text, and the other special tokens are still read as text
-        content = untrusted.without_text_changes(self.to_json())
+        content = {**untrusted.without_text_changes(self.to_json()), "post_processor": None}
         for token in content["added_tokens"]:
             token["special"] = token["special"] and token["content"] not in names
         other = copy.copy(self)
@@ -171,7 +171,35 @@ class Tokenizer:
 
         Tokens that are parts of one character have the same offsets. Raises the errors of `encode`.
         """
-        return self._encoding(text, self._encoder).offsets
+        return self._located(text).offsets
+
+    def encode_answers(self, context: str, answers: Sequence[str]) -> list[tuple[list[int], int]]:
+        """For each answer, the input ids of context and answer, and the index of the answer's first token.
+
+        Both are encoded as one text, so the ids do not depend on where it is divided; a token with characters of both
+        is the answer's. Raises the errors of `encode`.
+        """
+        # What comes before the context's last safe cut is encoded once: an answer cannot change its ids
+        cut = 0 if self._cut is None else max((match.start() for match in self._cut.finditer(context)), default=0)
+        head, rest = [*self.start_ids, *self.encode_long(context[:cut]).tolist()], context[cut:]
+        rows = []
+        for answer in answers:
+            encoding = self._located(rest + answer)
+            self._refuse_special(encoding.ids)
+            # At least 1: a SentencePiece vocabulary puts a token without characters before a text
+            before = sum(max(1, end) <= len(rest) for _, end in encoding.offsets)
+            rows.append(([*head, *encoding.ids], len(head) + before))
+        return rows
+
+    def _located(self, text: str) -> tokenizers.Encoding:
+        """A text's ids and their offsets, which a post-processor may not trim: a token's spaces belong to it."""
+        return self._encoding(text, self._encoder if self._encoder.post_processor is None else self._untrimmed)
+
+    @cached_property
+    def _untrimmed(self) -> tokenizers.Tokenizer:
+        backend = untrusted.make_backend({**self.to_json(), "post_processor": None}, "the tokenizer")
+        backend.encode_special_tokens = True
+        return backend
 
     def _encoding(self, text: str, backend: tokenizers.Tokenizer) -> tokenizers.Encoding:
         self._refuse_unwritable(text, backend)
