@@ -77,6 +77,16 @@ def test_a_note_on_a_file_appears_once(foretell, trained, tmp_path):
     assert sum(line.startswith(("byte order mark", "separator")) for line in lines) == 2
 
 
+@pytest.mark.parametrize("separator", ["", " "])
+def test_an_answer_is_scored_as_written_after_the_separator(foretell, trained, files, separator):
+    outcome = foretell("evaluate", trained, "ending.jsonl", "--separator", separator, "--json")
+    tokens = foretell("score", trained, f"The cat sat on the{separator}mat", "--json").json["tokens"]
+    answer = [token["logprob"] for token in tokens[len("The cat sat on the") :]]  # a token is a byte here
+    assert math.log(outcome.json["perplexity"]) == pytest.approx(-sum(answer) / len(answer), rel=1e-4)
+    assert ("1 of 1 answers follow their question without white space" in outcome.err) == (separator == "")
+    assert evaluate(load(trained), "ending.jsonl", separator=separator).to_json() == outcome.json
+
+
 def test_endings_are_recognised_by_their_fields(foretell, trained, files):
     assert foretell("evaluate", trained, "ending.jsonl", "--json").json["task"] == "ending"
     assert foretell("evaluate", trained, "ending.jsonl").out.splitlines()[-1].split() == ["endings", "1"]
@@ -95,6 +105,7 @@ def test_endings_are_recognised_by_their_fields(foretell, trained, files):
         (["texts.jsonl"], 1, "texts.jsonl has the fields body; questions have the fields query, choices, gold"),
         (["texts.jsonl"], 1, "--text-field"),
         (["choice.jsonl", "--prompt-field", "query"], 2, "give both"),
+        (["cats.txt", "--separator", ":"], 2, "give --prompt-field and --answer-field"),
         (["choice.jsonl", "--task", "choice", "--rows"], 2, "read as questions"),
         (["missing.txt"], 1, "missing.txt"),
         (["ending.jsonl", "--task", "text"], 1, "no field 'text'"),

@@ -98,12 +98,15 @@ def test_heads_are_numbers_for_all_or_patterns_of_one_layer(foretell, trained):
     assert all(measure.title in text for measure in MEASURES.values())
 
 
-def test_ablations_are_ranked(foretell, trained):
+def test_ablations_are_ranked_and_show_progress(foretell, trained, monkeypatch):
     values = foretell("explain", trained, "The cat", "--ablate", "**.core[*]", "--with", "mean", "--json").json
     assert values["fill"] == "mean"
     assert {effect["name"] for effect in values["effects"]} == {
         f"trunk.blocks.{layer}.attention.core[{head}]" for layer in (0, 1) for head in (0, 1)
     }
+    monkeypatch.setattr("foretell.cli.terminal.PLAIN_SECONDS", 0.0)
+    outcome = foretell("explain", trained, "The cat", "--ablate", "**.core[*]")
+    assert "parts: 2 of 4 (50%)" in outcome.err
     lines = foretell("explain", trained, "The cat", "--ablate", HEAD).out.splitlines()
     assert lines[-1].startswith(HEAD)
 

@@ -46,6 +46,12 @@ def test_the_names_can_be_listed_without_a_text(foretell, trained):
     ]
 
 
+def test_names_are_listed_without_reading_weights(foretell, trained, monkeypatch):
+    listed = foretell("trace", trained, "--list", "--device", "cpu").out
+    monkeypatch.setattr("foretell.cli.trace.open_model", lambda *_, **__: pytest.fail("the weights are read"))
+    assert foretell("trace", trained, "--list").out == listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -131,7 +131,7 @@ def test_questions_with_a_choice_longer_than_the_context_are_left_out_and_counte
     result = evaluate_choices(model, [long, short])
     assert (result.left_out, len(result.answers), result.to_json()["left_out"]) == (1, 1, 1)
     assert result.answers == evaluate_choices(model, [short]).answers
-    assert ["left", "out", "1", "a", "continuation"] == str(result).splitlines()[-1].split()[:5]
+    assert str(result).splitlines()[-1].split()[:5] == ["left", "out", "1", "a", "continuation"]
     reason = "x.jsonl, line 7: a continuation of 20 tokens does not fit the context of 16"
     assert f"1 of 2 are left out, the first: {reason}" in caplog.text
     endings = [Ending("A", "b" * 20, "x"), Ending("The cat", "sat", "here")]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, iter_windows, window_batches
+from foretell.evaluation.perplexity import TextEvaluation, Window, evaluate_texts, iter_windows, window_batches
 from foretell.inference.query import evaluate
 from foretell.language_model import LanguageModel
 from foretell.training.objective import Objective
@@ -97,9 +97,16 @@ def test_each_token_is_a_target_once_with_the_promised_context(length, context, 
 
 def test_batches_of_windows_weight_only_targets_that_count():
     windows = list(iter_windows(np.arange(1, 30), 8, 4))
-    (batch,) = window_batches(windows, 8)
+    (batch,) = window_batches(windows)
     assert batch.count == 28
     assert sorted(batch.targets[batch.loss_weights > 0].tolist()) == list(range(2, 30))
+
+
+def test_short_rows_are_read_together_whatever_the_context():
+    windows = [Window(np.arange(length), 1) for length in (9, 3, 5) * 100]
+    batches = list(window_batches(windows))
+    assert len(batches) == 1
+    assert [batch.count for batch in batches] == [sum(len(window.ids) - 1 for window in windows)]
 
 
 def test_progress_reaches_the_number_of_tokens(model):

@@ -173,7 +173,7 @@ def test_a_continuation_has_one_score_on_the_server_in_evaluations_and_in_the_te
     assert row["logprob"] == pytest.approx(scored.logprob, rel=1e-5)
     if context:
         tokens = foretell.score(model, context + continuation).tokens[-len(row["tokens"]) :]
-        assert row["logprob"] == pytest.approx(sum(token.logprob for token in tokens), rel=1e-5)
+        assert row["logprob"] == pytest.approx(sum(token.logprob or 0 for token in tokens), rel=1e-5)
 
 
 def test_continuations_without_a_token_are_refused(server):

@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
 from foretell.cli.forecast import ALL_SERIES, Context, Reading, SeriesFile, open_forecaster
-from foretell.cli.terminal import note, open_model, print_json, report, results, write_page
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
@@ -156,6 +156,14 @@ def attribute_prediction(
     return answer
 
 
+def ablate(loaded: LanguageModel, text: str, **details: Any) -> Any:
+    """The effects of removing parts, with progress: a glob can select thousands of heads."""
+    from foretell.insight.attribution.ablation import ablate
+
+    with ProgressLine("parts") as progress:
+        return ablate(loaded, text, progress=progress, **details)
+
+
 def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
     """Write the pass as an HTML page; stderr lists the omitted parts."""
     from foretell.insight.page.write_page import write_page
@@ -206,9 +214,7 @@ QUESTIONS: dict[str, Question] = {
         {"token": "token", "against": "against", "at": "at"},
     ),
     "heads": Question(imported("attribution.head_patterns:attention_patterns"), {"layer": "layer"}),
-    "ablate": Question(
-        imported("attribution.ablation:ablate"), {"ablate": "address", "with": "fill", "token": "token", "at": "at"}
-    ),
+    "ablate": Question(ablate, {"ablate": "address", "with": "fill", "token": "token", "at": "at"}),
 }
 WALK = Question(imported("explain.walk:walk"))
 

@@ -15,6 +15,7 @@ from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import messages, note, open_model, print_json, write
 from foretell.errors import UsageError
+from foretell.files import printable_name
 from foretell.installation import describe_installation, installation_text
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from foretell.config import ModelConfig, QuantizationConfig
+    from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
-    from foretell.saved_model.config_file import StoredWeight
+    from foretell.saved_model.config_file import StoredModel, StoredWeight
     from foretell.text import Tokenizer
     from foretell.typesetting.document import DocumentSection
 
@@ -107,12 +109,21 @@ def find_preset(argument: str) -> ModelConfig | None:
 
 
 def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
-    """Facts about a model from its configuration and the headers of its files, without torch.
+    """Facts about a model from its configuration and the headers of its files, without torch."""
+    stored = read_description(argument, verify)
+    if stored is None:
+        return None
+    facts = describe(printable_name(argument), stored.config, stored.tokenizer, stored.weights())
+    return {**facts, "quantization": as_values(stored.quantization)}
+
+
+def read_description(argument: str, verify: bool = False) -> StoredModel | HuggingFaceFiles | None:
+    """A model as its files describe it, without weights.
 
     None for a LoRA adapter, and for updates or an encoder inside the model.
     """
     from foretell.convert.huggingface_files import read_directory
-    from foretell.files import ADAPTER_CONFIG, printable_name
+    from foretell.files import ADAPTER_CONFIG
     from foretell.finding import check_files, find_model
     from foretell.saved_model.config_file import is_own, read_stored_model
 
@@ -121,12 +132,9 @@ def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
         return None
     check_files(directory, in_full=verify)
     stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
-    if stored is None:
-        return None
-    for line in (*stored.notes, *stored.tokenizer.notes):
+    for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
         note(line)
-    facts = describe(printable_name(argument), stored.config, stored.tokenizer, stored.weights())
-    return {**facts, "quantization": as_values(stored.quantization)}
+    return stored
 
 
 def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli import forecast as forecasts
 from foretell.cli.explain import SourceText, Target, given_source
+from foretell.cli.info import read_description
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
+    from foretell.model.decoder import Decoder
 
 NAME_WIDTH = 50
 OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".csv", ".json", ".txt")  # misleading suffixes for safetensors
@@ -52,14 +54,28 @@ class TracedNames:
         check_target(self.out, FORMAT.encode())
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
-        """Trace a pass and write its values, or list the names with derived ones marked."""
+        """Trace a pass and write its values, or list the names."""
+        if self.out is None:
+            self.list_names(loaded.decoder, json)
+        else:
+            write(loaded, text, self.select or ["**"], self.out, json)
+
+    def list_stored(self, model: str, json: bool) -> bool:
+        """List the names of a model's values without reading its weights; False if that cannot be done."""
+        stored = read_description(model)
+        if stored is None:
+            return False
+        from foretell.model.init import empty_decoder
+
+        self.list_names(empty_decoder(stored.config), json)
+        return True
+
+    def list_names(self, decoder: Decoder, json: bool) -> None:
+        """List the names with derived ones marked."""
         from foretell.model.structure import model_structure
         from foretell.paths import select as select_names
 
-        if not self.list_ and self.out is not None:
-            write(loaded, text, self.select or ["**"], self.out, json)
-            return
-        structure = model_structure(loaded.decoder)
+        structure = model_structure(decoder)
         names = select_names(self.select or ["**"], structure.names)
         derived = [name for name in names if structure[name].is_derived]
         lines = [f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names]
@@ -89,6 +105,9 @@ def trace(
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
     names.check(text if file is None else file)
+    changed = as_task or pair or ids or allow_special or options != arguments.MODEL_DEFAULTS
+    if names.list_ and not changed and names.list_stored(model, json):
+        return
     text = "" if names.list_ else arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or pair:
@@ -131,6 +150,8 @@ def trace_forecast(
     The ids in the file are the numbers of the bins that the values are in.
     """
     names.check(data, "DATA")
+    if names.list_ and options == arguments.LOADING_DEFAULTS and names.list_stored(model, json):
+        return
     loaded, text = open_model(model, **options.keywords()), ""
     if data is not None:
         loaded, text = reading.as_tokens(data, loaded, context)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretell.data.batch import Batch, make_batch, make_row, pad
+from foretell.data.batch import Batch, make_batch, make_row, pad, padded_groups
 from foretell.data.documents import Document
 from foretell.device import autocast
 from foretell.distributed.world import evaluating_world
@@ -165,7 +165,7 @@ def evaluate_texts(
     if not windows or not text_bytes:
         raise DataError("no text has a token to predict; give more text")
     total = sum(len(window.ids) - window.first for window in windows)
-    evaluation = evaluate(objective, _reported(window_batches(windows, context_length), total, progress))
+    evaluation = evaluate(objective, _reported(window_batches(windows), total, progress))
     loss, has_bits = evaluation.loss, has_bits_per_byte(model.tokenizer)
     if not math.isfinite(loss):
         raise CheckpointError(f"the loss of the text is {loss}; the model's weights are damaged or too large")
@@ -208,11 +208,10 @@ def iter_windows(ids: np.ndarray, context_length: int, stride: int, first: int =
         start += stride
 
 
-def window_batches(windows: list[Window], context_length: int) -> Iterator[Batch]:
-    """The windows in batches of at most TOKENS_AT_ONCE tokens."""
-    rows = max(1, TOKENS_AT_ONCE // context_length)
-    for start in range(0, len(windows), rows):
-        group = windows[start : start + rows]
+def window_batches(windows: list[Window]) -> Iterator[Batch]:
+    """The windows in batches of at most TOKENS_AT_ONCE tokens with padding, shortest first."""
+    for indices in padded_groups([len(window.ids) for window in windows], TOKENS_AT_ONCE):
+        group = [windows[index] for index in indices]
         tokens, lengths = pad([window.ids.tolist() for window in group])
         batch = make_batch(tokens, lengths)
         counts = torch.arange(1, tokens.shape[1]) >= torch.tensor([[window.first] for window in group])  # (B, T)

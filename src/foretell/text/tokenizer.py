@@ -123,7 +123,8 @@ class Tokenizer:
             return self
         self._refuse_not_special(names)
         # An ordinary added token is recognised in every text, and the other special tokens are still read as text
-        content = {**untrusted.without_text_changes(self.to_json()), "post_processor": None}
+        content = untrusted.without_text_changes(self.to_json())
+        content["post_processor"] = None  # it would trim offsets
         for token in content["added_tokens"]:
             token["special"] = token["special"] and token["content"] not in names
         other = copy.copy(self)

@@ -8,6 +8,7 @@ never trained on an output of zero; the mean over positions is closer to their t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,19 +144,28 @@ class Ablation(Shown):
 
 @torch.inference_mode()
 def ablate(
-    model: LanguageModel, text: str, address: str, token: str | int | None = None, at: int = -1, fill: str = "zero"
+    model: LanguageModel,
+    text: str,
+    address: str,
+    token: str | int | None = None,
+    at: int = -1,
+    fill: str = "zero",
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Ablation:
     """Run the model unchanged, then once per target of the address with the target's value replaced.
 
     address: see `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
-    the most probable token. at: the position whose prediction is examined.
+    the most probable token. at: the position whose prediction is examined. progress: called with (done, total).
     """
     check_known(fill, tuple(FILLS), "replacement")
     prediction = make_prediction(model, text, at)
     targets = find_targets(model.decoder, address)
     before = prediction.logits().double().log_softmax(-1)  # (V,)
     chosen = choose_token(model, token, before)
-    effects = [_effect(prediction, target, fill, chosen, before) for target in targets]
+    effects = []
+    for target in targets:
+        effects.append(_effect(prediction, target, fill, chosen, before))
+        progress(len(effects), len(targets))
     effects.sort(key=lambda effect: -effect.divergence)
     value = float(before[chosen])
     asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[chosen].exp()), value)
