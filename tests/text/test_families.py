@@ -310,6 +310,17 @@ def test_encode_long_equals_encode(pairs: dict[str, Pair], name: str, corpus: li
     assert pairs[name].ours.encode_long(text).tolist() == pairs[name].ours.encode(text)
 
 
+@pytest.mark.parametrize("name", ["llama3", "smollm", "qwen", "gpt2"])
+def test_answers_after_a_long_context_have_the_ids_of_the_whole_text(
+    pairs: dict[str, Pair], name: str, corpus: list[str]
+) -> None:
+    ours, context = pairs[name].ours, "".join(corpus) * 900
+    answers = ["the", " the", "'s", ".", "\n the"]
+    for answer, (ids, first) in zip(answers, ours.encode_answers(context, answers), strict=True):
+        assert ids == ours.encode_input(context + answer)
+        assert ours.decode(ids[first:]).endswith(answer) and first < len(ids)
+
+
 @pytest.mark.parametrize("name", ["llama2", "mistral", "openai-gpt"])
 def test_streamed_continuation_has_the_space_before_its_first_word(pairs: dict[str, Pair], name: str) -> None:
     """Without the prompt its first word would be the beginning of a text, which has no space."""

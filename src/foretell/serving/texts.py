@@ -18,6 +18,7 @@ from foretell.serving.preparation import (
     as_list,
     check_characters,
     check_ids,
+    checked_length,
     encode,
     encode_chat,
     encode_text,
@@ -104,8 +105,9 @@ class Scores(Endpoint[ScoreRequest]):
             field, prompts = "text", [encode(served, text, "text") for text in as_list(request.text, "text")]
             firsts = [len(tokenizer.start_ids)] * len(prompts)
         else:
-            context = encode(served, request.context, "context")  # its errors name the field
-            field = "context" if len(context) > served.context_length else "continuations"
+            context = encode(served, request.context, "context")  # first, so that its errors name the field
+            checked_length(served, context, Wanted([context], 0, "max_tokens", field="context"), 0)
+            field = "continuations"
             texts = limited(request.continuations, "continuations")
             check_characters(served, max(texts, key=len), "continuations")
             with errors_of("continuations"):

@@ -21,7 +21,15 @@ import tokenizers
 from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
 from foretell.text import untrusted_tokenizer as untrusted
-from foretell.text.streaming import StreamDecoder, is_byte, iter_pieces, iter_stream_pieces, make_stream, safe_cut
+from foretell.text.streaming import (
+    PIECE_SIZE,
+    StreamDecoder,
+    is_byte,
+    iter_pieces,
+    iter_stream_pieces,
+    make_stream,
+    safe_cut,
+)
 from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
 
 if TYPE_CHECKING:
@@ -181,15 +189,15 @@ class Tokenizer:
         is the answer's. Raises the errors of `encode`.
         """
         # What comes before the context's last safe cut is encoded once: an answer cannot change its ids
-        cut = 0 if self._cut is None else max((match.start() for match in self._cut.finditer(context)), default=0)
-        head, rest = [*self.start_ids, *self.encode_long(context[:cut]).tolist()], context[cut:]
-        rows = []
+        cuts = [] if self._cut is None else self._cut.finditer(context, max(0, len(context) - PIECE_SIZE))
+        cut = max((match.start() for match in cuts), default=0)
+        head, rest, rows = self.encode_long(context[:cut]).tolist(), context[cut:], []
         for answer in answers:
             encoding = self._located(rest + answer)
             self._refuse_special(encoding.ids)
             # At least 1: a SentencePiece vocabulary puts a token without characters before a text
-            before = sum(max(1, end) <= len(rest) for _, end in encoding.offsets)
-            rows.append(([*head, *encoding.ids], len(head) + before))
+            before = len(head) + sum(max(1, end) <= len(rest) for _, end in encoding.offsets)
+            rows.append(([*self.start_ids, *head, *encoding.ids], len(self.start_ids) + before))
         return rows
 
     def _located(self, text: str) -> tokenizers.Encoding:
