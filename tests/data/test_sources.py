@@ -303,7 +303,7 @@ BAD_FILES: list[tuple[str, str, str | bytes, list[str]]] = [
     ("row too short", "a.csv", "text,label\na,1\nb\n", ["line 3", "1 cells", "2"]),
     ("row too long", "a.tsv", "text\tlabel\na\t1\tx\n", ["line 2", "3 cells"]),
     ("open quote", "a.csv", 'text\na\n"b\nc\n', ["line 3", "quotes"]),
-    ("stray quote", "a.tsv", 'text\tlabel\n"a" b\t1\n', ["line 2", "quotes"]),
+    ("stray quote", "a.csv", 'text,label\n"a" b,1\n', ["line 2", "quotes"]),
     ("lone carriage returns", "a.csv", b"text,label\rb,2\r", ["line 1"]),
     ("columns by the hundred", "a.csv", ",".join(f"c{i}" for i in range(500)) + "\n", ["and 492 more"]),
     ("column names of a novel", "a.csv", '"' + "x\ny" * 5000 + '",b\n1,2\n', ["line 1", "…', 'b'"]),
