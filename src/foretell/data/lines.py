@@ -14,6 +14,7 @@ import math
 import sys
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ NEXT_BLOCK = 2**20  # bytes after a line that is not UTF-8, in which an image or
 FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
-# A file that expands by more is refused after these bytes; 33 MB of short rows took 2.6 GB as objects
-MOST_RATIO, ALWAYS_READ = 100, 2**23
+# A file that expands by more is refused after these bytes, and before its first line if it is small
+MOST_RATIO, ALWAYS_READ, LARGEST_CHECKED = 100, 2**23, 2**25
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
 MOST_MEMBERS = 10_000  # files in a zip; its list is read again for each of them
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
@@ -94,6 +95,9 @@ class TextFile:
         Raises DataError, with the line.
         """
         offset = 0
+        if self.is_compressed and self.path is not None and self.path.stat().st_size <= LARGEST_CHECKED:
+            with self.opened() as file:  # refuse a small file before any row is held: 194 kB took 2.9 GB as rows
+                deque(self._bounded_lines(file, most_bytes), maxlen=0)
         with self.opened() as file:
             block = file.peek(FIRST_BLOCK)[:FIRST_BLOCK] if isinstance(file, io.BufferedReader) else b""
             if b"\0" in block and b"\n" not in block:
@@ -145,7 +149,7 @@ def standard_input() -> Any:
 
 
 def not_text(where: str, content: bytes, index: int, offset: int, encoding: str, advice: str) -> DataError:
-    """The error for bytes that are not text in this encoding. content[0] is at `offset`; content[index] is the first wrong byte.
+    """The error for bytes that are not text. content[0] is at `offset`; content[index] is the first wrong byte.
 
     `content` extends beyond the line, because an image or archive seldom has a NUL in its first line, and advice to use
     iconv would be wrong for such a file.

@@ -339,8 +339,11 @@ class Table:
 
     @property
     def decoding(self) -> tuple[str, str]:
-        """The encoding, and the advice for a file in another encoding. Latin 1 means Windows-1252, as in browsers (WHATWG
-        Encoding Standard): in files, the bytes 0x80 to 0x9F are quotes, dashes and the euro sign."""
+        """The encoding, and the advice for a file in another encoding.
+
+        Latin 1 is read as Windows-1252, as in browsers (WHATWG, Encoding Standard), because the bytes 0x80 to 0x9F of
+        files are quotes, dashes and the euro sign.
+        """
         if self.encoding is None:
             return "utf-8", CONVERT
         name = codecs.lookup(self.encoding).name

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretell.data.questions import CHAT_FIELDS
 from foretell.data.numbers import is_number
+from foretell.data.questions import CHAT_FIELDS
 from foretell.data.table import Row, Table, list_names
 from foretell.errors import DataError, did_you_mean
 from foretell.finetuning.settings import Columns
