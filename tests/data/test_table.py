@@ -280,6 +280,12 @@ def test_what_cannot_be_read_is_refused(name: str, content: bytes, message: str,
         list(open_table(tmp_path / name, "utf-8"))
 
 
+@pytest.mark.parametrize("content", ['[{"text": "a"}, "b"]', '\n [\n{"text": "a"},\n"b"\n]\n'])
+def test_a_list_named_as_lines_is_read(content: str, tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(content, encoding="utf-8")
+    assert [row.cells for row in open_table(tmp_path / "a.jsonl")] == [{"text": "a"}, {"text": "b"}]
+
+
 def test_names_of_columns_are_for_tables_without_a_header(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text("{}")
     with pytest.raises(DataError, match="columns is for .csv and .tsv files, and this is neither"):

@@ -210,9 +210,12 @@ def csv_line(cells: Sequence[Any], delimiter: str = ",", end: str = "\n") -> str
 
 
 class JsonLines(Format):
-    """A JSON object or string per line."""
+    """A JSON object or string per line; a file that begins with a list is read as one."""
 
     def rows(self, table: Table) -> Iterator[Row]:
+        if next(filter(str.strip, table.lines()), "").lstrip().startswith("["):
+            yield from JsonList().rows(table)
+            return
         for line_number, line in enumerate(table.lines(), start=1):
             where = f"{table.file}, line {line_number}"
             yield json_row(parse_json(line.rstrip(), where), where) if line.strip() else Row(where, {}, False)
@@ -225,13 +228,12 @@ class JsonList(Format):
         content = table.file.text(table.note_once, *table.decoding)
         if not content.strip():
             return
-        values = parse_json(content, str(table.file))
-        if not isinstance(values, list):
+        if not content.lstrip().startswith("["):
             raise DataError(
                 f"{table.file}: not a list of strings or objects; name a file with one object per line .jsonl, and "
                 "write pandas frames with to_json(orient='records')"
             )
-        for item_number, value in enumerate(values, start=1):
+        for item_number, value in enumerate(parse_json(content, str(table.file)), start=1):
             where = f"{table.file}, item {item_number}"
             yield json_row(value, where)
 
