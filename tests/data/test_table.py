@@ -348,7 +348,7 @@ def test_a_compressed_line_beyond_the_bound_is_refused(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.xz", "a.zip"])
-def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: Path, name: str):
+def test_a_compressed_table_that_expands_without_end_is_refused_before_its_first_row(tmp_path: Path, name: str):
     content = b"text,label\n" + (b"a" * 997 + b",b\n") * 40_000  # 40 MB
     packed = {
         ".gz": gzip.compress,
@@ -356,8 +356,7 @@ def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: 
         ".zip": lambda data: zipped(data, "a.csv"),
     }
     (tmp_path / name).write_bytes(packed[Path(name).suffix](content))
-    rows = 0
+    rows = []
     with pytest.raises(DataError, match="expands? to more than 100 times its size"):
-        for _ in open_table(tmp_path / name):
-            rows += 1
-    assert 1000 * rows <= 2**23
+        rows += open_table(tmp_path / name)
+    assert not rows
