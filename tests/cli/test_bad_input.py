@@ -69,6 +69,11 @@ TABLE = [
     (["train", "CORPUS", "--kind", "bpee", "--steps", "1"], 2, ["bpee", "bpe"]),
     (["train", "CORPUS", "--config", "missing.toml"], 2, ["missing.toml"]),
     (["train", "CORPUS", "--config", "bad.toml"], 2, ["bad.toml"]),
+    (["train", "CORPUS", "--config", "deep.toml"], 2, ["deep.toml", "nested too deeply"]),
+    (["train", "CORPUS", "--config", "digits.toml"], 2, ["digits.toml", "too many digits"]),
+    (["train", "CORPUS", "--training.batch-size", "[" * 3000], 2, ["training.batch_size", "integer"]),
+    (["train", "CORPUS", "--model.width", "9" * 5000], 2, ["model.width", "integer"]),
+    (["train", "CORPUS", "--seed", "9" * 5000], 2, ["--seed", "is not an integer"]),
     (["train", "CORPUS", "--config", "unknown.toml"], 2, ["modle", "model"]),
     (["train", "CORPUS", "--set", "steps=5"], 2, ["--set: steps = 5", "write training.steps = 5"]),
     (["train", "CORPUS", "--steps", "5", "--steps", "6"], 2, ["--steps is given twice"]),
@@ -371,7 +376,7 @@ TABLE = [
         ["which column holds the label", "'title', 'body'", "--columns text,label"],
     ),
     (["finetune", "RUN", "twolabels.csv", "--text-column", "txt"], 1, ["'txt'", "did you mean 'text'"]),
-    (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding latin-1"]),
+    (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding cp1252"]),
     (["finetune", "RUN", "manylabels.csv"], 1, ["10,000 different labels", "--label-column"]),
     (["finetune", "RUN", "nan.csv", "--task", "regress"], 1, ["nan.csv, line 3", "'nan'", "finite"]),
     (["finetune", "RUN", "longtexts.csv"], 1, ["4 of 8 examples", "context of 32", "--truncate"]),
@@ -458,6 +463,8 @@ def made_files(tmp_path, trained):
     (tmp_path / "latin1.csv").write_bytes("text,label\ncaf\xe9,x\n".encode("latin-1"))
     (tmp_path / "bad.toml").write_text("[model\n")
     (tmp_path / "unknown.toml").write_text("[modle]\nwidth = 3\n")
+    (tmp_path / "deep.toml").write_text(f"training.steps = {'[' * 3000}\n")
+    (tmp_path / "digits.toml").write_text(f"training.steps = {'9' * 5000}\n")
     nanogpt = "[training]\nbatch_size = 12\ngradient_accumulation_steps = 40\ngrad_clip = 1.0\n"
     (tmp_path / "nanogpt.toml").write_text(nanogpt)
     (tmp_path / "bad.json").write_text('{"version": "1.0", "model": ')

@@ -199,6 +199,58 @@ def test_columns_can_be_named_and_the_encoding_too(tmp_path: Path):
     assert [row.cells for row in open_table(path, "latin-1", ("text", "label"))] == [{"text": "café", "label": "0"}]
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ISO-8859-1", "cp1252"])
+def test_latin_1_is_read_as_browsers_read_it(encoding: str, tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"text\n\x84caf\xe9\x93 \x96 5 \x80\n")
+    assert [row.cells["text"] for row in open_table(path, encoding)] == ["„café“ – 5 €"]
+    path.write_bytes(b"text\n\x81\n")
+    with pytest.raises(DataError, match=r"line 2: not CP1252 \(byte 0x81 .*iconv -f ENCODING"):
+        list(open_table(path, encoding))
+
+
+# --- quotes between tabs ---------------------------------------------------------------------------------------------
+
+CONTENTS: dict[str, tuple[str, list[list[str]]]] = {
+    "a stray quote": ('x\ty\n"open\t1\na\t2\nclosed"\t3\n', [['"open', "1"], ["a", "2"], ['closed"', "3"]]),
+    "a quoted text": ('x\ty\n"a"\t1\n"b", c\t2\n', [['"a"', "1"], ['"b", c', "2"]]),
+    "doubled quotes": ('x\ty\n"say ""a"""\t1\n', [['say "a"', "1"]]),
+    "doubled quotes and a text": ('x\ty\n"say ""a"""\t1\n"b" c\t2\n', [['"say ""a"""', "1"], ['"b" c', "2"]]),
+    "every text in quotes": ('"x"\t"y"\n"a"\t1\n"b"\t2\n', [["a", "1"], ["b", "2"]]),
+    "a quoted tab": ('x\ty\n"a\tb"\t1\n', [["a\tb", "1"]]),
+    "a quoted line break": ('x\ty\n"a\nb"\t1\n', [["a\nb", "1"]]),
+}
+
+
+@pytest.mark.parametrize("name", ["rows.tsv", "rows.csv"])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_quotes_are_text_where_every_line_is_a_row(content: str, name: str, tmp_path: Path):
+    path, (text, rows) = tmp_path / name, CONTENTS[content]
+    path.write_text(text, encoding="utf-8")
+    assert [list(row.cells.values()) for row in open_table(path)] == rows
+
+
+READERS: dict[str, tuple[str, str, Callable[[Path], int]]] = {
+    "texts": ("text\tn", "1", lambda path: len(list(read_documents([path])))),
+    "labels": ("text\tlabel", "1", lambda path: len(read_labels(path))),
+    "pairs": ("source\ttarget", "Va", lambda path: len(read_pairs([path]))),
+    "series": ("unique_id\tds\ty", "2024-01\t1 2024-02\t1", lambda path: len(read_series(path))),
+    "chats": ("prompt\tcompletion", "c", lambda path: len(ConversationReader().read([path]))),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_stray_quote_loses_no_row_for_any_purpose(reader: str, tmp_path: Path):
+    header, cells, count = READERS[reader]
+    path = tmp_path / "rows.tsv"
+    rows = [f"{first}\t{rest}" for first in ('"open', "x", 'closed"') for rest in cells.split(" ")]
+    path.write_text("\n".join([header, *rows]), encoding="utf-8")
+    assert count(path) == 3
+
+
+# --- formats of text -------------------------------------------------------------------------------------------------
+
+
 def test_the_lines_of_a_text_are_rows(tmp_path: Path):
     path = tmp_path / "rows.txt"
     path.write_text("one\n\ntwo\n", encoding="utf-8")
@@ -216,10 +268,8 @@ def test_values_of_parquet_keep_their_types_and_dates_are_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text,label\ncaf\xe9,1\n", "line 2: not UTF-8 .* encoding latin-1"),
+        ("a.csv", b"text,label\ncaf\xe9,1\n", "line 2: not UTF-8 .* encoding cp1252"),
         ("a.csv", b"text,label\ncaf\xe9 \x93bar\x94,1\n", "line 2: not UTF-8 .*0xe9.* encoding cp1252"),
-        ("a.csv", b"text,label\ncaf\xe9,1\n" + b"a,1\n" * 5000 + b"\x80 5,1\n", "line 2: .*0xe9.* encoding cp1252"),
-        ("a.csv", b"text,label\ncaf\xe9 \x93bar\x9d,1\n", "line 2: not UTF-8 .*0xe9.* encoding latin-1"),
         ("a.csv", b"text,label\na\n", "line 2: 1 cells, but the header has 2"),
         ("a.jsonl", b'{"text": 1}\n[1]\n', "line 2: a list, not an object"),
     ],
@@ -228,6 +278,12 @@ def test_what_cannot_be_read_is_refused(name: str, content: bytes, message: str,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(open_table(tmp_path / name, "utf-8"))
+
+
+@pytest.mark.parametrize("content", ['[{"text": "a"}, "b"]', '\n [\n{"text": "a"},\n"b"\n]\n'])
+def test_a_list_named_as_lines_is_read(content: str, tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(content, encoding="utf-8")
+    assert [row.cells for row in open_table(tmp_path / "a.jsonl")] == [{"text": "a"}, {"text": "b"}]
 
 
 def test_names_of_columns_are_for_tables_without_a_header(tmp_path: Path):
@@ -292,7 +348,7 @@ def test_a_compressed_line_beyond_the_bound_is_refused(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.xz", "a.zip"])
-def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: Path, name: str):
+def test_a_compressed_table_that_expands_without_end_is_refused_before_its_first_row(tmp_path: Path, name: str):
     content = b"text,label\n" + (b"a" * 997 + b",b\n") * 40_000  # 40 MB
     packed = {
         ".gz": gzip.compress,
@@ -300,8 +356,7 @@ def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: 
         ".zip": lambda data: zipped(data, "a.csv"),
     }
     (tmp_path / name).write_bytes(packed[Path(name).suffix](content))
-    rows = 0
+    rows = []
     with pytest.raises(DataError, match="expands? to more than 100 times its size"):
-        for _ in open_table(tmp_path / name):
-            rows += 1
-    assert 1000 * rows <= 2**23
+        rows += open_table(tmp_path / name)
+    assert not rows

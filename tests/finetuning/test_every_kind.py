@@ -163,7 +163,7 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     table, out = open_table(data), tmp_path / "out.csv"
     kind = head_of(model).task
     predicted = list(predict_file(model, table, Columns(texts=())))
-    assert write_predictions(out, predicted, kind, lambda count: None) == 60
+    assert write_predictions(out, predicted, kind, lambda count: None, table) == 60
     assert kind.predicted in out.read_text(encoding="utf-8").splitlines()[0]
     assert evaluate_task(model, data).examples == 60
 

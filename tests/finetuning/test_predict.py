@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.data.table import open_table
+from foretell.data.table import open_table, text_line
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.evaluation.perplexity import TextEvaluation
 from foretell.finetuning.head import head_of
@@ -57,8 +57,9 @@ def test_a_file_of_predictions_keeps_the_columns(
     model: LanguageModel, review_file: Path, tmp_path: Path, suffix
 ) -> None:
     out = tmp_path / f"out{suffix}"
-    rows = predict_file(model, open_table(review_file), NONE)
-    assert write_predictions(out, rows, head_of(model).task, lambda count: None) == 60
+    table = open_table(review_file)
+    rows = predict_file(model, table, NONE)
+    assert write_predictions(out, rows, head_of(model).task, lambda count: None, table) == 60
     content = out.read_text(encoding="utf-8").splitlines()
     if suffix == ".jsonl":
         first = json.loads(content[0])
@@ -69,7 +70,7 @@ def test_a_file_of_predictions_keeps_the_columns(
         assert list(first) == ["text", "label", "predicted_label", "probability_bad", "probability_good"]
     assert first["predicted_label"] == "good"
     with pytest.raises(OutputError, match="exists"):
-        write_predictions(out, [], head_of(model).task, lambda count: None)
+        write_predictions(out, [], head_of(model).task, lambda count: None, table)
 
 
 @pytest.mark.parametrize(("suffix", "written"), [(".csv", ";"), (".tsv", "\t")])
@@ -77,7 +78,7 @@ def test_predictions_have_the_separator_of_the_file(model: LanguageModel, tmp_pa
     path, out = tmp_path / "rows.csv", tmp_path / f"out{suffix}"
     path.write_text("text;n\nthe film;1\n", encoding="utf-8")
     table = open_table(path)
-    write_predictions(out, predict_file(model, table, NONE), head_of(model).task, lambda count: None, table.separator)
+    write_predictions(out, predict_file(model, table, NONE), head_of(model).task, lambda count: None, table)
     assert out.read_text(encoding="utf-8").startswith(f"text{written}n{written}predicted_label{written}")
 
 
@@ -89,7 +90,7 @@ def test_predictions_have_the_byte_order_mark_and_line_ends_of_the_file(
     path.write_bytes(b'\xef\xbb\xbftext;n\r\nthe film;"a\nb"\r\n')
     table = open_table(path)
     rows = predict_file(model, table, NONE)
-    write_predictions(out, rows, head_of(model).task, lambda count: None, table.separator, table.form)
+    write_predictions(out, rows, head_of(model).task, lambda count: None, table)
     content = out.read_bytes()
     assert content.startswith(mark) and content.count(b"\xef\xbb\xbf") == len(mark) // 3
     assert content.count(b"\r\n") == (2 if mark else 0)
@@ -103,7 +104,7 @@ def test_no_column_of_the_file_is_overwritten(model: LanguageModel, tmp_path: Pa
     path.write_text(f"text,{column}\nthe film,mine\n", encoding="utf-8")
     rows = predict_file(model, open_table(path), NONE)
     with pytest.raises(DataError, match=f"has a column '{column}' already"):
-        write_predictions(tmp_path / f"out{suffix}", rows, head_of(model).task, lambda count: None)
+        write_predictions(tmp_path / f"out{suffix}", rows, head_of(model).task, lambda count: None, open_table(path))
     assert not (tmp_path / f"out{suffix}").exists()
 
 
@@ -130,10 +131,37 @@ def test_each_line_of_a_text_file_has_its_prediction(model: LanguageModel, tmp_p
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 def test_a_carriage_return_in_a_text_does_not_end_its_row(model: LanguageModel, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "rows.txt").write_bytes(b"the film\rwas long\nthe play\n")
-    rows, out = predict_file(model, open_table(tmp_path / "rows.txt"), NONE), tmp_path / f"out{suffix}"
-    write_predictions(out, rows, head_of(model).task, lambda count: None, "\t" if suffix == ".tsv" else ",")
+    table, out = open_table(tmp_path / "rows.txt"), tmp_path / f"out{suffix}"
+    write_predictions(out, predict_file(model, table, NONE), head_of(model).task, lambda count: None, table)
     assert [row.cells["text"] for row in open_table(out)] == ["the film\rwas long", "the play"]
     assert out.read_bytes().count(b"\n") == 3  # as without the carriage return
+
+
+QUOTED = ('the film\t"open', 'the play\tclosed"', 'the film\t"n"')  # quotes as text between tabs
+WRITTEN = ('the film\t"a ""good"" one"', "the play\tb")  # quotes of a program
+
+
+@pytest.mark.parametrize("lines", [QUOTED, WRITTEN], ids=["text", "CSV"])
+@pytest.mark.parametrize(
+    ("suffix", "written"), [(".tsv", ".tsv"), (".csv", ".csv"), (".csv", ".tsv"), (".tsv", ".csv")]
+)
+def test_predictions_are_read_back_as_their_table_was_read(
+    model: LanguageModel, tmp_path: Path, lines: tuple[str, ...], suffix: str, written: str
+) -> None:
+    path, out = tmp_path / f"rows{suffix}", tmp_path / f"out{written}"
+    path.write_text("\n".join(["text\tnote", *lines, ""]), encoding="utf-8")
+    table = open_table(path)
+    write_predictions(out, predict_file(model, table, NONE), head_of(model).task, lambda count: None, table)
+    kept = [{name: row.cells[name] for name in ("text", "note")} for row in open_table(out)]
+    assert kept == [row.cells for row in table] and len(kept) == len(lines)
+    if written == ".tsv":
+        content = out.read_text(encoding="utf-8").splitlines()
+        assert [line.split("\t")[:2] for line in content] == [line.split("\t") for line in ("text\tnote", *lines)]
+
+
+def test_a_label_with_a_tab_is_refused_where_quotes_are_text(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'a\\tb' has a tab or a line break"):
+        text_line(["a", "a\tb"])
 
 
 def test_null_is_named(model: LanguageModel, tmp_path: Path) -> None:

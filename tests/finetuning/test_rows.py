@@ -125,6 +125,30 @@ def test_columns_for_other_things_and_groups_are_not_labels() -> None:
         find_kind("classify").find_columns(["text", "id"], Columns(texts=()), "x.csv")
 
 
+HEADERS: dict[str, tuple[str, str, str, int]] = {  # a task, the first line, the second label, the number of warnings
+    "a label": ("classify", "It was good,pos", "pos", 1),
+    "a number as a label": ("classify", "It was good,5", "5", 1),
+    "a number": ("regress", "It was good,4.5", "3", 1),
+    "tags": ("tag", "It was,O B-X", "O B-X", 1),
+    "another word": ("classify", "text,label", "pos", 0),
+    "a word above numbers": ("regress", "text,stars", "3", 0),
+    "a number above words": ("classify", "text,2024", "pos", 0),
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_with_a_label_may_be_a_row(header: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task, first, label, count = HEADERS[header]
+    (tmp_path / "rows.csv").write_text(f"{first}\nthat is,{label}\n", encoding="utf-8")
+    for columns in ((), ("text", "label"))[: 1 + count]:  # named columns have no header
+        table = open_table(tmp_path / "rows.csv", columns=columns)
+        texts, name = table.first_columns()
+        find_kind(task).read_all(table, Columns(texts=(texts,), label=name))
+    reported = f"the first line is read as the names of the columns, but {first.partition(',')[2]!r} may be a label"
+    assert [message.startswith(reported) for message in caplog.messages] == [True] * count
+    assert all("--columns text,label" in message for message in caplog.messages)
+
+
 @pytest.mark.parametrize("task", ["regress", "similarity"])
 def test_decimal_commas_are_read_where_they_are_named(task: str, tmp_path: Path) -> None:
     path, texts = tmp_path / "x.csv", "a;b" if task == "similarity" else "a"

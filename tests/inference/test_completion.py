@@ -10,7 +10,8 @@ import pytest
 import foretell
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, TokenizerError, UsageError
-from foretell.inference.completion import Completion, generate, make_sampling, stream
+from foretell.generation import batch_generation
+from foretell.inference.completion import Completion, generate, make_completer, make_sampling, stream
 from foretell.inference.query import next_tokens
 from foretell.insight.explain.explain_value import explain
 from foretell.insight.trace import Trace
@@ -38,6 +39,21 @@ def test_pieces_of_a_stream_add_up_to_the_completion(model):
     pieces = list(stream(model, "some", 12, seed=4))
     assert len(pieces) > 1
     assert "".join(pieces) == generate(model, "some", 12, seed=4).text
+
+
+def test_prompts_join_when_others_have_ended(model, monkeypatch):
+    prompts = ["some", "more", "some", "e", "so", "me"]
+    expected = generate(model, prompts, 6, seed=4)
+    monkeypatch.setattr(batch_generation, "MOST_JOINED", 2)
+    completer = make_completer(model, prompts, SamplingConfig(seed=4))
+    written = {}
+    for index, _, has_ended in completer.advance(6):
+        assert len(completer.continuations) <= 2
+        if has_ended:
+            written[index] = completer.completion(index)
+            completer.forget(index)
+    assert [written[index] for index in range(len(prompts))] == expected
+    assert not completer.continuations
 
 
 def test_without_max_tokens_the_rest_of_the_context_is_written(model):

@@ -9,9 +9,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foretell.errors import Interrupted, OutputError
+from foretell.finetuning.figures import draw_confusion
 from foretell.runs.run import Run
 from foretell.session.plots import (
     HEIGHT,
@@ -19,6 +21,7 @@ from foretell.session.plots import (
     WIDTH,
     draw_curve,
     losses_of,
+    picture,
     plot,
     points_of,
     shared_axis,
@@ -212,6 +215,15 @@ def test_only_the_loss_of_a_language_model_is_in_nats_per_token(tuning, losses, 
     draw_curve(run)
     assert drawn == [losses] and losses_of([run, run]) == losses
     assert losses_of([run, text]) == ("" if tuning else losses)
+
+
+@pytest.mark.parametrize("name", ["a\x07\x1b[31m", "b\x9b\u202e", "c\ud800", r"$\x$", "5$ or $6"])
+def test_a_name_or_label_with_any_characters_is_drawn(name: str, run, tmp_path: Path):
+    points = [{"step": step, "tokens": step, "loss": 1.0} for step in (1, 2)]
+    write_png(tmp_path / "losses.png", [(name, points)], warning=name)
+    with picture(tmp_path / "confusion.png", (4, 3)) as figure:
+        draw_confusion(figure.subplots(), [name, "other"], np.ones((2, 2)))
+    assert (tmp_path / "losses.png").is_file() and (tmp_path / "confusion.png").is_file()
 
 
 def test_names_of_any_length_leave_room_for_the_curves(run):

@@ -120,6 +120,14 @@ def test_a_first_line_that_may_name_the_columns_is_reported(tmp_path, caplog, se
     assert [message.startswith(reported) for message in caplog.messages] == [True] * count
 
 
+@pytest.mark.parametrize(("first", "count"), [("Go.,Va !", 1), ("english,pt-BR", 0), ("source,target", 0)])
+def test_a_first_line_of_csv_that_may_be_a_pair_is_reported(tmp_path, caplog, first, count):
+    (tmp_path / "pairs.csv").write_text(f"{first}\nRun!,Cours !\n", encoding="utf-8")
+    assert read_pairs([tmp_path / "pairs.csv"]) == [Pair("Run!", "Cours !")]
+    reported = "the first line, 'Go.', 'Va !', is read as the names of the columns"
+    assert [message.startswith(reported) for message in caplog.messages] == [True] * count
+
+
 def test_numbers_are_sources_where_there_are_only_two_columns(tmp_path):
     (tmp_path / "numbers.tsv").write_text("1\tone\n2\ttwo\n", encoding="utf-8")
     assert read_pairs([tmp_path / "numbers.tsv"]) == [Pair("1", "one"), Pair("2", "two")]

@@ -6,7 +6,6 @@ import atexit
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, StrictOptions, note
-from foretell.errors import DataError, UsageError, counted
+from foretell.errors import ConfigError, DataError, UsageError, counted
 from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"'{tokens[0].value}' is not an integer") from None
+        raise ValueError(f"'{tokens[0].value[:80]}' is not an integer") from None
 
 
 STANDARD_OUTPUT = Path("<stdout>")  # not Path("-"), which is also ./-, a file
@@ -275,9 +274,11 @@ def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
 
 def parse_value(text: str) -> Any:
     """A number, boolean or list in TOML's notation; anything else is text."""
+    from foretell.config.training import parse_toml
+
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ConfigError:
         return text
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -94,7 +94,7 @@ def generate(
     try:
         items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
     except NoRoomError as error:
-        index = [len(sequence.prompt) for sequence in completer.sequences].index(error.prompt_tokens) // n
+        index = completer.lengths.index(error.prompt_tokens) // n
         raise error.at(f"line {[*numbered][index]}") if prompt_file else error from None
     if out is not None or prompt_file is not None:
         write_completions(completer, items, n, out, progress)
@@ -127,19 +127,17 @@ class Timings:
     """The duration of a generation: until the first token, and per token after that."""
 
     def __init__(self, completer: Completer):
-        self.completer, self.started, self.first = completer, time.perf_counter(), 0.0
+        self.completer, self.started, self.first, self.written = completer, time.perf_counter(), 0.0, 0
 
     def watch(self, items: Items) -> Items:
-        """Pass the items through, and record the time of the first one."""
+        """Pass the items through, count their tokens, and record the time of the first one."""
         for item in items:
             self.first = self.first or time.perf_counter()
+            self.written += bool(self.completer.continuation(item[0]).sequence.generated)
             yield item
 
     def show(self) -> None:
-        now, sequences = time.perf_counter(), self.completer.sequences
-        read, written = (
-            sum(map(len, ids)) for ids in ([s.prompt for s in sequences], [s.generated for s in sequences])
-        )
+        now, read, written = time.perf_counter(), sum(self.completer.lengths), self.written
         line = f"{counted(read, 'prompt token')}; {counted(written, 'new token')} in {now - self.started:.2f} s"
         if self.first and written > 1:
             rate = (written - 1) / (now - self.first)
@@ -151,24 +149,28 @@ def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
     """Yield the index of each continuation when it ends."""
     from foretell.generation.sequence import rules_of
 
-    sequences, done, tokens = completer.sequences, 0, 0
+    count, done, tokens = len(completer.prompts), 0, 0
     with ProgressLine("texts") if progress else nullcontext() as show:
         for index, _, has_ended in items:
-            limit = rules_of(sequences[index]).max_tokens or 1
+            sequence = completer.continuation(index).sequence
+            limit = rules_of(sequence).max_tokens or 1
             tokens += 1
             if has_ended:
                 yield index
-                done, tokens = done + 1, tokens + limit - len(sequences[index].generated)
+                done, tokens = done + 1, tokens + limit - len(sequence.generated)
             if show is not None:
-                show(done, len(sequences), tokens / (len(sequences) * limit))
+                show(done, count, tokens / (count * limit))
 
 
 def write_completions(completer: Completer, items: Items, n: int, out: Path | None, progress: bool) -> None:
     """Write each completion as a line of JSON when it ends, to a file or to stdout."""
-    lines = (
-        {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
-        for index in ended(completer, items, progress)
-    )
+
+    def made_lines() -> Iterator[dict[str, Any]]:
+        for index in ended(completer, items, progress):
+            yield {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
+            completer.forget(index)
+
+    lines = made_lines()
     if out is None or out == arguments.STANDARD_OUTPUT:
         for line in lines:
             print_json(line)

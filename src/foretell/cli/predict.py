@@ -76,7 +76,7 @@ def predict(
         predicted = predict_file(loaded, table, Columns(texts=tuple(column or ()), choices=tuple(choice_column or ())))
         if out is not None:
             with CountLine("predicting") as progress:
-                count = write_predictions(out, predicted, kind, progress, table.separator, table.form)
+                count = write_predictions(out, predicted, kind, progress, table)
             return note(f"{out}: {counted(count, 'row')}")
     for row, result in predicted:
         if json:

@@ -15,11 +15,12 @@ import json
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from foretell.data.lines import CONVERT, LONGEST_LINE, Note, TextFile, find_file
 from foretell.errors import DataError
 
 TEXT = "text"  # the column name for records without columns: lines, and strings in JSON
-ENCODING_ADVICE = "if it is in another encoding, name it: --encoding latin-1"
+ENCODING_ADVICE = "if it is in another encoding, name it: --encoding cp1252"
+CONVERT_OTHER = "convert it from the encoding that it has: iconv -f ENCODING -t UTF-8 IN > OUT"
 LARGEST_CELL = 2**31 - 1  # characters; the largest limit that csv accepts if a C long has 32 bits
 PARQUET_ROWS = 256
 # Bytes; without this, Arrow reads a column's part of a whole row group (73 MB of memory for 60 MB, not 14)
@@ -35,6 +37,15 @@ PARQUET_BUFFER = 2**20
 SEPARATORS = {"\t": "a tab", ";": "a semicolon"}  # separators of .csv files, besides the comma
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")  # the name of a column with a pandas index
 QUOTED = re.compile(r'"[^"]*("|$)')
+# A line between tabs in which every cell is quoted, some may be, or only those are quoted that CSV has to quote
+ALL_QUOTED, SOME_QUOTED, NEED_QUOTES = (
+    re.compile(f"{cell}(\\t{cell})*")
+    for cell in (
+        r'"[^"\t]*"',
+        r'("[^"]*(""[^"]*)*"|[^"\t]*)',
+        r'("[^"\t\r]*((""|[\t\r])[^"\t\r]*)+"|[^"\t]*)',
+    )
+)
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +111,13 @@ class Lines(Format):
 
     def rows(self, table: Table) -> Iterator[Row]:
         for line_number, line in enumerate(table.lines(), start=1):
-            text = line.removesuffix("\n").removesuffix("\r")
+            text = without_end(line)
             yield Row(f"{table.file}, line {line_number}", {TEXT: text} if text.strip() else {}, has_columns=False)
 
 
 class Delimited(Format):
-    """CSV (RFC 4180) and TSV: cells may be quoted, and quoted cells may contain line breaks. A row is located by its
-    first line."""
+    """CSV (RFC 4180) and TSV: cells may be quoted, and quoted cells may contain line breaks, unless the quotes are text
+    (`quotes_are_text`). A row is located by its first line."""
 
     has_header = True
 
@@ -135,6 +146,16 @@ class Delimited(Format):
 
     def cells(self, table: Table) -> Iterator[Cells]:
         """All rows; an empty row has no cells, and rows may differ in length."""
+        rows = self._lines(table) if self.delimiter == "\t" and table.has_text_quotes else self._quoted(table)
+        return (row for index, row in enumerate(rows) if index or row[1] != ["sep=", ""])  # a first line for Excel
+
+    def _lines(self, table: Table) -> Iterator[Cells]:
+        """A row per line, with quotes as text."""
+        for line_number, line in enumerate(table.lines(), start=1):
+            text = without_end(line)
+            yield f"{table.file}, line {line_number}", text.split(self.delimiter) if text else []
+
+    def _quoted(self, table: Table) -> Iterator[Cells]:
         # The limit is global, by default 131,072 characters; raising it does not harm other readers.
         csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
         rows = csv.reader(table.lines(), delimiter=self.delimiter, strict=True)
@@ -150,8 +171,35 @@ class Delimited(Format):
                 ) from None
             if row is None:
                 return
-            if rows.line_num > 1 or row != ["sep=", ""]:  # Excel's first line with the separator
-                yield where, row
+            yield where, row
+
+
+def quotes_are_text(lines: Iterable[str]) -> bool:
+    """True for tab-separated lines that are a row each: none has fewer tabs than the first, as line breaks in cells do.
+
+    False if the quotes are a program's: around every cell of the first line, or only around cells with doubled quotes
+    or tabs.
+    """
+    rows = (text for text in map(without_end, lines) if text)
+    first = next(rows, "")
+    written, is_written = SOME_QUOTED if ALL_QUOTED.fullmatch(first) else NEED_QUOTES, True
+    for row in chain([first], rows):
+        if row.count("\t") < first.count("\t"):
+            return False
+        is_written = is_written and ('"' not in row or written.fullmatch(row) is not None)
+    return not is_written
+
+
+def without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def text_line(cells: Sequence[Any], end: str = "\n") -> str:
+    """Cells between tabs, with quotes as text. Raises DataError for a cell with a tab or a line break."""
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    if broken := next((text for text in texts if "\t" in text or "\n" in text), None):
+        raise DataError(f"{broken[:60]!r} has a tab or a line break, which a file with quotes as text cannot hold")
+    return "\t".join(texts) + end
 
 
 def csv_line(cells: Sequence[Any], delimiter: str = ",", end: str = "\n") -> str:
@@ -162,9 +210,12 @@ def csv_line(cells: Sequence[Any], delimiter: str = ",", end: str = "\n") -> str
 
 
 class JsonLines(Format):
-    """A JSON object or string per line."""
+    """A JSON object or string per line; a file that begins with a list is read as one."""
 
     def rows(self, table: Table) -> Iterator[Row]:
+        if next(filter(str.strip, table.lines()), "").lstrip().startswith("["):
+            yield from JsonList().rows(table)
+            return
         for line_number, line in enumerate(table.lines(), start=1):
             where = f"{table.file}, line {line_number}"
             yield json_row(parse_json(line.rstrip(), where), where) if line.strip() else Row(where, {}, False)
@@ -177,13 +228,12 @@ class JsonList(Format):
         content = table.file.text(table.note_once, *table.decoding)
         if not content.strip():
             return
-        values = parse_json(content, str(table.file))
-        if not isinstance(values, list):
+        if not content.lstrip().startswith("["):
             raise DataError(
                 f"{table.file}: not a list of strings or objects; name a file with one object per line .jsonl, and "
                 "write pandas frames with to_json(orient='records')"
             )
-        for item_number, value in enumerate(values, start=1):
+        for item_number, value in enumerate(parse_json(content, str(table.file)), start=1):
             where = f"{table.file}, item {item_number}"
             yield json_row(value, where)
 
@@ -291,8 +341,17 @@ class Table:
 
     @property
     def decoding(self) -> tuple[str, str]:
-        """The encoding, and the advice for a file in another encoding."""
-        return ("utf-8", CONVERT) if self.encoding is None else (self.encoding, ENCODING_ADVICE)
+        """The encoding, and the advice for a file in another encoding.
+
+        Latin 1 is read as Windows-1252, as in browsers (WHATWG, Encoding Standard), because the bytes 0x80 to 0x9F of
+        files are quotes, dashes and the euro sign.
+        """
+        if self.encoding is None:
+            return "utf-8", CONVERT
+        name = codecs.lookup(self.encoding).name
+        if name == "utf-8":
+            return name, ENCODING_ADVICE
+        return "cp1252" if name == "iso8859-1" else name, CONVERT_OTHER
 
     def records(self) -> Iterator[Row]:
         if self.columns and not isinstance(self.format, Delimited):
@@ -301,14 +360,27 @@ class Table:
 
     @cached_property
     def separator(self) -> str:
-        """The separator of a .csv file: a tab or semicolon if the first line has one instead of commas."""
+        """The separator of a .csv or .tsv file, empty for others; a tab or semicolon in a .csv file whose first line
+        has one instead of commas."""
+        if not isinstance(self.format, Delimited):
+            return ""
         if self.format is not FORMATS[".csv"] or len(self.columns) == 1:
-            return ","
+            return self.format.delimiter
         first = QUOTED.sub("", next(self.lines(), ""))
         candidates = [] if "," in first else [each for each in SEPARATORS if each in first]
         if candidates:
             self.note_once(f"separator   {SEPARATORS[candidates[0]]}, not a comma", str(self))
         return next(iter(candidates), ",")
+
+    @property
+    def has_header_line(self) -> bool:
+        """True if the first line of a CSV or TSV file has the names of the columns."""
+        return isinstance(self.format, Delimited) and not self.columns
+
+    @cached_property
+    def has_text_quotes(self) -> bool:
+        """True if quotes are text where tabs separate the cells."""
+        return quotes_are_text(self.lines())
 
     @property
     def form(self) -> tuple[str, str]:

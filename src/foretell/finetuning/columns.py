@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretell.data.numbers import is_number
 from foretell.data.questions import CHAT_FIELDS
-from foretell.data.table import Row, list_names
+from foretell.data.table import Row, Table, list_names
 from foretell.errors import DataError, did_you_mean
 from foretell.finetuning.settings import Columns
 
@@ -87,6 +88,18 @@ def warn_of_other_columns(where: str, chosen: Columns, trained: Columns, given: 
         missing = [name for name in trained.names if name not in chosen.names]
         logger.warning(
             f"columns     {where}: reads {list_names(others)} instead of the training's {list_names(missing)}"
+        )
+
+
+def warn_of_row_as_header(table: Table, label: str | None, labels: set[str]) -> None:
+    """Warn if the column of labels is called like a label, because the header may be a row."""
+    words = [] if label is None or not table.has_header_line else [label.strip(), *label.split()]
+    is_label = any(labels.issuperset(part) for part in (words[:1], words[1:]))
+    if words and (is_label or all(map(is_number, [words[0], *labels]))):
+        table.note_once(
+            f"the first line is read as the names of the columns, but {label!r} may be a label; for a file without a "
+            "header, name the columns: --columns text,label",
+            str(table),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foretell.session.plots import picture_text
 from foretell.typesetting.text import shorten
 
 BINS = 10  # bins of confidence for the calibration
@@ -120,7 +121,7 @@ def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
     if len(labels) <= MOST_WRITTEN:
         where, is_long = "", max(map(len, labels)) > LONGEST_NAME
         names = [f"{index}  {shorten(label, 24)}" if is_long else label for index, label in enumerate(labels)]
-        names = [name.replace("$", r"\$") for name in names]
+        names = list(map(picture_text, names))
         axes.set_yticks(range(len(labels)), names)
         axes.set_xticks(range(len(labels)))  # shortened names may be equal, so columns have numbers
         if not is_long:

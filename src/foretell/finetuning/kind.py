@@ -27,6 +27,7 @@ from foretell.finetuning.columns import (
     is_for_labels,
     label_text,
     only_column,
+    warn_of_row_as_header,
     with_name,
 )
 from foretell.finetuning.figures import draw_calibration, draw_confusion
@@ -221,6 +222,7 @@ class Kind(ABC):
             raise empty[0]
         if not examples:
             raise DataError(f"{table}: it has no rows; give a file with a row per example")
+        warn_of_row_as_header(table, columns.label, {label for example in examples for label in example.labels})
         return examples
 
     # --- targets

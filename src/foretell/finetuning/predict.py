@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from foretell.data.lines import ZIP, content_suffix
 from foretell.data.memory import list_texts
-from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table
+from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table, text_line
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.columns import warn_of_other_columns
@@ -137,23 +137,19 @@ def check_predictions_file(path: Path) -> None:
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
 
 
-def write_predictions(
-    path: Path,
-    predicted: Iterable[Predicted],
-    kind: Kind,
-    done: Done,
-    separator: str = ",",
-    form: tuple[str, str] = ("utf-8", "\n"),
-) -> int:
+def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, table: Table) -> int:
     """Write rows with their predictions, atomically. Returns the number of rows.
 
-    separator: the separator of a .csv file. form: the encoding and line end of a .csv or .tsv file.
+    A .csv or .tsv file has the separator, quotes, encoding and line end of the table.
     """
     check_predictions_file(path)
     writer = WRITERS[path.suffix.lower()]
-    separator = "\t" if path.suffix.lower() == ".tsv" else separator
-    encoding, end = form if writer is write_table else ("utf-8", "\n")
-    line = partial(csv_line, delimiter=separator, end=end)
+    kept = table.separator if table.file.suffix == ".csv" else ","
+    separator = "\t" if path.suffix.lower() == ".tsv" else kept
+    encoding, end = table.form if writer is write_table else ("utf-8", "\n")
+    line: Line = partial(csv_line, delimiter=separator, end=end)
+    if separator == table.separator == "\t" and table.has_text_quotes:
+        line = partial(text_line, end=end)
     with new_files(path) as (temporary,), temporary.open("w", encoding=encoding, newline="") as file:
         count = 0
         for count, cells in enumerate(writer(file, line, predicted, kind), start=1):  # noqa: B007

@@ -13,14 +13,14 @@ import numpy as np
 from foretell.data.numbers import number_text
 from foretell.data.table import FORMATS
 from foretell.errors import UsageError
-from foretell.files import HTML_MARK, check_target, printable_name, write_text
+from foretell.files import HTML_MARK, check_target, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
 from foretell.forecasting.series_file import table_text
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
-from foretell.session.plots import check_can_draw, picture
+from foretell.session.plots import check_can_draw, picture, picture_text
 
 TABLE_MARK = b"unique_id"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
@@ -158,6 +158,6 @@ def draw_panel(axes: Any, forecast: Forecast, levels: Sequence[float]) -> None:
     axes.axvline(end - 1, color="#9ca3af", linewidth=0.8, linestyle=":")
     ticks = choose_ticks(int(past[0]), int(future[-1]), forecast.series.timeline)
     axes.set_xticks(ticks, [forecast.series.timeline.text(tick) for tick in ticks], fontsize=8)
-    axes.set_title(printable_name(forecast.series.unique_id), fontsize=10, loc="left")
+    axes.set_title(picture_text(forecast.series.unique_id), fontsize=10, loc="left")
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)

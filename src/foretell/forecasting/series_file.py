@@ -48,6 +48,7 @@ from foretell.forecasting.series_layout import (
     SeriesFormat,
     SeriesTable,
     TableRow,
+    TableRows,
     choose_layout,
     is_counting,
     is_number,
@@ -129,8 +130,7 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
     cells, separator = table_cells(source, hints)
-    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
-    table = make_table(rows, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
+    table = make_table(cells, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
     refuse_periods(table.body[0])
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
@@ -152,13 +152,18 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     return series, resolved
 
 
-def make_table(rows: list[TableRow], name: str, *, has_names: bool) -> SeriesTable:
+def make_table(cells: Iterable[Cells], name: str, *, has_names: bool) -> SeriesTable:
     """The rows with their header. has_names: the columns have names, and an empty row is a missing value."""
-    rows = rows if has_names else [row for row in rows if any(row.cells)]
-    if not rows:
+    rows = TableRows()
+    for where, row in cells:
+        texts = ["" if cell is None else str(cell).strip() for cell in row]
+        if has_names or any(texts):
+            rows.append(texts, where)
+    if not len(rows):
         raise DataError(f"{name} is empty; {LAYOUTS}")
-    table = SeriesTable(rows[0].cells, rows[0].where, rows[1:], name) if has_names else with_header(rows, name)
-    if not table.body:
+    header, below = rows[0], rows.below_header()
+    table = SeriesTable(header.cells, header.where, below, name) if has_names else with_header(rows, name)
+    if not len(table.body):
         raise DataError(f"{name} has a header and no values")
     return table
 
@@ -299,11 +304,14 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints, separ
     """
     if hints.given.decimal is not None:
         return hints.given.decimal
-    cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
-    marked = [(text, where) for text, where in cells if "," in text or "." in text]
+    marked: dict[str, str] = {}  # the place of the first cell with each text
+    for row in table.body:
+        for text in map(row.cell, layout.values):
+            if "," in text or "." in text:
+                marked.setdefault(text, row.where)
     if not marked:
         return None
-    seen = {mark: next((each for each in marked if proves(each[0], mark)), None) for mark in ".,"}
+    seen = {mark: next((each for each in marked.items() if proves(each[0], mark)), None) for mark in ".,"}
     point, comma = seen["."], seen[","]
     if point and comma:
         raise DataError(
@@ -314,11 +322,11 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints, separ
         return "." if point else ","
     if hints.remembered.decimal is not None:
         return hints.remembered.decimal
-    unclear = {text for text, _ in marked if "," in text and plain_number(text, ",") is not None}
+    unclear = {text for text in marked if "," in text and plain_number(text, ",") is not None}
     for column in layout.values:
         known = [cell for cell in table.column(column) if cell.lower() not in MISSING]
         unclear |= {may_group(known, also_alone=separator == ";")} - {None}
-    for text, where in marked:
+    for text, where in marked.items():
         if text in unclear:
             raise DataError(f"{where}: {two_readings(text)}")
     return "."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,17 +80,58 @@ class TableRow:
         return self.cells[column] if column < len(self.cells) else ""
 
 
+@dataclass
+class TableRows:
+    """Rows in flat arrays, since a million rows of one cell take 300 MB as objects, and 24 MB here.
+
+    The place of each row after the first ends in its number. start: the first row to show.
+    """
+
+    cells: list[str] = field(default_factory=list)
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    first_where: str = ""
+    place: str = ""
+    start: int = 0
+
+    def append(self, cells: Iterable[str], where: str) -> None:
+        self.cells += cells
+        self.first_where = self.first_where or where
+        self.place, _, number = where.rpartition(" ")
+        self.numbers.append(int(number) if self.ends else 0)
+        self.ends.append(len(self.cells))
+
+    def below_header(self) -> TableRows:
+        return replace(self, start=1)
+
+    def __len__(self) -> int:
+        return len(self.ends) - self.start
+
+    def __getitem__(self, index: int) -> TableRow:
+        at = index + self.start
+        where = f"{self.place} {self.numbers[at]}" if at else self.first_where
+        return TableRow(self.cells[self.ends[at - 1] if at else 0 : self.ends[at]], where)
+
+    def __iter__(self) -> Iterator[TableRow]:
+        return map(self.__getitem__, range(len(self)))
+
+    def column(self, index: int) -> list[str]:
+        """The cells of a column; empty where a row is shorter."""
+        places = islice(pairwise(chain([0], self.ends)), self.start, None)
+        return [self.cells[begin + index] if begin + index < end else "" for begin, end in places]
+
+
 @dataclass(frozen=True)
 class SeriesTable:
     """Column names, the place of the header, and the rows below. name: the file's name."""
 
     names: list[str]
     where: str
-    body: list[TableRow]
+    body: TableRows
     name: str
 
     def column(self, index: int) -> list[str]:
-        return [row.cell(index) for row in self.body]
+        return self.body.column(index)
 
     def is_text(self, index: int) -> bool:
         """True for a column in which no cell is a number, or missing."""
@@ -129,9 +172,9 @@ def is_date(cell: str) -> bool:
     return is_time(cell) and not is_number(cell)
 
 
-def with_header(rows: list[TableRow], name: str) -> SeriesTable:
+def with_header(rows: TableRows, name: str) -> SeriesTable:
     """The table below its header; a file without a header gets the column names ds, y, or 1, 2, 3."""
-    first, body = rows[0].cells, rows[1:]
+    first = rows[0].cells
     names = [str(index) for index in range(1, len(first) + 1)]
     is_value = [is_number(cell) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
@@ -143,7 +186,7 @@ def with_header(rows: list[TableRow], name: str) -> SeriesTable:
     elif len(first) > 2 and any(map(is_date, first)) and any(is_value) and not all(map(is_date, first[1:])):
         logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
     elif len(first) <= 2 or not all(is_value[1:]) or is_counting(first[1:]):
-        return SeriesTable(first, rows[0].where, body, name)
+        return SeriesTable(first, rows[0].where, rows.below_header(), name)
     return SeriesTable(names, rows[0].where, rows, name)
 
 

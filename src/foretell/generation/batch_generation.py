@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from foretell.generation.sampling import TokenChooser
 from foretell.generation.scheduler import Event, Scheduler, blocks_needed
 from foretell.generation.sequence import Rules, Sequence, check_length, rules_of
 from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
+
+MOST_JOINED = 1024  # more than the rows of a pass, so that the scheduler always has one to start
 
 
 def generate(
@@ -34,27 +36,29 @@ def generate(
     return (event for event in run(make_scheduler(decoder, sequences), sequences) if event.token not in rules.end_ids)
 
 
-def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
+def run(scheduler: Scheduler, sequences: Iterable[Sequence]) -> Iterator[Event]:
     """Continue sequences, each with its own rules, and yield an event for each sampled token.
 
+    At most MOST_JOINED of the sequences are in the scheduler at a time; the others are taken when some have ended.
     Other sequences of the scheduler also continue, without events. If the iterator is closed before the sequences have
     ended, they are cancelled. If a sequence ends with an error, this error is raised.
     """
-    own = set(sequences)
+    own, pending = set[Sequence](), iter(sequences)
     try:
-        for sequence in sequences:
-            scheduler.add(sequence)
-        unfinished = deque(sequences)
-        while unfinished:
-            if unfinished[0].finish_reason is not None:
-                unfinished.popleft()
-                continue
+        while True:
+            unfinished = [sequence for sequence in own if sequence.finish_reason is None]
+            joining = list(islice(pending, MOST_JOINED - len(unfinished)))
+            if not unfinished and not joining:
+                return
+            own = {*unfinished, *joining}
+            for sequence in joining:
+                scheduler.add(sequence)
             yield from (event for event in scheduler.step() if event.sequence in own)
             for sequence in scheduler.ended:
                 if sequence.error is not None and sequence in own:
                     raise sequence.error
     finally:
-        for sequence in sequences:
+        for sequence in own:
             scheduler.cancel(sequence)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import Interrupted, OutputError, UsageError
-from foretell.files import new_files, printable_name
+from foretell.files import new_files
 from foretell.runs.run import CURVE, Run
-from foretell.typesetting.text import shorten
+from foretell.typesetting.text import printable, shorten
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
 WIDTH, HEIGHT = 70, 14  # size of the plot area in characters, for 80 columns
@@ -121,17 +121,22 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
     with picture(path, (8, 4.5)) as figure:
         axes = figure.subplots()
         for index, (name, metrics) in enumerate(runs):
-            colour, label = f"C{index}", shorten(printable_name(name), 80, from_end=True)  # longer labels leave no room
+            colour, label = f"C{index}", picture_text(shorten(name, 80, from_end=True))  # longer labels leave no room
             training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
             if training:
                 axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
             points = validation or [(math.nan, math.nan)]
             axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
         axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
-        axes.set_title(warning, color="firebrick", fontsize=9)
+        axes.set_title(picture_text(warning), color="firebrick", fontsize=9)
         axes.xaxis.get_major_locator().set_params(integer=True)  # otherwise five steps have ticks at 1.5 and 2.5
         axes.grid(alpha=0.3)
         axes.legend()
+
+
+def picture_text(text: str) -> str:
+    """A name or label for a picture: matplotlib has no signs for control characters, and reads formulas between $."""
+    return printable(text).replace("$", r"\$")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip of either.
 
-In a TSV file, or one without a known suffix, quotes are text, as in Tatoeba's files. Lines that are left out or changed
-are logged, one line for each kind.
+A file without a known suffix has tabs between its columns. Lines that are left out or changed are logged, one line for
+each kind.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import numpy as np
 from foretell.config import TokenizerConfig
 from foretell.data.lines import TextFile, find_files
 from foretell.data.split import Part
-from foretell.data.table import FORMATS, Table, list_names, without_index
+from foretell.data.table import FORMATS, Delimited, Table, list_names, without_index
 from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 SIDES = ("source", "target")  # the columns of a table with named columns
 NESTED = "translation"  # the column of an object with two texts, by language
+TABS = Delimited("\t")
 MORE = "lines with more than two columns, of which the first two are read"
 LARGEST_VOCABULARY = 8192  # limit if the amount of text determines the size
 logger = logging.getLogger(__name__)
@@ -98,7 +99,15 @@ def read_lines(file: TextFile) -> list[str]:
 def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
     """The pairs of a file with two columns."""
     if file.suffix in FORMATS and file.suffix != ".tsv":
-        return read_table(Table(file), columns)
+        table = Table(file)
+        pairs = read_table(table, columns)
+        names = without_index(table.first_columns()) if table.has_header_line and pairs else []
+        if len(names) == 2 and not is_words(Pair(*names)):
+            logger.warning(
+                f"the first line, {list_names(names)}, is read as the names of the columns; if it is a pair, write "
+                f"source,target above it: {file}"
+            )
+        return pairs
     return split_columns(file, columns, counts)
 
 
@@ -106,10 +115,10 @@ def split_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) 
     """The columns that the first line names, else the first two; empty lines are left out."""
     pairs: list[Pair] = []
     indices, has_names = list[int](), False
-    for number, line in enumerate(read_lines(file), start=1):
-        if not line.strip():
+    for where, row in Table(file, otherwise=TABS).cells():
+        cells = [as_line(cell) for cell in row]
+        if not any(cells):
             continue
-        cells, where = [cell.strip() for cell in line.split("\t")], f"{file}, line {number}"
         if len(cells) == 1:
             raise DataError(
                 f"{where}: one column; write source, a tab and the target, or give two files of lines, named .txt"
@@ -140,7 +149,7 @@ def check_first_two(file: TextFile, pairs: Sequence[Pair], *, has_more: bool) ->
 
 def is_words(pair: Pair) -> bool:
     """True for two single words, such as the names of columns."""
-    return all(re.fullmatch(r"[^\W\d]\w*", side) for side in (pair.source, pair.target))
+    return all(re.fullmatch(r"[^\W\d][\w-]*", side) for side in (pair.source, pair.target))
 
 
 def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
@@ -156,8 +165,12 @@ def read_table(table: Table, columns: Sequence[str] = ()) -> list[Pair]:
                 f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each, or a "
                 f"'{NESTED}' of two texts, or --column names two; its columns are {list_names(list(cells))}"
             )
-        pairs.append(Pair(*(re.sub(r"[\t\r\n]+", " ", side).strip() for side in sides)))
+        pairs.append(Pair(*map(as_line, sides)))
     return pairs
+
+
+def as_line(cell: str) -> str:
+    return re.sub(r"[\t\r\n]+", " ", cell).strip()
 
 
 def align(first: TextFile, second: TextFile) -> list[Pair]:

@@ -306,6 +306,11 @@ PARTS: dict[type, Callable[..., list[str]]] = {
 }
 
 
+def printable(text: str) -> str:
+    """One line without control characters, which HTML and pictures cannot show."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def shorten(text: str, length: int, *, from_end: bool = False) -> str:
     """Text on one line, cut to a length; each run of spaces, tabs and control characters becomes one space."""
     line = "".join(character if character.isprintable() else " " for character in text.replace("\n", "⏎"))

@@ -31,6 +31,7 @@ from foretell.insight.page.packing import PackedSection, pack_weights
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
 from foretell.insight.page.traced_pass import PageModel, TracedPass
 from foretell.language_model import LanguageModel
+from foretell.typesetting.text import printable
 
 PAGE_BYTES = 20_000_000
 MARGIN = 0.97  # share of the rows that the mean compression suggests, because rows and layers compress differently
@@ -201,11 +202,6 @@ def as_script(value: Any) -> str:
     """JSON for a script element, escaped so that it cannot end the element or begin a comment."""
     content = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return content.replace("<", "\\u003c").replace("\x7f", "\\u007f")
-
-
-def printable(text: str) -> str:
-    """One line without control characters, which HTML does not allow."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def read(name: str) -> str:
