@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foretell.data.lines import Note, TextFile
+from foretell.data.lines import CRLF, Note, TextFile
 from foretell.errors import DataError
 
 NO_TEXT = "holds no text (empty, or only whitespace); give a file with text"
-CRLF = "CRLF line ends read as LF"
 BLOCK = 2**20  # bytes read at a time
 CUT_SLACK = 0.02  # share of a document's length by which a cut may move to a line break
 LONGEST_SEARCH = 2**20  # bytes on either side of a cut in a file that are searched for a line break

@@ -92,7 +92,7 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
 
 
 def read_lines(file: TextFile) -> list[str]:
-    return [line.rstrip("\r\n") for line in file.lines()]
+    return [line.removesuffix("\n") for line in file.text_lines()]
 
 
 def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
