@@ -222,9 +222,12 @@ class Vocabulary:
 
     def encode_source(self, text: str) -> list[int]:
         """The ids that the encoder reads."""
+        self.source.note_spelled([text])
         return [*self.source.encode(text), self.source_end_id]
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> list[EncodedPair]:
+        self.source.note_spelled(pair.source for pair in pairs)
+        self.target.note_spelled(pair.target for pair in pairs)
         sources = self.source.encode_batch([pair.source for pair in pairs])
         targets = self.target.encode_batch([pair.target for pair in pairs])
         marks = (self.source_end_id, self.start_id, self.target_end_id)
