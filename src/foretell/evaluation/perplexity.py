@@ -186,6 +186,7 @@ def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
 def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
     """A row as in training, up to its end token. For a prompt with an answer, only the answer is predicted."""
     texts = list(row.pieces())
+    tokenizer.note_spelled(texts, ALLOW_SPECIAL)
     ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
     if len(texts) == 1:
         return predicted_text(tokenizer, texts[0])._replace(ids=np.array(ids))
