@@ -71,7 +71,7 @@ class Unit(NamedTuple):
 class Encoder(ABC):
     """Writes documents into the splits of a store. `config` decides which special tokens are read in their text.
 
-    special_names: names to count where they are read as ordinary text; default: those of the tokenizer.
+    special_names: names to count where they are read as ordinary text; default: all special tokens.
     """
 
     def __init__(
