@@ -380,3 +380,15 @@ def test_results_and_conversations_have_a_short_repr(model: LanguageModel) -> No
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
 def test_a_model_is_loaded_on_torchs_own_devices_and_types(device: Any, dtype: Any) -> None:
     assert foretell.load("primer", device, dtype).dtype == torch.bfloat16
+
+
+def test_names_of_special_tokens_in_a_text_are_noted_once_per_model(model: LanguageModel, caplog) -> None:
+    foretell.score(model, "a <|endoftext|>")
+    foretell.next_tokens(model, "b <|endoftext|>")
+    (noted,) = caplog.messages
+    assert noted.startswith(
+        "'<|endoftext|>' in the text is read as ordinary text; --allow-special, or allow_special=True"
+    )
+    model.encode("c <|endoftext|>", allow_special=True)
+    model.reading_special().encode("d <|endoftext|>")
+    assert len(caplog.messages) == 1

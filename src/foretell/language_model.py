@@ -43,6 +43,7 @@ from foretell.saved_model.part import (
 )
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
+from foretell.text.tokenizer import ALLOW_SPECIAL
 
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
@@ -125,6 +126,8 @@ class LanguageModel:
         a text that the vocabulary cannot write, UsageError for anything but a string.
         """
         check_type("a text", text, str, "a string", "give one text at a time")
+        if not allow_special:
+            self.tokenizer.note_spelled([text], ALLOW_SPECIAL)
         return self.tokenizer.encode_input(text, allow_special)
 
     def encode_fitting(self, text: str) -> list[int]:

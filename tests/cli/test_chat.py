@@ -86,7 +86,7 @@ def test_with_json_standard_output_has_objects_alone(chat):
         ("/look x", "from the end, not 'x'"),
         (f"/look {'9' * 5000}", f"from the end, not '{'9' * 79}…'"),
         ("/" + "x" * 9999, f"unknown command /{'x' * 78}…"),
-        ("/save c\0.json", "has a NUL character"),
+        ("/save c\0.json", "line 2: NUL bytes"),
         ("/save ~nobody-of-this-name/c.json", "the home directory is not known"),
         ("/save", "needs the name of a file"),
         ("/save no/such/c.json", "there is no folder no/such"),

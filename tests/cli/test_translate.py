@@ -166,3 +166,11 @@ def test_bad_input_is_one_line(foretell, here, tmp_path, name):
     outcome = foretell(*arguments).fails(code, words)
     assert outcome.last_line.startswith("foretell: ")
     assert not (tmp_path / "run").exists()
+
+
+def test_sentences_are_read_without_the_marks_of_their_editor(foretell, here):
+    (here / "plain.txt").write_bytes(b"the cat 1\n\nthe cat 2\n")
+    (here / "marked.txt").write_bytes(b"\xef\xbb\xbfthe cat 1\r\n\r\nthe cat 2\r\n")
+    marked = foretell("translate", "pairs", "--file", "marked.txt", "--json").succeeds()
+    assert marked.out == foretell("translate", "pairs", "--file", "plain.txt", "--json").succeeds().out
+    assert "byte order mark dropped: marked.txt" in marked.err

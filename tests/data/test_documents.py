@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretell.config import DataConfig
 from foretell.data import documents, sources
 from foretell.data import documents as module
 from foretell.data.documents import FileDocument, cut_position_in_bytes, describe_embedded_corpus, embedded_corpus
-from foretell.data.sources import read_documents
+from foretell.data.sources import DocumentReader, read_documents
 from foretell.data.split import Part, split_documents
 from foretell.errors import DataError
 
@@ -166,3 +167,31 @@ def test_python_without_its_language_reference(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(DataError, match="give text files instead"):
         list(embedded_corpus())
+
+
+ENDS = DataConfig(special=("<|endoftext|>",))
+SEPARATED = "\ufeffone ☃\n<|endoftext|>\r\n<|endoftext|> \ntwo\r\n<|endoftext|>three<|endoftext|>\n"
+
+
+@pytest.mark.parametrize("large", [1, 10**6])
+def test_names_of_end_tokens_separate_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr(sources, "LARGE", large)
+    path = tmp_path / "x.txt"
+    path.write_text(SEPARATED, encoding="utf-8", newline="")
+    found = list(DocumentReader([path], ENDS).read())
+    assert {isinstance(document, FileDocument) for document in found} == {large == 1}
+    texts = [document.text for document in found]
+    assert texts == ["one ☃\n<|endoftext|>", " \ntwo\n<|endoftext|>", "three<|endoftext|>"]
+    assert [document.source for document in found] == [f"{path}, document {number}" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "config", [DataConfig(), DataConfig(special=("<|im_end|>",)), DataConfig(special=ENDS.special, rows=True)]
+)
+def test_without_the_name_of_an_end_token_or_in_rows_a_text_is_not_separated(
+    tmp_path: Path, config: DataConfig
+) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("one <|endoftext|> two <|im_end|> three", encoding="utf-8")
+    (document,) = DocumentReader([path], config).read()
+    assert document.text == "one <|endoftext|> two <|im_end|> three"

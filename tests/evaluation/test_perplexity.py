@@ -126,3 +126,11 @@ def test_a_text_of_one_token_has_nothing_to_predict_without_a_start_token(model,
     with pytest.raises(DataError, match="no text has a token to predict"):
         evaluate_texts(model, Objective(model.decoder), ["x"])
     assert evaluate_texts(starting, Objective(starting.decoder), ["x"]).tokens == 1
+
+
+@pytest.mark.parametrize("text", [" the cat", "<|endoftext|> the cat"])
+def test_a_start_token_in_a_text_is_read_once_and_is_no_byte_of_it(starting, text):
+    reading = starting.reading_special()
+    start = reading.tokenizer.piece(reading.tokenizer.start_id)
+    found = evaluate_texts(reading, Objective(reading.decoder), [text.replace("<|endoftext|>", start)])
+    assert found == evaluate_texts(starting, Objective(starting.decoder), [" the cat"])

@@ -84,3 +84,17 @@ def test_texts_that_do_not_fit_are_refused_or_counted():
     inputs = format_of("classify", context=4, truncate="head")
     assert list(encoded(inputs, ["a b c d"])[0].sequences) == [[START, C, D, EXTRACT - 1]]
     assert "lose their head" in (line := inputs.check_cuts(lines)) and "--model.context-length 6 has room" in line
+
+
+def test_an_input_that_begins_with_the_start_token_gets_no_second_one():
+    tokenizer = train_tokenizer("words", ["a b"], start="<BOS>").reading(["<BOS>"])
+    inputs = InputFormat(tokenizer, choose_tokens(tokenizer, "last", has_delimiter=False), 16, None)
+    plain, started = encoded(inputs, ["a b"], ["<BOS> a b"])
+    assert plain.sequences == started.sequences == ([*tokenizer.start_ids, A, B],)
+
+
+def test_names_of_special_tokens_in_inputs_are_noted(caplog):
+    tokenizer = train_tokenizer("bytes", ["a"])
+    inputs = InputFormat(tokenizer, choose_tokens(tokenizer, "last", has_delimiter=False), 32, None)
+    encoded(inputs, ["a <|endoftext|>"], ["b <|endoftext|>"])
+    assert caplog.messages == ["'<|endoftext|>' in the text is read as ordinary text"]

@@ -233,3 +233,46 @@ def test_a_pool_that_has_closed_its_pipes_is_the_same_error(monkeypatch: pytest.
         open_encoding(train_tokenizer("bytes", ["a"]), workers=2) as pool,
     ):
         list(pool.encode([(0, ["a cat"])]))
+
+
+SEPARATED = "\n<|endoftext|>\n".join(f"text {number} of a cat" for number in range(200))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_names_of_special_tokens_that_are_learned_as_letters_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rows: bool
+) -> None:
+    (tmp_path / "x.txt").write_text(f"{SEPARATED} <|im_start|><BOS>", encoding="utf-8")
+    config, data = make_section(TokenizerConfig, {"kind": "bytes"}), DataConfig(rows=rows)
+    tokenize_text(make_source([tmp_path / "x.txt"], data), config, data, tmp_path / "t", Reporter())
+    assert (
+        "'<|endoftext|>' (199 times), '<|im_start|>' (1 time), '<BOS>' (1 time) in the data is read as ordinary text; "
+        "--special '<|endoftext|>' reads it as the special token"
+    ) in caplog.messages
+
+
+def test_only_names_that_a_given_tokenizer_has_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "x.txt").write_text(f"{SEPARATED} <|im_start|>", encoding="utf-8")
+    given, data = train_tokenizer("bytes", ["a"]), DataConfig()
+    source = make_source([tmp_path / "x.txt"], data)
+    tokenize_text(source, TokenizerConfig(), data, tmp_path / "t", Reporter(), tokenizer=given)
+    assert "<|im_start|>" not in caplog.text and "'<|endoftext|>' (199 times)" in caplog.text
+
+
+@pytest.mark.parametrize("start", [None, "<BOS>", "<|endoftext|>"])
+def test_separated_texts_are_documents_with_one_start_and_one_end_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: str | None
+) -> None:
+    (tmp_path / "x.txt").write_text(SEPARATED + (f"\n<|endoftext|>\n{start} last" if start else ""), encoding="utf-8")
+    names = dict.fromkeys(["<|endoftext|>", *([start] if start else [])])
+    data = DataConfig(special=tuple(names), validation_fraction=0.1)
+    config = make_section(TokenizerConfig, {"kind": "bytes", "start_token": start})
+    text = tokenize_text(make_source([tmp_path / "x.txt"], data), config, data, tmp_path / "t", Reporter())
+    splits = text.store.splits
+    expected = 200 if start in (None, "<|endoftext|>") else 201
+    assert splits["train"].documents + splits["validation"].documents == expected + (start == "<|endoftext|>")
+    assert "read as ordinary text" not in caplog.text
+    first = text.store.split("train").read(0, 40).tolist()
+    marks = [token for token in first if token >= 256]
+    starts, ends = list(text.tokenizer.start_ids), list(text.tokenizer.end_ids)
+    assert marks[:4] == [*starts, *ends, *starts, *ends][:4]

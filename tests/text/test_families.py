@@ -213,9 +213,12 @@ def test_published_cases_and_unicode_match_transformers(
 @settings(max_examples=60)
 @given(text=AWKWARD, allow_special=st.booleans())
 def test_random_strings_match_transformers(pairs: dict[str, Pair], name: str, text: str, allow_special: bool) -> None:
-    ids = pairs[name].ours.encode_input(text, allow_special)
-    assert ids == pairs[name].peer_ids(text, allow_special)
-    assert pairs[name].ours.encode(text, allow_special) == ids[len(pairs[name].ours.start_ids) :]
+    ours, expected = pairs[name].ours, pairs[name].peer_ids(text, allow_special)
+    ids, encoded, start = ours.encode_input(text, allow_special), ours.encode(text, allow_special), [*ours.start_ids]
+    if encoded[: len(start)] == start:  # transformers puts a second start token before such a text
+        assert ids == encoded and expected == start + encoded
+    else:
+        assert ids == expected == start + encoded
 
 
 BYTE_LEVEL = ("gpt2", "gpt2-pair", "smollm", "llama3")  # these tokens are the bytes of the text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
@@ -206,3 +207,33 @@ def test_special_tokens_that_cannot_be_made_are_refused(kind: str, special: list
 def test_an_unknown_name_to_read_is_refused_with_a_suggestion() -> None:
     with pytest.raises(TokenizerError, match=r"'<EOSS>' is not a special token .*did you mean '<EOS>'"):
         vocabulary_tokenizer(["a"], special=["<EOS>"]).reading(["<EOSS>"])
+
+
+def test_each_name_that_is_read_as_text_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = train_tokenizer("bytes", ["any text"], special=["<|im_start|>"])
+    tokenizer.note_spelled(["a <|im_start|> b", f"{END} <|im_start|>"], "; advice")
+    tokenizer.note_spelled([END])
+    assert caplog.messages == ["'<|endoftext|>', '<|im_start|>' in the text is read as ordinary text; advice"]
+    tokenizer.reading(["<|im_start|>"]).note_spelled(["<|im_start|>"])
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe", "characters", "words"])
+def test_a_text_that_begins_with_the_start_token_gets_no_second_one(kind: str) -> None:
+    tokenizer = train_tokenizer(kind, ["a cat"], start="<BOS>").reading(["<BOS>"])
+    text = tokenizer.encode("a cat")
+    assert tokenizer.encode_input("a cat") == [tokenizer.start_id, *text]
+    (start, *rest) = tokenizer.encode_input("<BOS>a cat")
+    assert (start, rest) == (tokenizer.start_id, text)
+
+
+@pytest.mark.parametrize(("known", "form"), [("u\u0308ber", "NFD"), ("\u00fcber", "NFC")])
+@pytest.mark.parametrize("kind", ["characters", "words"])
+def test_a_text_in_another_unicode_form_names_the_form_of_the_vocabulary(kind: str, known: str, form: str) -> None:
+    tokenizer = train_tokenizer(kind, [known])
+    other = unicodedata.normalize("NFC" if form == "NFD" else "NFD", known)
+    with pytest.raises(TokenizerError, match=rf"Unicode form {form}: unicodedata.normalize\('{form}', text\)"):
+        tokenizer.encode(other)
+    with pytest.raises(TokenizerError) as raised:
+        tokenizer.encode(f"{other} ñ")
+    assert ("Unicode form" in str(raised.value)) == (kind == "words")  # the first word has another form, ñ has none

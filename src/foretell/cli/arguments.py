@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from cyclopts import Parameter, Token
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, StrictOptions, note
 from foretell.errors import ConfigError, DataError, UsageError, counted
-from foretell.files import TEXT_LIMIT, read_bytes
+from foretell.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
@@ -135,41 +134,28 @@ Limit = Annotated[
 
 
 def read_text(argument: str | None, file: Path | None = None) -> str:
-    """The exact text of an argument, of standard input (STANDARD_INPUT), or of the file given with `--file`."""
+    """The exact text of an argument, or the prompt on standard input (STANDARD_INPUT) or in a file (`--file`)."""
     if (argument is None) == (file is None):
         raise UsageError("give a TEXT or --file FILE" if file is None else "TEXT and --file exclude each other")
-    if file is not None:
-        return read_named(file)
-    assert argument is not None
-    if argument != STANDARD_INPUT:
+    if argument is not None and argument != STANDARD_INPUT:
         if names_file(argument):
             note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
-    from foretell.data.lines import standard_input  # here: a text in an argument needs no decompressors
+    if file is not None:
+        return read_named(file)
+    from foretell.data.lines import TextFile  # here: a text in an argument needs no decompressors
 
-    content = standard_input().read(TEXT_LIMIT + 1)
-    if len(content) > TEXT_LIMIT:
-        raise DataError(f"standard input has more than {TEXT_LIMIT:,} bytes")
-    return decode_text(content, "standard input")
+    return TextFile(None).prompt()
 
 
 def read_named(file: Path, option: str = "--file", limit: int = TEXT_LIMIT) -> str:
-    """The text of a regular file given by the user, or of a link to one; a DataError if it cannot be read."""
-    try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            advice = "; for standard input, give - as the TEXT" if option == "--file" else ""
-            raise DataError(f"{option} {file}: not a regular file{advice}")
-        return decode_text(read_bytes(file, limit, DataError, follow_links=True), f"{option} {file}")
-    except OSError as error:
-        raise DataError(f"{option} {file}: {error.strerror}") from None
+    """The prompt in a file that an option names."""
+    from foretell.data.lines import find_file
 
-
-def decode_text(content: bytes, source: str) -> str:
-    """UTF-8 as text; a DataError with the first byte that is not UTF-8."""
     try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source} is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
+        return find_file(file).prompt(limit)
+    except DataError as error:
+        raise error.at(option) from None
 
 
 # A text of one word that ends like a file name
@@ -199,11 +185,6 @@ def refuse_folder(text: str) -> None:
         raise UsageError(f"{text} is a folder; give a file, or a text")
 
 
-def split_lines(text: str) -> list[str]:
-    """The lines, split at LF or CR LF as in files."""
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
 def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
     """The path of a file or folder; standard input is copied to a file, because it is read several times.
 
@@ -227,7 +208,7 @@ def input_file(kind: Any, tokens: Sequence[Token]) -> Path:
 
 def lines_of(text: str, nothing: str) -> dict[int, str]:
     """The nonblank lines of a text by number; a DataError with the message `nothing` if there are none."""
-    all_lines = split_lines(text)
+    all_lines = text.split("\n")
     lines = {number: line for number, line in enumerate(all_lines, start=1) if line.strip()}
     if not lines:
         raise DataError(nothing)

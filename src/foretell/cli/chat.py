@@ -131,8 +131,9 @@ def typed_lines() -> Iterator[str]:
 
 def piped_lines() -> Iterator[str]:
     """Lines of a pipe or a file, as they arrive."""
-    while line := sys.stdin.buffer.readline():
-        yield arguments.decode_text(line, "standard input").rstrip("\r\n")
+    from foretell.data.lines import TextFile
+
+    yield from (line.removesuffix("\n") for line in TextFile(None).text_lines())
 
 
 def take_line(conversation: Chat, line: str, json: bool) -> None:

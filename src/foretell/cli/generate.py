@@ -119,8 +119,10 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
         raise UsageError("PROMPT, --file and --prompt-file exclude each other")
     if prompt_file is None:
         return dict(enumerate(arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])))
-    text = arguments.read_named(prompt_file, "--prompt-file")
-    return arguments.lines_of(text, f"--prompt-file {prompt_file} has no prompt; write one per line")
+    return arguments.lines_of(
+        arguments.read_named(prompt_file, "--prompt-file"),
+        f"--prompt-file {prompt_file} has no prompt; write one per line",
+    )
 
 
 class Timings:

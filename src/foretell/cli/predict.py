@@ -62,7 +62,7 @@ def predict(
     kind = head_of(loaded).task
     predicted: Iterable[Predicted]
     if text == (arguments.STANDARD_INPUT,):
-        lines = arguments.split_lines(arguments.read_text(text[0]))
+        lines = arguments.read_text(text[0]).split("\n")
         if not any(map(str.strip, lines)):
             raise DataError("there is no text on standard input; give one per line")
         rows = ((Row(f"line {number}", {}, False), (line,)) for number, line in enumerate(lines, start=1))

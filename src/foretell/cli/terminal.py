@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
-    from foretell.text import Tokenizer
     from foretell.typesetting.html import Shown
 
 # Seconds between two lines of progress, on a terminal and in a log
@@ -333,7 +332,7 @@ def open_model(
     """Load a model, with a line on stderr before, and one about its properties after. ids: texts are token ids.
 
     allow_special: encode names of special tokens in a text as the tokens. start_token: a token before every text.
-    strict: see `LanguageModel.strict`. texts: the texts to read, for `note_spelled_special`.
+    strict: see `LanguageModel.strict`. texts: the texts to read.
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
@@ -350,13 +349,4 @@ def open_model(
     model = model.strict() if strict else model
     model = model.on_ids() if ids else model
     model = model if start_token is None else model.with_start(start_token)
-    model = model.reading_special() if allow_special else model
-    note_spelled_special(model.tokenizer, texts)
-    return model
-
-
-def note_spelled_special(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Note a text with the name of a special token that is read as ordinary text."""
-    if names := sorted({name for text in texts for name in tokenizer.spelled_special(text)}):
-        listed = ", ".join(map(repr, names[:8]))
-        note(f"{listed} in the text is read as ordinary text; --allow-special reads it as the special token")
+    return model.reading_special() if allow_special else model

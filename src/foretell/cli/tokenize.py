@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import note, note_spelled_special, print_json, results
+from foretell.cli.terminal import note, print_json, results
 from foretell.errors import OutputError, counted
 
 
@@ -28,21 +28,22 @@ def tokenize(
     """
     text = arguments.read_text(text, file)
     from foretell.finding import find_tokenizer
+    from foretell.text.tokenizer import ALLOW_SPECIAL
 
     tokenizer = find_tokenizer(model)
     for line in tokenizer.notes:
         note(line)
     if not allow_special:
-        note_spelled_special(tokenizer, [text])
-    ids = tokenizer.encode_input(text, allow_special=allow_special)
-    own = ids[len(tokenizer.start_ids) :]
+        tokenizer.note_spelled([text], ALLOW_SPECIAL)
+    own = tokenizer.encode(text, allow_special=allow_special)
+    ids = tokenizer.with_start_ids(own)
     if (back := tokenizer.decode(own)) != text:
         note(f"these tokens decode to a different text: {back!r}")
     if json:
         print_json({"ids": ids, "pieces": tokenizer.pieces(ids)})
         return
     size = len(text.encode())
-    start = " after the start token" if tokenizer.start_ids else ""
+    start = " after the start token" if len(ids) > len(own) else ""
     total = f"{counted(len(own), 'token')} for {counted(size, 'byte')}{start}, {size / max(1, len(own)):.2f} bytes each"
     rows = (
         f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}"

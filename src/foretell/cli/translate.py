@@ -141,7 +141,7 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
 
     if file is not None and content_suffix(file) in FORMATS:
         raise UsageError(f"{file} is a table; write the sentences to translate into a .txt file, one per line")
-    lines = arguments.split_lines(arguments.read_text(text, file))
+    lines = arguments.read_text(text, file).split("\n")
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")
     return lines

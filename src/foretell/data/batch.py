@@ -116,7 +116,7 @@ def make_row(tokenizer: Tokenizer, texts: Iterable[list[int]]) -> tuple[list[int
     The row begins with the tokenizer's start token and ends with its end token, unless the text already does.
     """
     first, *answers = texts
-    prompt = [*tokenizer.start_ids, *first]
+    prompt = tokenizer.with_start_ids(first)
     row, ends = [*prompt, *chain.from_iterable(answers)], tokenizer.end_ids[:1]
     return row + ([] if tuple(row[-1:]) == ends else [*ends]), len(prompt)
 

@@ -10,15 +10,16 @@ import importlib
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any
 
-from foretell.data.lines import Note, TextFile
+from foretell.data.lines import CRLF, Note, TextFile
 from foretell.errors import DataError
 
 NO_TEXT = "holds no text (empty, or only whitespace); give a file with text"
-CRLF = "CRLF line ends read as LF"
 BLOCK = 2**20  # bytes read at a time
 CUT_SLACK = 0.02  # share of a document's length by which a cut may move to a line break
 LONGEST_SEARCH = 2**20  # bytes on either side of a cut in a file that are searched for a line break
@@ -43,6 +44,10 @@ class Document(ABC):
         """The length of the text in UTF-8."""
         return sum(len(piece.encode("utf-8")) for piece in self.pieces())
 
+    def separated(self, ends: Sequence[str]) -> Iterator[Document]:
+        """The documents of the text, each up to one of the names in `ends`; a line end after a name is left out."""
+        yield self
+
     @abstractmethod
     def cut(self, fraction: float) -> tuple[Document, Document]:
         """Cut into two documents; the second has the last `fraction` of the text.
@@ -57,6 +62,11 @@ class TextDocument(Document):
 
     def pieces(self) -> Iterator[str]:
         yield self.content
+
+    def separated(self, ends: Sequence[str]) -> Iterator[TextDocument]:
+        """See `Document.separated`."""
+        for number, (start, end) in enumerate(spans_up_to(ends, self.content, 0, len(self.content)), start=1):
+            yield TextDocument(f"{self.source}, document {number}", self.content[start:end])
 
     def cut(self, fraction: float) -> tuple[TextDocument, TextDocument]:
         """See `Document.cut`; lengths in characters. A text of two or more has no empty part."""
@@ -118,6 +128,12 @@ class FileDocument(Document):
         except (OSError, UnicodeDecodeError):
             raise self._changed() from None
 
+    def separated(self, ends: Sequence[str]) -> Iterator[FileDocument]:
+        """See `Document.separated`. The file is searched without being held in memory."""
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            for number, (start, end) in enumerate(spans_up_to(ends, content, self.start, self.end), start=1):
+                yield replace(self, source=f"{self.source}, document {number}", start=start, end=end)
+
     def cut(self, fraction: float) -> tuple[FileDocument, FileDocument]:
         """See `Document.cut`; lengths in bytes. Reads only the bytes around the cut."""
         size = self.end - self.start
@@ -143,6 +159,19 @@ class FileDocument(Document):
 
     def _changed(self) -> DataError:
         return DataError(f"{self.source}: the file changed while it was read; start again when it is complete")
+
+
+def spans_up_to(ends: Sequence[str], text: Any, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans of a text, or of its UTF-8, up to one of these names each; spans without a word are left out."""
+    names, word = "|".join(map(re.escape, ends)), r"\S"
+    pattern = rf"({names})(?:\r?\n)?"
+    separators, words = map(re.compile, (pattern, word) if isinstance(text, str) else (pattern.encode(), word.encode()))
+    while start < end:
+        match = separators.search(text, start, end)
+        text_end, span_end, following = (end, end, end) if match is None else (*match.span(1), match.end())
+        if words.search(text, start, text_end):
+            yield start, span_end
+        start = following
 
 
 def cut_position_in_bytes(window: bytes, target: int) -> int:

@@ -24,12 +24,13 @@ from typing import Any, BinaryIO
 from foretell.errors import DataError, did_you_mean
 
 STANDARD_INPUT = "standard input"
+CRLF = "CRLF line ends read as LF"
 ZIP = ".zip"
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 NEXT_BLOCK = 2**20  # bytes after a line that is not UTF-8, in which an image or archive has a NUL
 FIRST_BLOCK = 2**13  # bytes checked for NUL before the first line, so that a disk image is refused at once
 LONGEST_LINE = 2**26  # bytes, in a compressed file
-LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
+LARGEST_TEXT = 2**28  # bytes of a prompt, and of a compressed file that is held in memory as one text
 # A file that expands by more is refused after these bytes, and before its first line if it is small
 MOST_RATIO, ALWAYS_READ, LARGEST_CHECKED = 100, 2**23, 2**25
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
@@ -91,7 +92,7 @@ class TextFile:
     ) -> Iterator[str]:
         """The decoded lines with their ends, split only at LF; str.splitlines also splits at U+2028 and form feeds.
 
-        advice: the end of the message for a file in another encoding. most_bytes: the limit for a compressed file.
+        advice: the end of the message for a file in another encoding. most_bytes: the limit of the content.
         Raises DataError, with the line.
         """
         offset = 0
@@ -102,14 +103,15 @@ class TextFile:
             block = file.peek(FIRST_BLOCK)[:FIRST_BLOCK] if isinstance(file, io.BufferedReader) else b""
             if b"\0" in block and b"\n" not in block:
                 raise not_text(f"{self}, line 1", block, block.index(b"\0"), 0, encoding, advice)
-            lines = self._bounded_lines(file, most_bytes) if self.is_compressed else file
+            is_bounded = self.is_compressed or most_bytes < math.inf
+            lines = self._bounded_lines(file, most_bytes) if is_bounded else file
             for line_number, line in enumerate(lines, start=1):
                 where = f"{self}, line {line_number}"
                 try:
                     text = line.decode(encoding)
                 except UnicodeDecodeError as error:
-                    rest = file.read(NEXT_BLOCK)
-                    raise not_text(where, line + rest, error.start, offset, encoding, advice) from None
+                    following = block if self.path is None else file.read(NEXT_BLOCK)  # a pipe may have no more yet
+                    raise not_text(where, line + following, error.start, offset, encoding, advice) from None
                 if "\0" in text:
                     raise not_text(where, line, line.index(b"\0"), offset, encoding, advice)
                 if line_number == 1 and text.startswith("\ufeff"):
@@ -118,14 +120,38 @@ class TextFile:
                 offset += len(line)
                 yield text
 
-    def text(self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT) -> str:
-        """The whole content, held in memory."""
+    def text_lines(
+        self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT, most_bytes: float = math.inf
+    ) -> Iterator[str]:
+        """`lines` with LF for CRLF, noted once. Tables do not use them, because their cells can contain CRLF."""
+        has_crlf = False
+        for line in self.lines(note, encoding, advice, most_bytes):
+            if line.endswith("\r\n"):
+                if not has_crlf:
+                    note(CRLF, str(self))
+                has_crlf, line = True, line[:-2] + "\n"
+            yield line
+
+    def text(
+        self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT, most_bytes: float = math.inf
+    ) -> str:
+        """The content in memory, with LF as line ends."""
         text = io.StringIO()  # 67 MB in lines of one letter take 129 MB here; as a list of lines, they take 2.4 GB
-        text.writelines(self.lines(note, encoding, advice, LARGEST_TEXT))
+        most_bytes = min(LARGEST_TEXT, most_bytes) if self.is_compressed else most_bytes
+        text.writelines(self.text_lines(note, encoding, advice, most_bytes))
         return text.getvalue()
 
+    def prompt(self, most_bytes: int = LARGEST_TEXT) -> str:
+        """The content as a prompt: its final line end only ends the last line, so it is left out."""
+        return self.text(most_bytes=most_bytes).removesuffix("\n")
+
     def _bounded_lines(self, file: BinaryIO, most_bytes: float) -> Iterator[bytes]:
-        assert self.path is not None
+        if self.path is None or not self.is_compressed:
+            content = file.read(int(most_bytes) + 1)
+            if len(content) > most_bytes:
+                raise DataError(f"{self}: more than {most_bytes:,} bytes; give a shorter text")
+            yield from io.BytesIO(content)
+            return
         total, most_expanded = 0, max(ALWAYS_READ, MOST_RATIO * self.path.stat().st_size)
         while line := file.readline(LONGEST_LINE + 1):
             total += len(line)
@@ -204,7 +230,7 @@ def find_files(path: Path) -> list[TextFile]:
         if path.is_dir():
             raise DataError(f"{path}: is a folder; give a file")
         if not path.is_file():
-            raise DataError(f"{path}: not a regular file; give a file")
+            raise DataError(f"{path}: not a regular file; give a file, or - for standard input")
         if path.suffix.lower() in SPREADSHEETS:
             raise DataError(f"{path}: a spreadsheet; save it as CSV")
         return zip_members(path) if path.suffix.lower() == ZIP else [TextFile(path)]

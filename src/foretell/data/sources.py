@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foretell.config import DataConfig
-from foretell.data.documents import CRLF, NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
-from foretell.data.lines import Note, TextFile, content_suffix, find_files, nearest_name, reading
+from foretell.data.documents import NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
+from foretell.data.lines import CRLF, Note, TextFile, content_suffix, find_files, nearest_name, reading
 from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, describe_type, list_names
 from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.text.tokenizer_json import END_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ CODE_SUFFIXES = (
 FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *FORMATS, *CODE_SUFFIXES))
 
 MOST_NAMED = 8  # skipped files that are logged with their errors
+# <|im_end|> ends a turn of a conversation, not a document
+DOCUMENT_ENDS = frozenset(END_NAMES) - {"<|im_end|>"}
 LARGE = 2**24  # bytes; larger text files are read in pieces
 REACHED_BEFORE = "reached before, skipped"
 Identity = tuple[int, int]  # device and inode
@@ -69,7 +72,8 @@ class DocumentReader:
     """`read_documents` for texts that are read several times, without repeated log messages.
 
     The configuration has the names of the fields. With an answer field, every record becomes an `AnsweredDocument`,
-    with the separator at the end of its prompt. With `rows`, each line of a file without fields is a record.
+    with the separator at the end of its prompt. With `rows`, each line of a file without fields is a record. Without,
+    the names of end tokens in `special` separate documents.
     Standard input can be read only once.
     """
 
@@ -80,6 +84,7 @@ class DocumentReader:
             raise UsageError("a path is empty; give a file, a folder or '-' for standard input")
         self.paths = list(paths)
         self.config, self.strict = config or DataConfig(), strict
+        self.ends = [] if self.config.rows else [name for name in self.config.special if name in DOCUMENT_ENDS]
         self._logged: set[str] = set()
 
     def read(self) -> Iterator[Document]:
@@ -101,7 +106,7 @@ class DocumentReader:
                     continue
                 for document in self._iter_documents_of(source, notes):
                     any_text = True
-                    yield document
+                    yield from document.separated(self.ends) if self.ends else [document]
         finally:
             self._log(notes)
         if not any_text and notes.left_out:

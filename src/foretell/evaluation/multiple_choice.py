@@ -26,6 +26,7 @@ from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
+from foretell.text.tokenizer import ALLOW_SPECIAL
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
@@ -177,6 +178,7 @@ def continuation_rows(
 ) -> list[ContinuationRow]:
     """The rows of `scored_rows`; a row that is longer than the model's context is cut at the beginning."""
     limit = model.config.context_length
+    model.tokenizer.note_spelled([context, *continuations], ALLOW_SPECIAL)
     try:
         rows, first = scored_rows(model.tokenizer, context, continuations)
     except DataError as error:

@@ -23,6 +23,7 @@ from foretell.distributed.world import evaluating_world
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
+from foretell.text.tokenizer import ALLOW_SPECIAL
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
 
@@ -175,15 +176,17 @@ def evaluate_texts(
 
 def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
     """A text of any length, without an end token."""
-    starts = np.array(tokenizer.start_ids, dtype=np.int32)
-    ids = np.concatenate([starts, tokenizer.encode_long(text)])
-    unpredicted = 0 if len(starts) else len(tokenizer.decode(ids[:1]).encode())
-    return PredictedText(ids, max(1, len(starts)), max(0, len(text.encode()) - unpredicted))
+    tokenizer.note_spelled([text], ALLOW_SPECIAL)
+    encoded, first = tokenizer.encode_long(text), max(1, len(tokenizer.start_ids))
+    added = np.array(tokenizer.missing_start(encoded), dtype=np.int32)
+    unpredicted = 0 if len(added) else len(tokenizer.decode(encoded[:first]).encode())
+    return PredictedText(np.concatenate([added, encoded]), first, max(0, len(text.encode()) - unpredicted))
 
 
 def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
     """A row as in training, up to its end token. For a prompt with an answer, only the answer is predicted."""
     texts = list(row.pieces())
+    tokenizer.note_spelled(texts, ALLOW_SPECIAL)
     ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
     if len(texts) == 1:
         return predicted_text(tokenizer, texts[0])._replace(ids=np.array(ids))

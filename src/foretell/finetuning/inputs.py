@@ -102,7 +102,7 @@ class InputFormat:
     def join(self, texts: list[list[int]]) -> tuple[list[int], int]:
         """Texts joined with the special tokens, and the number of tokens left out to fit the context."""
         kept = self.fitting(texts)
-        ids = list(self.start)
+        ids = [] if kept[0][: len(self.start)] == self.start else list(self.start)
         for index, text in enumerate(kept):
             ids += (self.delimiter if index else []) + text
         return [*ids, *self.extract], sum(map(len, texts)) - sum(map(len, kept))

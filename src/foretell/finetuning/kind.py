@@ -266,7 +266,9 @@ class Kind(ABC):
 
     def encode(self, examples: Sequence[Sequence[str]], inputs: InputFormat) -> list[EncodedExample]:
         """The token sequences of examples, given their texts."""
-        ids = iter(inputs.tokenizer.encode_batch([text for texts in examples for text in texts]))
+        flat = [text for texts in examples for text in texts]
+        inputs.tokenizer.note_spelled(flat)
+        ids = iter(inputs.tokenizer.encode_batch(flat))
         return [self.arrange([next(ids).tolist() for _ in texts], inputs) for texts in examples]
 
     def arrange(self, texts: list[list[int]], inputs: InputFormat) -> EncodedExample:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from operator import itemgetter
@@ -18,7 +20,7 @@ from foretell.data.documents import AnsweredDocument, Document
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
-from foretell.errors import DataError
+from foretell.errors import DataError, counted, shell_words
 from foretell.evaluation.perplexity import has_bits_per_byte
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
@@ -67,11 +69,21 @@ class Unit(NamedTuple):
 
 
 class Encoder(ABC):
-    """Writes documents into the splits of a store. `config` decides which special tokens are read in their text."""
+    """Writes documents into the splits of a store. `config` decides which special tokens are read in their text.
 
-    def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
+    special_names: names to count where they are read as ordinary text; default: all special tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        config: DataConfig,
+        writers: Mapping[str, TokenWriter],
+        special_names: re.Pattern[str] | None = None,
+    ):
         self.config, self.writers = config, writers
         self.tokenizer = tokenizer.reading(config.special)
+        self.special_names, self.num_spelled = special_names or self.tokenizer.spelled_names, Counter[str]()
 
     def add_all(self, parts: Iterable[tuple[Part, Document]], speed: Speed, workers: int = 1) -> None:
         """Write documents into their splits, in their order; the texts are encoded in `workers` processes."""
@@ -86,10 +98,19 @@ class Encoder(ABC):
         for number, (part, document) in enumerate(parts):
             is_empty = True
             for text in self.texts(speed.watch(document.pieces()), document):
+                self.num_spelled.update(self.special_names.findall(text))
                 yield Unit(number, part, document, text)
                 is_empty = False
             if is_empty:
                 yield Unit(number, part, document, "")
+
+    def note_spelled(self) -> None:
+        """Log the names of special tokens that were read as ordinary text."""
+        counts = [(name, count) for name, count in self.num_spelled.most_common() if name not in self.config.special]
+        if counts:
+            listed = ", ".join(f"{name!r} ({counted(count, 'time')})" for name, count in counts[:8])
+            advice = f"--special {shell_words(counts[0][0])} reads it as the special token"
+            logger.warning(f"{listed} in the data is read as ordinary text; {advice}")
 
     @abstractmethod
     def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
@@ -107,18 +128,28 @@ class Encoder(ABC):
 class DocumentEncoder(Encoder):
     """Documents of any length, each between the tokenizer's start and end tokens, if it has them."""
 
-    def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
-        super().__init__(tokenizer, config, writers)
+    def __init__(self, *options: Any):
+        super().__init__(*options)
         self.sources: set[str] = set()
-        self.start = np.array(tokenizer.start_ids, dtype=np.int32)
-        self.end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], dtype=np.int32)
 
     def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
         return self.tokenizer.cut_stream(pieces)
 
     def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
         self.sources.add(document.source)
-        self.writers[part].add_pieces(chain([self.start], ids, [self.end]), document.utf8_bytes)
+        self.writers[part].add_pieces(self._between_start_and_end(ids), document.utf8_bytes)
+
+    def _between_start_and_end(self, ids: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """The ids with the tokenizer's start and end tokens, unless they have these already."""
+        pieces = (piece for piece in ids if len(piece))
+        piece = next(pieces, np.empty(0, np.int32))
+        yield np.array(self.tokenizer.missing_start(piece), dtype=np.int32)
+        for following in pieces:
+            yield piece
+            piece = following
+        yield piece
+        if not set(piece[-1:].tolist()) & set(self.tokenizer.end_ids):
+            yield np.array(self.tokenizer.end_ids[:1], dtype=np.int32)
 
     def extra(self) -> dict[str, Any]:
         split_rule = describe_split(len(self.sources), self.config.validation_fraction)
@@ -128,8 +159,8 @@ class DocumentEncoder(Encoder):
 class RowEncoder(Encoder):
     """Rows of `make_row`; prompt and answer are encoded separately, so that a prompt alone has the same ids."""
 
-    def __init__(self, tokenizer: Tokenizer, config: DataConfig, writers: Mapping[str, TokenWriter]):
-        super().__init__(tokenizer, config, writers)
+    def __init__(self, *options: Any):
+        super().__init__(*options)
         self.count = 0
         self.longest = (0, "")  # tokens and source of the longest row
 

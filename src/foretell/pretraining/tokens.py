@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from foretell.runs.run import Run, find_run
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.streaming import AFTER_WORD, iter_pieces
+from foretell.text.tokenizer_json import LIKE_SPECIAL
 from foretell.text.tokenizer_training import split_option, vocabulary_for
 
 logger = logging.getLogger(__name__)
@@ -75,10 +77,10 @@ def tokenize_text(
 
     Memory stays bounded for any length of text, if no single record of a table or list is too long.
     """
-    if tokenizer is None:
-        tokenizer = make_tokenizer(source, tokenizer_config, data_config)
+    special_names = LIKE_SPECIAL if tokenizer is None else None
+    tokenizer = tokenizer or make_tokenizer(source, tokenizer_config, data_config)
     speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
-    records, extra = write_splits(source, tokenizer, data_config, directory, speed, workers)
+    records, extra = write_splits(source, tokenizer, data_config, directory, speed, workers, special_names)
     speed.log()
     if old_domain is not None:
         with TokenWriter(directory, OLD_DOMAIN, tokenizer.vocab_size) as writer:
@@ -148,18 +150,25 @@ def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
 
 
 def write_splits(
-    source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed, workers: int = 1
+    source: Source,
+    tokenizer: Tokenizer,
+    config: DataConfig,
+    directory: Path,
+    speed: Speed,
+    workers: int = 1,
+    special_names: re.Pattern[str] | None = None,
 ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
     """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
-    Returns the splits' records and further entries of the index.
+    special_names: see `Encoder`. Returns the splits' records and further entries of the index.
     """
     kinds = ("train", "validation")
     names = [*kinds, *(loss_split(name) for name in kinds if config.loss_on == "answer")]
     with ExitStack() as stack:
         writers = {name: stack.enter_context(TokenWriter(directory, name, tokenizer.vocab_size)) for name in names}
-        write = RowEncoder(tokenizer, config, writers) if config.rows else DocumentEncoder(tokenizer, config, writers)
+        write = (RowEncoder if config.rows else DocumentEncoder)(tokenizer, config, writers, special_names)
         write.add_all(iter_parts(source(), config), speed, workers)
+    write.note_spelled()
     if not writers["train"].record.tokens:
         raise DataError("the data has no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, write.extra()

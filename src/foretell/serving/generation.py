@@ -158,7 +158,9 @@ class Completions(ChoicesEndpoint[CompletionRequest]):
         if request.best_of not in (1, request.n):
             raise ApiError(400, "best_of is not supported; ask for n choices", "best_of", "unsupported_field")
         given = as_list(request.prompt, "prompt")
-        prompts = [encode(served, prompt, "prompt", request.add_special_tokens) for prompt in given]
+        prompts = [
+            encode(served, prompt, "prompt", request.add_special_tokens, request.allow_special) for prompt in given
+        ]
         counts = (request.prompt_logprobs, request.logprobs if request.echo else None)
         wanted = Wanted(
             prompts,

@@ -31,6 +31,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.requests import PassRequest
+from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatFormat, own_template
 
 STEP_SECONDS = 0.1  # limit for a step of all models while a long prompt is read and other texts grow
@@ -142,6 +143,14 @@ class ServedModel(ExploredModel):
     @property
     def context_length(self) -> int:
         return self.model.config.context_length
+
+    @cached_property
+    def _tokenizer_of_special(self) -> Tokenizer:
+        return self.model.reading_special().tokenizer
+
+    def tokenizer_for(self, allow_special: bool) -> Tokenizer:
+        """The tokenizer; with `allow_special`, the one that reads names of special tokens as these tokens."""
+        return self._tokenizer_of_special if allow_special else self.model.tokenizer
 
     @cached_property
     def identity(self) -> ModelIdentity:

@@ -123,9 +123,15 @@ def limited(items: list[Item], field: str, most: int = MOST_PROMPTS) -> list[Ite
     return items
 
 
-def encode(served: ServedModel, prompt: str | list[int], field: str, add_special_tokens: bool = True) -> list[int]:
+def encode(
+    served: ServedModel,
+    prompt: str | list[int],
+    field: str,
+    add_special_tokens: bool = True,
+    allow_special: bool = False,
+) -> list[int]:
     """The ids of a prompt. An empty text becomes the end token, if the vocabulary has one."""
-    tokenizer = served.model.tokenizer
+    tokenizer = served.tokenizer_for(allow_special)
     if isinstance(prompt, str):
         check_characters(served, prompt, field)
         with errors_of(field), advice_of_task(served):
@@ -183,7 +189,7 @@ def check_ids(served: ExploredModel, ids: Iterable[int], field: str) -> None:
 def encode_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
     """The ids of a text; long texts are encoded in pieces, so that other threads can run."""
     ids = tokenizer.encode(text) if len(text) <= PIECE_SIZE else tokenizer.encode_long(text).tolist()
-    return [*tokenizer.start_ids, *ids] if add_special_tokens else ids
+    return tokenizer.with_start_ids(ids) if add_special_tokens else ids
 
 
 def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "messages") -> list[int]:

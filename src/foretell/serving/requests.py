@@ -6,6 +6,7 @@ Names are OpenAI's or else vLLM's. Limits are checked before anything is allocat
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -142,6 +143,10 @@ class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
 
     model: Annotated[str, MaxLen(1024)] = ""
 
+    def plain_texts(self) -> list[str]:
+        """The texts in which names of special tokens are to be noted, because they are read as ordinary text."""
+        return []
+
     def unknown_fields(self) -> list[str]:
         """The unknown fields. Raises ApiError for a field that requests an unsupported feature."""
         extra = self.model_extra or {}
@@ -164,6 +169,22 @@ class PassRequest(Request):
     answer: Annotated[int, Ge(0), Lt(32)] = 0
     appended: Annotated[list[Id], MaxLen(4096)] = []
     change: ChangeRequests = []
+
+
+class TextsRequest(Request):
+    """A request with texts, whose names of special tokens are read as these tokens only with `allow_special`."""
+
+    allow_special: bool = False
+
+    @abstractmethod
+    def prompts(self) -> Prompts:
+        """The texts, or ids."""
+
+    def plain_texts(self) -> list[str]:
+        prompts = self.prompts()
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        has_texts = not self.allow_special and bool(texts) and isinstance(texts[0], str)
+        return [text for text in texts if isinstance(text, str)] if has_texts else []
 
 
 class StreamOptions(BaseModel, strict=True):
@@ -255,7 +276,7 @@ class GenerationRequest(Request):
         return constraints[0] if constraints else {}
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(GenerationRequest, TextsRequest):
     """POST /v1/completions."""
 
     prompt: Prompts
@@ -264,6 +285,9 @@ class CompletionRequest(GenerationRequest):
     prompt_logprobs: TopTokens | None = None
     echo: bool = False
     best_of: int = 1
+
+    def prompts(self) -> Prompts:
+        return self.prompt
 
 
 class ContentPart(BaseModel, strict=True):
@@ -318,7 +342,7 @@ class ResponsesRequest(GenerationRequest):
         return unknown if {*self.include} <= {INCLUDED_LOGPROBS} else [*unknown, "include"]
 
 
-class EmbeddingRequest(Request):
+class EmbeddingRequest(TextsRequest):
     """POST /v1/embeddings."""
 
     input: Prompts
@@ -326,22 +350,32 @@ class EmbeddingRequest(Request):
     dimensions: int | None = None
     pooling: Literal["last", "mean"] = "mean"
 
+    def prompts(self) -> Prompts:
+        return self.input
 
-class ScoreRequest(Request):
+
+class ScoreRequest(TextsRequest):
     """POST /v1/score: the log-probabilities of texts, or of continuations of a context."""
 
     text: str | Texts | None = None
     context: str = ""
     continuations: Texts | None = None
 
+    def prompts(self) -> Prompts:
+        texts = [self.text] if isinstance(self.text, str) else self.text
+        return [self.context, *(texts or []), *(self.continuations or [])]
 
-class TokenizeRequest(Request):
+
+class TokenizeRequest(TextsRequest):
     """POST /tokenize: a text, or messages through the chat template."""
 
     prompt: Annotated[str, MaxLen(2**20)] | None = None
     messages: Messages | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
+
+    def prompts(self) -> Prompts:
+        return self.prompt or []
 
 
 class DetokenizeRequest(Request):

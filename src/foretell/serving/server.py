@@ -151,11 +151,24 @@ class Endpoint(ABC, Generic[Asked]):
     async def respond(self, served: Any, request: Asked, key: str) -> bytes | Stream:
         """The answer; cancelled when the client leaves. key: the client's key."""
 
+    async def note_special(self, served: Any, request: Asked) -> dict[str, str]:
+        """A header with the names of special tokens in a request's texts that are read as ordinary text."""
+        if not (texts := request.plain_texts()):
+            return {}
+
+        def find() -> set[str]:
+            return {name for text in texts for name in served.model.tokenizer.spelled_names.findall(text)}
+
+        names = sorted(await self.server.compute(find, sum(map(len, texts))))[:10]
+        shown = [name.encode("unicode_escape").decode()[:80] for name in names]  # in ASCII, without line ends
+        return {"x-foretell-special": ", ".join(shown)} if names else {}
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
         request = await self.server.read(self.request_type, http)
         headers = self.server.check_fields(request)
         served = await self.find(request)
+        headers |= await self.note_special(served, request)
 
         async def work(key: str) -> None:
             answer = await self.respond(served, request, key)

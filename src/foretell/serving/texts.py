@@ -63,7 +63,7 @@ class Embeddings(Endpoint[EmbeddingRequest]):
         inputs = as_list(request.input, "input", MOST_INPUTS)
         if not all(inputs):
             raise ApiError(400, "an input is empty; give at least one token", "input")
-        texts = [encode(served, text, "input") for text in inputs]
+        texts = [encode(served, text, "input", allow_special=request.allow_special) for text in inputs]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
             sizes = f"{len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
             raise ApiError(400, f"a text has {sizes}; shorten it", "input", "context_length_exceeded")
@@ -99,13 +99,16 @@ class Scores(Endpoint[ScoreRequest]):
             raise ApiError(400, "give either text, or context and continuations", "text")
         if request.text is not None and request.context:
             raise ApiError(400, "context goes with continuations, not with text", "context")
-        tokenizer = served.model.tokenizer
+        tokenizer, special = served.tokenizer_for(request.allow_special), request.allow_special
         if request.continuations is None:
             assert request.text is not None
-            field, prompts = "text", [encode(served, text, "text") for text in as_list(request.text, "text")]
+            texts = as_list(request.text, "text")
+            field, prompts = "text", [encode(served, text, "text", allow_special=special) for text in texts]
             firsts = [len(tokenizer.start_ids)] * len(prompts)
         else:
-            context = encode(served, request.context, "context")  # first, so that its errors name the field
+            context = encode(
+                served, request.context, "context", allow_special=special
+            )  # first, so that its errors name it
             checked_length(served, context, Wanted([context], 0, "max_tokens", field="context"), 0)
             field = "continuations"
             texts = limited(request.continuations, "continuations")
@@ -151,10 +154,14 @@ class Tokenize(Endpoint[TokenizeRequest]):
     def _encode(self, served: ServedModel, request: TokenizeRequest) -> list[int]:
         if (request.prompt is None) == (request.messages is None):
             raise ApiError(400, "give either prompt or messages", "prompt")
+        if request.messages is not None and request.allow_special:
+            raise ApiError(
+                400, "the messages of a chat are always text; allow_special goes with prompt", "allow_special"
+            )
         if request.messages is not None:
             return encode_chat(served, request.messages)
         assert request.prompt is not None
-        tokenizer = served.model.tokenizer
+        tokenizer = served.tokenizer_for(request.allow_special)
         if request.add_special_tokens:
             return encode_text(tokenizer, request.prompt, add_special_tokens=True)
         # Clients find the ids of start and end tokens by their texts from /tokenizer_info

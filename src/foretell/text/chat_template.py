@@ -167,6 +167,7 @@ class RenderedChat:
     def __init__(self, messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer):
         self.template, self.tokenizer = template, tokenizer
         content = "".join(message.content for message in messages)
+        tokenizer.note_spelled([content])
         names = sorted((name for name in tokenizer.special_tokens if name in content), key=len, reverse=True)
         free = (chr(code) for code in PRIVATE_USE if chr(code) not in content) if names else iter(())
         self.marks = dict(zip(free, names, strict=False))

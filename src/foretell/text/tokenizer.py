@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import logging
+import re
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHAT_TEMPLATE = "chat_template.jinja"  # transformers' file name
+ALLOW_SPECIAL = "; --allow-special, or allow_special=True, reads it as the special token"
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; meanwhile the library needs about 100 bytes per token
 
 _REFUSE_UNKNOWN = {"characters": untrusted.refuse_unknown_characters, "words": untrusted.refuse_unknown_words}
 Item = TypeVar("Item")
+
+logger = logging.getLogger(__name__)
 
 
 class Tokenizer:
@@ -78,6 +83,8 @@ class Tokenizer:
         self._cut = safe_cut(content)
         self._unknown_id = tokenizer_json.unknown_id(content)
         self._forbidden = frozenset(self.special_tokens.values()) - {self._unknown_id}
+        self.spelled_names = self._names_of(self._forbidden)
+        self._noted: set[str] = set()  # names that `note_spelled` has logged
         self._writable = untrusted.writable_characters(content)
 
     def __repr__(self) -> str:
@@ -94,7 +101,7 @@ class Tokenizer:
     def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
         """A copy of the tokenizer with a chat template, and the notes from loading it."""
         other = copy.copy(self)
-        other.chat_template, other.notes = chat_template, tuple(notes)
+        other.chat_template, other.notes, other._noted = chat_template, tuple(notes), set()
         return other
 
     def with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
@@ -140,11 +147,20 @@ class Tokenizer:
         other._encoder.encode_special_tokens = True
         other._cut = safe_cut(content)
         other._forbidden = self._forbidden - {self.special_tokens[name] for name in names}
+        other.spelled_names = self._names_of(other._forbidden)
         return other
 
-    def spelled_special(self, text: str) -> list[str]:
-        """The special tokens whose names occur in the text and are encoded as ordinary text."""
-        return [name for name, token_id in self.special_tokens.items() if token_id in self._forbidden and name in text]
+    def _names_of(self, token_ids: Collection[int]) -> re.Pattern[str]:
+        """A pattern for the names of these special tokens; longer names are matched first."""
+        names = [name for name, token_id in self.special_tokens.items() if token_id in token_ids]
+        return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+
+    def note_spelled(self, texts: Iterable[str], advice: str = "") -> None:
+        """Log the names of special tokens in texts that are encoded as ordinary text; each name once."""
+        names = {name for text in texts for name in self.spelled_names.findall(text)} - self._noted
+        if names:
+            self._noted |= names
+            logger.warning(f"{list_special(names)} in the text is read as ordinary text{advice}")
 
     def _refuse_not_special(self, names: Sequence[str]) -> None:
         known = ", ".join(list(self.special_tokens)[:8]) or "none"
@@ -158,10 +174,19 @@ class Tokenizer:
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
         """A model's input ids for a text: any start tokens, then `encode` of the text.
 
-        These are transformers' ids with add_special_tokens=True, except that tokens which a template puts after a text
-        are left out, with a note, because the text will be continued. Raises the errors of `encode`.
+        These are transformers' ids with add_special_tokens=True, except that a text which begins with the start token
+        gets no second one, and that tokens which a template puts after a text are left out, with a note, because the
+        text will be continued. Raises the errors of `encode`.
         """
-        return [*self.start_ids, *self.encode(text, allow_special)]
+        return self.with_start_ids(self.encode(text, allow_special))
+
+    def with_start_ids(self, ids: list[int]) -> list[int]:
+        """The ids after the start tokens."""
+        return [*self.missing_start(ids), *ids]
+
+    def missing_start(self, ids: Sequence[int] | np.ndarray) -> tuple[int, ...]:
+        """The start tokens; empty if the ids begin with them already."""
+        return () if tuple(ids[: len(self.start_ids)]) == self.start_ids else self.start_ids
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The ids of a text, without start tokens; a special token's name becomes that token only if `allow_special`.
@@ -197,7 +222,8 @@ class Tokenizer:
             self._refuse_special(encoding.ids)
             # At least 1: a SentencePiece vocabulary puts a token without characters before a text
             before = len(head) + sum(max(1, end) <= len(rest) for _, end in encoding.offsets)
-            rows.append(([*self.start_ids, *head, *encoding.ids], len(self.start_ids) + before))
+            row = self.with_start_ids(ids := [*head, *encoding.ids])
+            rows.append((row, max(len(self.start_ids), len(row) - len(ids) + before)))
         return rows
 
     def _located(self, text: str) -> tokenizers.Encoding:
@@ -391,6 +417,11 @@ class Tokenizer:
                 Path(path).with_name(CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8", newline="\n")
         except OSError as error:
             raise OutputError(f"{path}: the tokenizer cannot be written there: {error.strerror}") from error
+
+
+def list_special(names: Collection[str]) -> str:
+    """Names of special tokens for a message."""
+    return ", ".join(map(repr, sorted(names)[:8]))
 
 
 def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

@@ -5,6 +5,7 @@ All properties of a Tokenizer are derived from this JSON, so they survive saving
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ END_NAMES = (
     "<|eos|>",
     "[EOS]",
 )
+# Names of special tokens as other programs write them into texts; not <s>, which is HTML. All begin with one letter,
+# because the search is then 3 times as fast in prose
+LIKE_SPECIAL = re.compile(r"<(?:\|[^<>|\s]{1,40}\||/s|(?i:bos|eos|sos|pad|sep|cls|unk|mask))>")
 
 # --- bytes as printable characters -----------------------------------------------------------------------------------
 #

@@ -34,7 +34,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     files = sorted(path.iterdir()) if path.is_dir() else [path, path.parent / CHAT_TEMPLATE]
     statuses = [file.stat() for file in files if file.exists()]
-    return _load(path, tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses))
+    tokenizer = _load(path, tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses))
+    return tokenizer.with_chat_template(tokenizer.chat_template, tokenizer.notes)  # each copy notes names for itself
 
 
 @lru_cache(maxsize=1)

@@ -12,8 +12,10 @@ import base64
 import json
 import math
 import re
-from collections.abc import Generator, Iterator
+import unicodedata
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import tokenizers
@@ -291,7 +293,8 @@ def refuse_unknown_characters(backend: tokenizers.Tokenizer, text: str) -> None:
     for part in _without_added(backend, text):
         for index, character in enumerate(part):
             if character not in vocabulary:
-                raise TokenizerError(_unknown_character(part, index, len(vocabulary)))
+                form = _known_form(vocabulary, text, lambda other: chain(*_without_added(backend, other)))
+                raise TokenizerError(_unknown_character(part, index, len(vocabulary)) + form)
 
 
 def refuse_unknown_words(backend: tokenizers.Tokenizer, text: str) -> None:
@@ -302,8 +305,17 @@ def refuse_unknown_words(backend: tokenizers.Tokenizer, text: str) -> None:
             if word not in vocabulary:
                 if all(vocabulary.get(str(token_id)) == token_id for token_id in range(size)):
                     raise TokenizerError(f"{word[:60]!r} is not a token id; the ids are 0 to {size - 1}")
-                near = did_you_mean(word, vocabulary)
+                form = _known_form(vocabulary, word, lambda other: _words(backend, other))
+                near = form or did_you_mean(word, vocabulary)
                 raise TokenizerError(f"the word {word[:60]!r} is not in the vocabulary of {size} tokens{near}")
+
+
+def _known_form(vocabulary: Container[str], text: str, pieces: Callable[[str], Iterable[str]]) -> str:
+    """The end of a message: the Unicode form of the text that the vocabulary has; empty if there is none."""
+    for form in ("NFC", "NFD"):
+        if all(piece in vocabulary for piece in pieces(unicodedata.normalize(form, text))):
+            return f"; it has this text in the Unicode form {form}: unicodedata.normalize('{form}', text)"
+    return ""
 
 
 def _unknown_character(text: str, index: int, size: int) -> str:

@@ -93,7 +93,7 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
 
 
 def read_lines(file: TextFile) -> list[str]:
-    return [line.rstrip("\r\n") for line in file.lines()]
+    return [line.removesuffix("\n") for line in file.text_lines()]
 
 
 def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
@@ -235,9 +235,12 @@ class Vocabulary:
 
     def encode_source(self, text: str) -> list[int]:
         """The ids that the encoder reads."""
+        self.source.note_spelled([text])
         return [*self.source.encode(text), self.source_end_id]
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> list[EncodedPair]:
+        self.source.note_spelled(pair.source for pair in pairs)
+        self.target.note_spelled(pair.target for pair in pairs)
         sources = self.source.encode_batch([pair.source for pair in pairs])
         targets = self.target.encode_batch([pair.target for pair in pairs])
         marks = (self.source_end_id, self.start_id, self.target_end_id)
