@@ -9,7 +9,7 @@ import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse_json
@@ -80,7 +80,24 @@ IGNORED = frozenset(  # accepted without an effect
 )
 
 
-class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
+def without_nulls(values: Any) -> Any:
+    """An object without its null fields."""
+    return {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
+
+
+WithoutNulls = BeforeValidator(without_nulls)
+
+
+class Part(BaseModel, strict=True, allow_inf_nan=False):
+    """A request, or an object in it. Null fields count as missing."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def has_no_nulls(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        return validate(without_nulls(values))  # before the validators of all subclasses
+
+
+class KnownFields(Part):
     """A part of a request that refuses unknown fields, because a misspelled one would look like a missing value."""
 
     @model_validator(mode="before")
@@ -137,8 +154,8 @@ class ChangeRequest(KnownFields):
 ChangeRequests = Annotated[list[ChangeRequest], MaxLen(64)]
 
 
-class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
-    """A request. Null fields count as missing."""
+class Request(Part, extra="allow"):
+    """A request."""
 
     model: Annotated[str, MaxLen(1024)] = ""
 
@@ -166,7 +183,7 @@ class PassRequest(Request):
     change: ChangeRequests = []
 
 
-class StreamOptions(BaseModel, strict=True):
+class StreamOptions(Part):
     include_usage: bool = False
 
 
@@ -192,7 +209,7 @@ class GenerationRequest(Request):
     stop: StopText | Annotated[list[StopText], MaxLen(64)] = []
     stop_token_ids: Annotated[Ids, MaxLen(128)] = []
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300)] = {}
+    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300), WithoutNulls] = {}
     frequency_penalty: Penalty = 0.0
     presence_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Ge(0.01), Le(100)] = 1.0
@@ -266,12 +283,12 @@ class CompletionRequest(GenerationRequest):
     best_of: int = 1
 
 
-class ContentPart(BaseModel, strict=True):
+class ContentPart(Part):
     type: str
     text: str | None = None
 
 
-class ChatMessage(BaseModel, strict=True):
+class ChatMessage(Part):
     """A message; a list of text parts is one text."""
 
     role: str
@@ -310,7 +327,7 @@ class ResponsesRequest(GenerationRequest):
     max_output_tokens: Length | None = None
     top_logprobs: TopTokens = 0
     include: Annotated[list[str], MaxLen(16)] = []
-    text: dict[str, Any] = {}
+    text: Annotated[dict[str, Any], WithoutNulls] = {}
 
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
