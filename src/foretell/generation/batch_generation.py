@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
+from typing import TypeVar
 
 from foretell.generation.sampling import TokenChooser
 from foretell.generation.scheduler import Event, Scheduler, blocks_needed
 from foretell.generation.sequence import Rules, Sequence, check_length, rules_of
 from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
+
+Result = TypeVar("Result")
 
 
 def generate(
@@ -56,6 +59,15 @@ def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
     finally:
         for sequence in sequences:
             scheduler.cancel(sequence)
+
+
+def result_of(computation: Generator[None, None, Result]) -> Result:
+    """Run a computation that can be interrupted where it yields; returns its result."""
+    while True:
+        try:
+            next(computation)
+        except StopIteration as end:
+            return end.value
 
 
 def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
