@@ -123,7 +123,7 @@ class EngineThread:
     async def each(self, key: str, items: Iterable[Result | None]) -> AsyncIterator[Result]:
         """The items of an iterator, which runs in slices of SLICE_SECONDS in turns of this key. Raises its errors.
 
-        None is no item: it marks a moment at which a long computation can be interrupted.
+        None is not an item: it marks a moment at which a long computation can be interrupted.
         """
         pending, is_done = iter(items), False
         while not is_done:
