@@ -6,6 +6,7 @@
     python bench/serve.py --transformers FILE               with `transformers serve`, of transformers[serving]
     python bench/serve.py --device cuda                     on a GPU
     python bench/serve.py --quick                           1 and 16 clients, a short prompt: a minute
+    python bench/serve.py --tasks                           streams of primer next to 16 clients of every task
 
 Each client sends one request after the other and reads its stream. All programs have the same weights in bfloat16
 (llama.cpp in float16), get the same prompts and write greedily; they take turns. "shared" is a prompt of 256 tokens of
@@ -15,6 +16,10 @@ shortest time of a request over the longest. watch: 4 of 16 clients also ask for
 none asking. The clients run in this process and share the processor with the programs; client is their processor time
 per token. Each request has its own connection; kept: the time of an answer of one token on a connection that one client
 keeps, as clients of OpenAI do.
+
+--tasks: a client reads streams of primer, alone and then next to 16 clients that send requests of one task, in turns.
+ratio: its tokens/s, in ratio to those alone. requests/s of the 16 clients. The models of the tasks are small and have
+seen a few steps.
 """
 
 from __future__ import annotations
@@ -114,9 +119,9 @@ class Stream(asyncio.Protocol):
     asyncio's readers would take half as much processor time as the server.
     """
 
-    def __init__(self, port: int, body: dict[str, Any]):
+    def __init__(self, port: int, body: dict[str, Any], path: str):
         content = json.dumps(body).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         self.message = f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
         self.times: list[float] = []
         self.start, self.end = b"", b""  # of the answer; a network cuts events anywhere
@@ -134,13 +139,18 @@ class Stream(asyncio.Protocol):
         self.end = data[1 - len(DATA) :]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.ended.set_result(None)
+        if not self.ended.cancelled():  # its client was stopped
+            self.ended.set_result(None)
 
 
-async def stream(port: int, body: dict[str, Any]) -> list[float]:
+async def stream(port: int, body: dict[str, Any], path: str = "/v1/completions") -> list[float]:
     """The time of sending a request, then of each token of its answer."""
-    _, answer = await asyncio.get_running_loop().create_connection(lambda: Stream(port, body), "127.0.0.1", port)
-    await answer.ended
+    loop = asyncio.get_running_loop()
+    transport, answer = await loop.create_connection(lambda: Stream(port, body, path), "127.0.0.1", port)
+    try:
+        await answer.ended
+    finally:
+        transport.close()
     assert b" 200 " in answer.start, answer.start
     return answer.times
 
@@ -282,6 +292,108 @@ def measure_watching(program: Program, words: list[int], rounds: int, draw: rand
     return ratios[1:]
 
 
+# --- streams next to tasks -------------------------------------------------------------------------------------------
+
+TASK_CLIENTS, TASK_SECONDS = 16, 4.0
+STREAMED = {"model": "primer", "prompt": "The", "max_tokens": 100, "ignore_eos": True, "stream": True}
+SERIES = [float(hour % 5) for hour in range(60)]
+TEXTS = [f"text {number} is good" for number in range(64)]
+FILES = {  # header and rows
+    "labels.csv": ("text,label", [f"{text},{label}" for text in TEXTS for label in ("good", "bad")]),
+    "series.csv": ("y", [str(value) for value in SERIES]),
+    "pairs.tsv": ("a cat\tun chat", [f"a cat number {number}\tun chat numéro {number}" for number in range(40)]),
+}
+COMMANDS = {
+    "predict": ["finetune", "primer", "labels.csv", "--task", "classify", "--steps", "1"],
+    "forecast": ["train", "--task", "forecast", "series.csv", "--size", "toy", "--steps", "3"],
+    "translate": ["train", "--task", "translate", "pairs.tsv", "--size", "toy", "--steps", "3"],
+}
+LOOK = {"values": ["trunk.blocks.0"], "lens": 3}
+CHANGE = {"value": "trunk.blocks.0", "patch": "The return value of", "positions": [0]}
+SHORT_TEXT = {"model": "primer", "prompt": "The return value of the", "max_tokens": 5}
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "predict": ("/v1/predict", {"model": "predict", "input": TEXTS}),
+    "forecast": ("/v1/forecast", {"model": "forecast", "series": [SERIES], "horizon": 100, "samples": 500}),
+    "translate": ("/v1/translate", {"model": "translate", "input": TEXTS}),
+    "embeddings": ("/v1/embeddings", {"model": "primer", "input": TEXTS}),
+    "score": ("/v1/score", {"model": "primer", "text": TEXTS}),
+    "explore": ("/explore", {"model": "primer", "text": "The return value of the", "sections": ["logits", "outline"]}),
+    "look": ("/v1/completions", {**SHORT_TEXT, "look": LOOK}),
+    "change": ("/v1/completions", {**SHORT_TEXT, "change": [CHANGE]}),
+}
+
+
+def train_models(folder: Path) -> list[str]:
+    """A small model for each task; returns the arguments of a server for them."""
+    for name, (header, rows) in FILES.items():
+        (folder / name).write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    for name, command in COMMANDS.items():
+        note(f"a model for {name}")
+        words = [sys.executable, "-m", "foretell", *command, "--out", name]
+        subprocess.run(words, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return ["primer", *(f"{name}={folder / name}" for name in COMMANDS)]
+
+
+async def read_streams(port: int, seconds: float) -> tuple[float, list[float]]:
+    """The tokens/s of one client that reads stream after stream, and the gaps between tokens."""
+    started, answers = time.perf_counter(), list[list[float]]()
+    while time.perf_counter() < started + seconds:
+        answers.append(await stream(port, STREAMED))
+    rate = sum(len(times) - 1 for times in answers) / (time.perf_counter() - started)
+    return rate, [after - before for times in answers for before, after in pairwise(times[1:])]
+
+
+async def next_to(port: int, path: str, body: dict[str, Any]) -> tuple[float, list[float], float]:
+    """`read_streams` next to clients of a task, and the requests/s of these."""
+    num_answered = 0
+
+    async def ask() -> None:
+        nonlocal num_answered
+        while True:
+            await stream(port, body, path)
+            num_answered += 1
+
+    clients, started = [asyncio.ensure_future(ask()) for _ in range(TASK_CLIENTS)], time.perf_counter()
+    await asyncio.sleep(TASK_SECONDS / 10)
+    rate, gaps = await read_streams(port, TASK_SECONDS)
+    requests = num_answered / (time.perf_counter() - started)
+    for client in clients:
+        assert not client.done(), client.exception()
+        client.cancel()
+    await asyncio.gather(*clients, return_exceptions=True)
+    return rate, gaps, requests
+
+
+def measure_tasks(rounds: int) -> list[dict[str, Any]]:
+    """The speed of streams next to each task."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        models, port = train_models(Path(folder)), free_port()
+        command = [sys.executable, "-m", "foretell", "serve", *models, "--memory", "1", "--port", str(port)]
+        with running(command, port, "/ready"):
+            for name, (path, body) in TASKS.items():
+                note(f"next to {name}")
+                asyncio.run(stream(port, body, path))  # warms up
+                ratios, gaps, requests = [], list[float](), []
+                for _ in range(rounds):
+                    alone, _ = asyncio.run(read_streams(port, TASK_SECONDS))
+                    rate, some, asked = asyncio.run(next_to(port, path, body))
+                    ratios.append(rate / alone)
+                    gaps += some
+                    requests.append(asked)
+                row = {"task": name, "ratio": Spread.of(ratios).median, "requests": Spread.of(requests).median}
+                rows.append({**row, "gap_p99_ms": 1e3 * float(np.percentile(gaps, 99)), "gap_max_ms": 1e3 * max(gaps)})
+    return rows
+
+
+def print_tasks(console: Console, report: BenchmarkReport) -> None:
+    names = {"ratio": "ratio", "p99 ms": "gap_p99_ms", "max ms": "gap_max_ms", "requests/s": "requests"}
+    table = make_table(("task", *names), words=("task",))
+    for row in report["tasks"]:
+        table.add_row(row["task"], *(f"{row[name]:,.{0 if name.endswith('ms') else 2}f}" for name in names.values()))
+    console.print(table)
+
+
 def summarise(results: dict[str, Any]) -> dict[str, Any]:
     """Medians over rounds, and percentiles over all tokens, as plain numbers."""
     rows = []
@@ -313,11 +425,16 @@ def main() -> None:
     parser = make_parser("A server under load.", "1 and 16 clients, a short prompt")
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's server")
     parser.add_argument("--transformers", type=Path, help="the command of transformers")
+    parser.add_argument("--tasks", action="store_true", help="only streams next to clients of every task")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--clients", type=int, nargs="+", help="only loads with these numbers of clients")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each load (default: 3)")
     options = parser.parse_args()
     report = start_report("serve", "uvicorn", "starlette")
+    if options.tasks:
+        measured = measure_tasks(1 if options.quick else options.rounds)
+        print_report({**report, "tasks": measured}, print_tasks, as_json=options.json)
+        return
     loads = [load for load in (QUICK if options.quick else FULL) if load.clients in (options.clients or [load.clients])]
     peers = {"llama-server": options.llama_server, "transformers": options.transformers}
     results = measure(loads, options.rounds, peers, options.device)

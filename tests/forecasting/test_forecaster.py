@@ -12,6 +12,7 @@ import torch
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.forecaster import FEWEST_EQUAL, Forecast, forecast, load_forecaster
 from foretell.forecasting.series import Series, numbered, value_text
+from foretell.generation.batch_generation import result_of
 from foretell.model.cache import FreshKVView
 from foretell.model.quantized_linear import quantized_layers
 
@@ -71,7 +72,7 @@ def test_the_first_value_follows_the_distribution_of_an_uncached_pass(forecaster
 
 def test_the_forecast_of_a_stretched_series_is_the_stretched_forecast(forecaster):
     prompts = [forecaster.prompt(history, 20) for history in (WAVE, -3 + 8 * WAVE)]
-    plain, stretched = forecaster.continue_prompts(prompts, 4, 3, seed=1)
+    plain, stretched = result_of(forecaster.continue_prompts(prompts, 4, 3, seed=1))
     np.testing.assert_allclose(stretched, -3 + 8 * plain, rtol=1e-9)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from foretell.generation.batch_generation import result_of
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 
 V, END, LIMIT = 4, 3, 4
@@ -35,7 +36,7 @@ def logits_after(origin: int, ids: tuple[int, ...]) -> Tensor:
 
 
 def search(rows: list[int], beam_size: int, alpha: float = 1.0) -> list[list[Hypothesis]]:
-    return beam_search(TableModel(rows), [LIMIT] * len(rows), END, beam_size, alpha)
+    return result_of(beam_search(TableModel(rows), [LIMIT] * len(rows), END, beam_size, alpha))
 
 
 def logprob(origin: int, ids: tuple[int, ...]) -> float:
@@ -79,7 +80,7 @@ def test_rows_do_not_depend_on_each_other(beam_size):
 
 def test_each_row_has_its_own_limit():
     model, limits = TableModel([0, 1, 2]), [1, 2, 4]
-    for limit, hypotheses in zip(limits, beam_search(model, limits, END, 3), strict=True):
+    for limit, hypotheses in zip(limits, result_of(beam_search(model, limits, END, 3)), strict=True):
         assert all(len(hypothesis.ids) <= limit for hypothesis in hypotheses)
 
 

@@ -139,14 +139,14 @@ def test_a_call_that_was_cancelled_does_not_run(run_async):
     async def ask():
         engine = EngineThread([])
         engine.start(asyncio.get_running_loop())
-        first = asyncio.ensure_future(engine.call(gate.wait))
-        second = asyncio.ensure_future(engine.call(lambda: ran.append("second")))
+        first = asyncio.ensure_future(engine.call("", gate.wait))
+        second = asyncio.ensure_future(engine.call("", lambda: ran.append("second")))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait((second,))
         gate.set()
         await first
-        await engine.call(lambda: ran.append("third"))
+        await engine.call("", lambda: ran.append("third"))
         engine.stop()
 
     run_async(ask())

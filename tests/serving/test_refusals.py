@@ -269,15 +269,83 @@ def test_the_length_of_a_large_body_is_the_announced_one(server):
     assert "413" in answer and "the body has 99,999,999,999,999 bytes; at most 4,194,304 are read" in answer
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/health", "/nowhere"])
+@pytest.mark.parametrize("names", [("content-length", "transfer-encoding"), ("Transfer-Encoding", "Content-Length")])
+def test_a_body_with_two_lengths_is_refused(server, path, names):
+    """What follows may be a second request for one program and a part of the body for another."""
+    values = {"content-length": "2", "transfer-encoding": "chunked"}
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += "".join(f"{name}: {values[name.lower()]}\r\n" for name in names)
+    head, _, body = sent(server, f"{head}\r\n2\r\n{{}}\r\n0\r\n\r\n".encode() + POST).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 Bad Request\r\n") and "connection: close" in head.lower()
+    error = json.loads(body)["error"]  # one answer
+    assert error["message"] == "the request has both Content-Length and Transfer-Encoding; send one"
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 def test_a_page_cannot_send_a_simple_request(server, kind):
     answer = server.client.post("/v1/completions", content=b'{"prompt": "x"}', headers={"content-type": kind})
     refused(answer, 415)
 
 
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "latin-1"]
+)
+@pytest.mark.parametrize("text", ['{"prompt": "é"}', '{"é\\"":' + 5000 * "["], ids=["flat", "deep"])
+def test_a_body_that_is_not_utf_8_is_refused(server, encoding, text):
+    headers = {"content-type": "application/json"}
+    answer = server.client.post("/v1/completions", content=text.encode(encoding), headers=headers)
+    assert refused(answer)["message"] == "the body is not JSON: it is not UTF-8"
+
+
+def test_a_byte_order_mark_of_utf_8_is_skipped(server):
+    headers = {"content-type": 'application/json; charset="UTF-8"'}
+    assert server.client.post("/tokenize", content=b'\xef\xbb\xbf{"prompt": "a"}', headers=headers).json()["count"] == 1
+
+
+@pytest.mark.parametrize("charset", ["utf-16", '"latin-1"', "us-ascii", "utf-8; charset=utf-32", ""])
+def test_another_charset_of_the_content_type_is_refused(server, charset):
+    headers = {"content-type": f"application/json; charset={charset}"}
+    answer = server.client.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
+    assert refused(answer, 415)["message"] == "the charset of the body must be utf-8"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream_options": {"include_usage": None}},
+        {"look": {"values": ["embed"], "tokens": None, "lens": None, "format": None, "anything": None}},
+        {"change": [{"value": "embed", "scale": 1, "add": None, "heads": None}]},
+        {"structured_outputs": {"regex": None, "choice": None}},
+        {"logit_bias": {"1": None}},
+        {"response_format": None},
+    ],
+)
+def test_null_counts_as_missing_at_every_level(server, fields):
+    assert server.ask("/v1/completions", prompt="x", **fields)["choices"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "name": None, "tool_calls": None}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "id": None}]}]},
+        ),
+        ("/v1/responses", {"input": "x", "text": {"format": None, "verbosity": None}}),
+        ("/v1/responses", {"input": [{"type": None, "role": "user", "content": "x"}]}),
+        ("/explore/page", {"text": "x", "choice": {"token": None}, "change": None}),
+    ],
+)
+def test_null_counts_as_missing_in_other_routes(server, path, body):
+    assert server.post(path, **body).status_code == 200
+
+
 @pytest.mark.parametrize("host", ["evil.com", "127.0.0.1.nip.io", "", "localhost.evil.com:8000", "[::1"])
 def test_another_name_for_this_host(server, host):
-    assert server.client.get("/v1/models", headers={"host": host}).status_code == 400
+    message = refused(server.client.get("/v1/models", headers={"host": host}))["message"]
+    assert message.endswith("; the option --host 0.0.0.0 allows other names")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -161,3 +162,23 @@ def test_values_too_large_to_compute_with(server, series):
 )
 def test_inputs_out_of_bounds(server, path, body):
     server.refuse(path, **body)
+
+
+TASKS = {
+    "/v1/translate": {"model": "t", "input": [f"a cat number {n}" for n in range(8)], "beam": 2},
+    "/v1/forecast": {"model": "f", "series": [SERIES] * 2, "horizon": 50, "samples": 60},
+    "/v1/predict": {"model": "c", "input": [f"text {n} is good" for n in range(32)]},
+}
+
+
+@pytest.mark.parametrize(("path", "body"), TASKS.items())
+def test_a_text_grows_while_clients_ask_for_a_task(server, path, body):
+    """Once it waited until no client asked any more."""
+    alone = server.ask(path, **body)
+    with ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.ask, path, **body) for _ in range(12)]
+        text = server.ask("/v1/completions", model="c", prompt="x", max_tokens=20, ignore_eos=True)
+        num_waiting = sum(not answer.done() for answer in answers)
+    assert text["usage"]["completion_tokens"] == 20
+    assert num_waiting >= 4  # each client was being answered
+    assert all(answer.result() == alone for answer in answers)

@@ -7,6 +7,7 @@ import torch
 
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
+from foretell.generation.batch_generation import result_of
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty
 from foretell.translation import translate as module
 from foretell.translation.batches import make_source
@@ -45,14 +46,15 @@ def test_one_beam_is_greedy_decoding(translator):
     sources = [translator.vocabulary.encode_source(sentence) for sentence in ("the cat sat", "a dog", "far")]
     steps = CachedSteps(translator.model.given(make_source(sources)), [[translator.vocabulary.start_id]] * 3, 20)
     limits = [module.LONGER * len(source) + module.MORE for source in sources]
-    found = beam_search(steps, [min(limit, 20) for limit in limits], translator.vocabulary.target_end_id, 1)
+    limits, end_id = [min(limit, 20) for limit in limits], translator.vocabulary.target_end_id
+    found = result_of(beam_search(steps, limits, end_id, 1))
     greedy = translate(translator, ["the cat sat", "a dog", "far"], GREEDY)
     assert [best.ids for best, *_ in found] == [each.ids[:20] for each in greedy]
 
 
 def test_a_beam_finds_at_least_the_greedy_score(translator):
     source = translator.vocabulary.encode_source("the cat")
-    wide, greedy = (search(translator, [source], size, alpha=1.0)[0][0] for size in (30, 1))
+    wide, greedy = (result_of(search(translator, [source], size, alpha=1.0))[0][0] for size in (30, 1))
     assert wide.score >= greedy.score - 1e-9
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -24,7 +24,7 @@ from foretell.forecasting.series import Series, check_size, choose_seasons, defa
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.series_layout import SeriesFormat
 from foretell.forecasting.windows import held_out_values
-from foretell.generation.batch_generation import run
+from foretell.generation.batch_generation import result_of, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules
@@ -129,6 +129,21 @@ class Forecaster(TrainedCodec):
         context: the number of last values to read, at most the number that fits (the default). seasons: the season of
         each history; default: the forecaster's.
         """
+        options = {"seed": seed, "context": context, "seasons": seasons, "progress": progress}
+        return result_of(self.sampling_paths(histories, horizon, samples, **options))
+
+    def sampling_paths(
+        self,
+        histories: Sequence[np.ndarray],
+        horizon: int,
+        samples: int,
+        *,
+        seed: int = 1,
+        context: int | None = None,
+        seasons: Sequence[int] | None = None,
+        progress: Progress = silent,
+    ) -> Generator[None, None, list[np.ndarray]]:
+        """`sample_paths`, which can be interrupted after each value."""
         check_type("horizon", horizon, Integral, "a whole number")
         check_type("samples", samples, Integral, "a whole number")
         if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
@@ -142,7 +157,7 @@ class Forecaster(TrainedCodec):
             replace(each.prompt(history[-context:] if context else history, length), stream=stream)
             for each, history, stream in zip(seasonal, histories, streams_of(histories), strict=True)
         ]
-        paths = self.continue_prompts(prompts, horizon, samples, seed, progress)
+        paths = yield from self.continue_prompts(prompts, horizon, samples, seed, progress)
         return [each.combined(*pair) for each, *pair in zip(seasonal, histories, paths, strict=True)]
 
     @property
@@ -177,7 +192,7 @@ class Forecaster(TrainedCodec):
 
     def continue_prompts(
         self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int, progress: Progress = silent
-    ) -> list[np.ndarray]:
+    ) -> Generator[None, None, list[np.ndarray]]:
         """The paths (samples, horizon) for prompts. A missing value is never sampled."""
         scheduler = Scheduler(self.decoder, max_rows=ROWS_AT_ONCE, expected_tokens=horizon)
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
@@ -190,8 +205,8 @@ class Forecaster(TrainedCodec):
                 for prompt in part
                 for sample in range(samples)
             ]
-            for _ in run(scheduler, sequences):
-                pass  # the sequences store the results
+            for _ in run(scheduler, sequences):  # the sequences store the results
+                yield
             ids = np.array([sequence.generated for sequence in sequences]).reshape(len(part), samples, horizon)
             paths += [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, part, strict=True)]
             progress(len(paths), len(prompts))
@@ -278,9 +293,18 @@ def forecast(
         series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
     if not all(isinstance(each, Series) for each in series):
         raise UsageError("series are a path, a DataFrame, or a list from read_series; name a file or make a DataFrame")
-    histories, seasons = [each.values for each in series], forecaster.seasons_of(series)
     steps = forecaster.for_series(series)[1] if horizon is None else horizon
-    paths = forecaster.sample_paths(histories, steps, samples, seed=seed, seasons=seasons, progress=progress)
+    return result_of(forecasting(forecaster, series, steps, samples, seed, progress))
+
+
+def forecasting(
+    forecaster: Forecaster, series: Sequence[Series], horizon: int, samples: int, seed: int, progress: Progress = silent
+) -> Generator[None, None, ShownList[Forecast]]:
+    """`forecast`, which can be interrupted after each value."""
+    histories, seasons = [each.values for each in series], forecaster.seasons_of(series)
+    paths = yield from forecaster.sampling_paths(
+        histories, horizon, samples, seed=seed, seasons=seasons, progress=progress
+    )
     return ShownList(
         Forecast(each, sampled, replace(forecaster, season=season))
         for each, sampled, season in zip(series, paths, seasons, strict=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 from foretell.generation.sampling import TokenChooser
 from foretell.generation.scheduler import Event, Scheduler, blocks_needed
@@ -12,6 +13,7 @@ from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
 
 MOST_JOINED = 1024  # more than the rows of a pass, so that the scheduler always has one to start
+Result = TypeVar("Result")
 
 
 def generate(
@@ -60,6 +62,15 @@ def run(scheduler: Scheduler, sequences: Iterable[Sequence]) -> Iterator[Event]:
     finally:
         for sequence in own:
             scheduler.cancel(sequence)
+
+
+def result_of(computation: Generator[None, None, Result]) -> Result:
+    """Run a computation that can be interrupted where it yields; returns its result."""
+    while True:
+        try:
+            next(computation)
+        except StopIteration as end:
+            return end.value
 
 
 def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,8 +49,10 @@ def beam_search(
     beam_size: int,
     alpha: float = 0.6,
     vocab_size: int | None = None,
-) -> list[list[Hypothesis]]:
+) -> Generator[None, None, list[list[Hypothesis]]]:
     """The hypotheses for each row, best score first; a row's result does not depend on the others.
+
+    It can be interrupted after each token, see `result_of`.
 
     A row ends when `beam_size` of its continuations have ended, or after limits[b] tokens. With one beam this is greedy
     decoding. `vocab_size`: use only ids below it, because a model may have more rows than its tokenizer has tokens.
@@ -62,6 +64,7 @@ def beam_search(
         if not rows:
             return [sorted(beam.ended, key=lambda hypothesis: -hypothesis.score)[:beam_size] for beam in beams]
         active = [index for index in active if beams[index].ids]
+        yield
         logits = model.step(rows, tokens)
 
 

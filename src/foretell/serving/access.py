@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from collections.abc import Sequence
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -14,13 +15,14 @@ from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from foretell.serving.connection import MOST_HEADER_BYTES, large_headers
-from foretell.serving.errors import ApiError, as_api_error
+from foretell.serving.errors import ApiError, ClosingError, as_api_error
 from foretell.serving.json_bodies import to_json
 from foretell.serving.server import CLIENT, Server
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 PUBLIC = frozenset(("/", "/health", "/ready"))  # served without a key, and while the server drains
 PAGE_FILES = "/page/"  # served without a key too; the page sends the key with its requests
+CHARSET = re.compile(r';\s*charset\s*=\s*"?([^\s;"]*)')  # of a content type
 SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -54,6 +56,7 @@ class Access:
         try:
             if size_of_head(scope) > MOST_HEADER_BYTES:  # h11 checks this only while it waits for more
                 raise large_headers()
+            check_framing(Headers(scope=scope))
             scope = in_origin_form(scope)
             scope[CLIENT] = self._check(scope, Headers(scope=scope))
             scope["app"] = self  # makes the router raise an error for a missing route or method
@@ -67,8 +70,6 @@ class Access:
             headers = answer.headers
             if answer.status == 405:
                 headers["allow"] = self._methods(scope)
-            elif answer.status == 431:
-                headers["connection"] = "close"
             response = Response(to_json(answer.to_json()), answer.status, headers, "application/json")
             await response(scope, receive, guarded)
         finally:
@@ -82,15 +83,18 @@ class Access:
 
     def _check(self, scope: Scope, headers: Headers) -> str:
         """The name of the given key; empty if no key is needed. Raises ApiError for a refusal."""
-        path, kind = scope["path"], headers.get("content-type", "").partition(";")[0].strip().lower()
+        path, content_type = scope["path"], headers.get("content-type", "").lower()
         self._check_host(headers)
         if path in PUBLIC or path.startswith(PAGE_FILES):
             return ""
         client = self._check_key(headers)
         if self.server.is_draining:
             raise ApiError(503, "the server is shutting down")
-        if scope["method"] == "POST" and kind != "application/json" and self._methods(scope):  # else 404
-            raise ApiError(415, "the content type must be application/json")
+        if scope["method"] == "POST" and self._methods(scope):  # else 404
+            if content_type.partition(";")[0].strip() != "application/json":
+                raise ApiError(415, "the content type must be application/json")
+            if not {*CHARSET.findall(content_type)} <= {"utf-8", "utf8"}:
+                raise ApiError(415, "the charset of the body must be utf-8")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "the body must be sent without a content encoding")
         return client
@@ -99,7 +103,8 @@ class Access:
         """Protect a local server from pages of other sites (DNS rebinding and cross-site requests)."""
         host = headers.get("host", "")
         if self.is_local and split_address(f"//{host}").hostname not in LOOPBACK:
-            raise ApiError(400, "the Host header must be localhost, 127.0.0.1 or [::1]")
+            allowed = "localhost, 127.0.0.1 or [::1]; the option --host 0.0.0.0 allows other names"
+            raise ApiError(400, f"the Host header must be {allowed}")
         origins = headers.getlist("origin")
         if any(split_address(origin).netloc != host for origin in origins):
             raise ApiError(403, "requests from pages of other sites are refused")
@@ -122,6 +127,12 @@ def size_of_head(scope: Scope) -> int:
     """The bytes of the address and the headers of a request."""
     headers = sum(len(name) + len(value) for name, value in scope["headers"])
     return len(scope["raw_path"]) + len(scope["query_string"]) + headers
+
+
+def check_framing(headers: Headers) -> None:
+    """Refuse two lengths of one body: a proxy that obeys the other one sees other requests (RFC 9112, 6.1 and 6.3)."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ClosingError(400, "the request has both Content-Length and Transfer-Encoding; send one")
 
 
 def in_origin_form(scope: Scope) -> Scope:

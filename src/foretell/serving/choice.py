@@ -98,6 +98,15 @@ class Answer:
         return all(choice.has_ended for choice in self.choices)
 
     @property
+    def key(self) -> str:
+        """The client's key."""
+        return self.choices[0].continuation.sequence.key
+
+    @property
+    def is_watched(self) -> bool:
+        return any(choice.watch is not None for choice in self.choices)
+
+    @property
     def usage(self) -> dict[str, int]:
         """The numbers of tokens in the prompts and in all choices, including end tokens."""
         prompt = sum(map(len, self.prompts))

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from foretell.serving.errors import ApiError, as_api_error
+from foretell.serving.errors import ApiError, ClosingError, as_api_error
 from foretell.serving.json_bodies import to_json
 
 WHOLE_POST = re.compile(rb"POST [^\r\n]++\r\n(?:[^\r\n]++\r\n)*?(?i:content-length): *+(\d{1,6})\r\n")
@@ -100,7 +100,7 @@ def whole_answer(error: ApiError) -> bytes:
 
 
 def large_headers() -> ApiError:
-    return ApiError(431, f"the headers have more than {MOST_HEADER_BYTES:,} bytes")
+    return ClosingError(431, f"the headers have more than {MOST_HEADER_BYTES:,} bytes")
 
 
 def too_many() -> ApiError:

@@ -1,12 +1,15 @@
-"""`EngineThread`: the only thread that calls models. Commands run between steps, and results are sent once per step."""
+"""`EngineThread`: the only thread that calls models. Calls run between steps, and results are sent once per step."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
@@ -18,18 +21,49 @@ from foretell.serving.errors import describe
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
+SLICE_SECONDS = 0.02  # of a call that is an iterator; then it is the turn of another key, or of a step
+MOST_SECONDS = 0.1  # of calls between two steps
+# Seconds of calls per second of steps, while both wait: texts that grow keep more than half of their speed
+CALLS_PER_STEPS = 0.5
+
 logger = logging.getLogger(__name__)
 
 
-class EngineThread:
-    """Steps the schedulers of all models in turn while there is work.
+class Turns:
+    """Calls that wait, with one queue per client's key. Clients take turns."""
 
-    The event loop calls `writing` and `call`, which do not block it.
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[Callable[[], bool]]] = OrderedDict()  # the next client first
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, key: str, call: Callable[[], bool]) -> None:
+        self._queues.setdefault(key, deque()).append(call)
+
+    def run_next(self) -> None:
+        """Run the first call of the next client. One that returns False stays the first of its client.
+
+        So each client has at most one computation in progress, which may hold a large cache.
+        """
+        key, calls = self._queues.popitem(last=False)
+        if calls[0]():
+            calls.popleft()
+        if calls:
+            self._queues[key] = calls
+
+
+class EngineThread:
+    """Steps the schedulers of all models in turn while there is work, and runs calls in between.
+
+    The event loop calls `writing`, `call` and `each`, which do not block it. Calls of several keys take turns.
     """
 
     def __init__(self, schedulers: Iterable[Scheduler]):
         self.schedulers = list(schedulers)
-        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._commands: SimpleQueue[Callable[[], object]] = SimpleQueue()  # short; each runs before the next step
+        self._turns = Turns()
+        self._seconds_for_calls = 0.0  # negative after a call that took longer
         self._owners: dict[Sequence, tuple[Answer, Choice]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
@@ -53,11 +87,22 @@ class EngineThread:
 
     @contextmanager
     def writing(self, answer: Answer) -> Iterator[None]:
-        """Add the sequences of an answer; on exit, cancel those that are still running, and free their cache blocks."""
-        self._commands.put(lambda: self._add(answer))
+        """Add the sequences of an answer; on exit, cancel those that are still running, and free their cache blocks.
+
+        Those that are changed or looked at wait for their client's turn, because they may begin with other passes.
+        """
+        has_left = False
+
+        def add() -> bool:
+            if not has_left:
+                self._add(answer)
+            return True
+
+        self._commands.put(partial(self._turns.add, answer.key, add) if answer.is_watched else add)
         try:
             yield
         finally:
+            has_left = True
             self._commands.put(lambda: self._cancel(answer))
 
     def fail_all(self, error: Exception) -> None:
@@ -70,38 +115,67 @@ class EngineThread:
 
         self._commands.put(command)
 
-    async def call(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run a short function between two steps, unless this call is cancelled first. Raises its errors."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+    async def call(self, key: str, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Run a short function in a turn of this key, unless this call is cancelled first. Raises its errors."""
+        (result,) = await self._in_turns(key, lambda: (function(*arguments),))
+        return result
 
-        def command() -> None:
+    async def each(self, key: str, items: Iterable[Result | None]) -> AsyncIterator[Result]:
+        """The items of an iterator, which runs in slices of SLICE_SECONDS in turns of this key. Raises its errors.
+
+        None is not an item: it marks a moment at which a long computation can be interrupted.
+        """
+        pending, is_done = iter(items), False
+        while not is_done:
+            computed, is_done = await self._in_turns(key, in_slices(pending))
+            for item in computed:
+                yield item
+
+    async def _in_turns(self, key: str, function: Callable[[], Result | None]) -> Result:
+        """Run a function in turns of this key until it returns something."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def call() -> bool:
             if future.cancelled():
-                return
+                return True
             try:
-                result = function(*arguments)
+                result = function()
             except Exception as error:
                 self._deliver(lambda error=error: future.cancelled() or future.set_exception(error))
-            else:
+                return True
+            if result is not None:
                 self._deliver(lambda: future.cancelled() or future.set_result(result))
+            return result is not None
 
-        self._commands.put(command)
+        self._commands.put(lambda: self._turns.add(key, call))
         return await future
 
     # ------------------------------------------------------------------ in the thread
 
+    @property
+    def _is_busy(self) -> bool:
+        return any(scheduler.is_busy for scheduler in self.schedulers)
+
     def _run(self) -> None:
         while not self._is_stopping:
             self._take_commands()
+            started = time.perf_counter()
+            if self._turns and not (self._is_busy and self._seconds_for_calls < 0):
+                self._turns.run_next()
+                if self._is_busy:
+                    self._seconds_for_calls -= time.perf_counter() - started
+                continue
             changed: dict[Answer, None] = {}
             for scheduler in self.schedulers:
                 if scheduler.is_busy:
                     self._step(scheduler, changed)
             self._tell(changed)
+            earned = CALLS_PER_STEPS * (time.perf_counter() - started)
+            self._seconds_for_calls = min(self._seconds_for_calls + earned, MOST_SECONDS - SLICE_SECONDS)
 
     def _take_commands(self) -> None:
         """Run the queued commands; if there is no other work, wait for a command."""
-        is_idle = not any(scheduler.is_busy for scheduler in self.schedulers)
+        is_idle = not (self._is_busy or self._turns)
         while is_idle or not self._commands.empty():
             self._commands.get()()
             is_idle = False
@@ -176,3 +250,22 @@ class EngineThread:
         assert self._loop is not None, "start() sets the event loop"
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
+
+
+def in_slices(pending: Iterator[Result | None]) -> Callable[[], tuple[list[Result], bool] | None]:
+    """A function that runs an iterator for SLICE_SECONDS; returns its items, and True if there are no more.
+
+    It returns None if the last item is incomplete, and continues with it in the next call.
+    """
+    computed: list[Result] = []
+
+    def run() -> tuple[list[Result], bool] | None:
+        end = time.perf_counter() + SLICE_SECONDS
+        for item in pending:
+            if item is not None:
+                computed.append(item)
+            if time.perf_counter() >= end:
+                return None if item is None else (computed, False)
+        return computed, True
+
+    return run

@@ -36,6 +36,14 @@ class ApiError(Exception):
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
 
+class ClosingError(ApiError):
+    """An error after which the connection is closed, because it is unclear where the next request begins."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"connection": "close"}
+
+
 def refused(field: str, message: str) -> ApiError:
     return ApiError(400, f"{field}: {message}", field)
 

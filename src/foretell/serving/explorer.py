@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from foretell.errors import OutputError
 from foretell.generation.block_table import common_length
-from foretell.insight.page.family import Family, Index, PositionFamily
+from foretell.insight.page.family import PositionFamily
 from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection, pack_exact
 from foretell.insight.page.sections import find_sections, needed_values
@@ -26,12 +25,11 @@ from foretell.serving.errors import ApiError, errors_of, not_finite, refused
 from foretell.serving.json_bodies import to_json
 from foretell.serving.models import ExploredModel, ServedModel
 from foretell.serving.preparation import pass_ids
-from foretell.serving.requests import ChangeRequest, Name, PassRequest
+from foretell.serving.requests import ChangeRequest, Name, PassRequest, WithoutNulls
 from foretell.serving.server import PassEndpoint, Server
 
 MOST_KEPT = 32  # passes
 MOST_NEW = 1 / 8  # largest new share of a text when continuing a pass; more takes nearly as long as the whole pass
-SLICE_SECONDS = 0.1  # time for sections between two steps of other requests
 
 
 class ExplorerRequest(PassRequest):
@@ -150,29 +148,28 @@ class Explorer(PassEndpoint[ExplorerRequest]):
                 for line in await self._next_lines(served, key, ids):
                     yield line
             asked = request.model_dump(exclude={"sections"})
-            traced = await self.server.engine.call(self.kept.recorded, key, asked, values)
+            traced = await self.server.engine.call(key, self.kept.recorded, key, asked, values)
             if traced is None:
                 traced = await self._new_pass(served, request, key, ids, values)
-                await self.server.engine.call(self.kept.keep_recorded, served, key, asked, traced)
+                await self.server.engine.call(key, self.kept.keep_recorded, served, key, asked, traced)
         else:
-            traced = await traced_pass(self.server, served, request, ids, values)
+            traced = await traced_pass(self.server, key, served, request, ids, values)
         for family, index in known.values():
             if isinstance(family, PositionFamily):
                 family.check(traced, index)
         yield to_json({"pass": {"model": served.name, **pass_outline(traced)}}) + b"\n"
-        waiting = [known[name] for name in request.sections]
-        while waiting:
-            computed = await self.server.engine.call(compute_some, traced, waiting)
-            for family, index, content in computed:
-                try:
-                    section = await self.server.in_worker(family.pack_live, index, content)
-                except OutputError as error:
-                    raise not_finite() if request.change else error from None
-                yield to_json({"section": described(section)}) + b"\n"
+        wanted = (known[name] for name in request.sections)
+        computed = ((family, index, family.content(traced, index)) for family, index in wanted)
+        async for family, index, content in self.server.engine.each(key, computed):
+            try:
+                section = await self.server.in_worker(family.pack_live, index, content)
+            except OutputError as error:
+                raise not_finite() if request.change else error from None
+            yield to_json({"section": described(section)}) + b"\n"
 
     async def _next_lines(self, served: ServedModel, key: str, ids: list[int]) -> list[bytes]:
         """A line with the logits after ids, before their pass, if a kept pass allows it."""
-        logits = await self.server.engine.call(self.kept.read_on, served, key, ids)
+        logits = await self.server.engine.call(key, self.kept.read_on, served, key, ids)
         if logits is None:
             return []
         section = described(pack_exact("logits", array(logits)))
@@ -184,15 +181,16 @@ class Explorer(PassEndpoint[ExplorerRequest]):
         """Run an unchanged pass and keep it; it stops if this task is cancelled."""
         view = GivenUpKVView(torch.tensor([ids], device=served.model.device))
         try:
-            traced = await traced_pass(self.server, served, request, ids, values, view)
+            traced = await traced_pass(self.server, key, served, request, ids, values, view)
         finally:
             view.has_left = True
-        await self.server.engine.call(self.kept.keep, served, key, ids, view.kept)
+        await self.server.engine.call(key, self.kept.keep, served, key, ids, view.kept)
         return traced
 
 
 async def traced_pass(
     server: Server,
+    key: str,
     served: ExploredModel,
     request: PassRequest,
     ids: list[int],
@@ -207,16 +205,7 @@ async def traced_pass(
         with errors_of("change"):
             return served.page.record(ids, request.text, values, replace, served.look_bytes, kv)
 
-    return await server.engine.call(record)
-
-
-def compute_some(traced: TracedPass, waiting: list[tuple[Family, Index]]) -> list[tuple[Family, Index, Any]]:
-    """Compute sections from the beginning of the list for SLICE_SECONDS, and remove them from the list."""
-    computed, end = [], time.monotonic() + SLICE_SECONDS
-    while waiting and (not computed or time.monotonic() < end):
-        family, index = waiting.pop(0)
-        computed.append((family, index, family.content(traced, index)))
-    return computed
+    return await server.engine.call(key, record)
 
 
 def described(section: PackedSection) -> dict[str, Any]:
@@ -226,7 +215,9 @@ def described(section: PackedSection) -> dict[str, Any]:
 class PageFileRequest(PassRequest):
     """choice: the view that the page shows first; invalid parts are adjusted to the pass."""
 
-    choice: dict[Literal["token", "key", "layer", "head", "sourceToken"], Annotated[int, Ge(0)]] = {}  # noqa: RUF012
+    choice: Annotated[
+        dict[Literal["token", "key", "layer", "head", "sourceToken"], Annotated[int, Ge(0)]], WithoutNulls
+    ] = {}  # noqa: RUF012
 
 
 class PageFile(PassEndpoint[PageFileRequest]):
@@ -242,9 +233,9 @@ class PageFile(PassEndpoint[PageFileRequest]):
         with errors_of("model"):
             ids = await self.server.in_worker(pass_ids, served, request)
             values = values_of_file(served.page, len(ids))
-        traced = await traced_pass(self.server, served, request, ids, values)
+        traced = await traced_pass(self.server, key, served, request, ids, values)
         for point in range(len(served.page.lens_points)):  # matrix products run in the thread of the models
-            await self.server.engine.call(traced.lens, point)
+            await self.server.engine.call(key, traced.lens, point)
         remarks = [f"The pass was changed: {in_words(change)}." for change in request.change]
         try:
             choice = {str(name): index for name, index in request.choice.items()}

@@ -7,6 +7,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from foretell.serving.choice import Answer, Choice
@@ -77,7 +78,11 @@ class GenerationEndpoint(Endpoint[Asked]):
         """`foretell.look`: the values of each choice; empty if no look was requested."""
         watches = [choice.watch for choice in answer.choices if choice.watch is not None and choice.watch.request.look]
         with errors_of("look"):
-            return {"look": [await watch.result(self.server.engine.call) for watch in watches]} if watches else {}
+            return (
+                {"look": [await watch.result(partial(self.server.engine.call, answer.key)) for watch in watches]}
+                if watches
+                else {}
+            )
 
     def common(self, answer: Answer) -> dict[str, Any]:
         """The fields of all objects of an answer."""

@@ -23,15 +23,19 @@ NULL = np.frombuffer(b"           null,", np.uint8)
 POWERS = 10.0 ** np.arange(-30, 54)  # exponents 8 - 38 to 8 + 45, for the largest and the smallest float32
 NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 FORMS = frozenset(("str", "int", "float", "bool", "dict", "list"))  # type names in the locations of pydantic's errors
+NOT_UTF8 = "the body is not JSON: it is not UTF-8"
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """The object in a body. Raises ApiError for anything else, NaN and deep nesting."""
-    if depth_of(body) > DEEPEST:
-        raise ApiError(400, f"the body is nested more than {DEEPEST} levels deep")
+    """The object in a body. Raises ApiError for anything else, for NaN, deep nesting and other encodings than UTF-8."""
     try:
-        value = json.loads(body, parse_constant=refuse_constant)
+        text = body.decode("utf-8-sig")
+        if "\0" in text:  # as in UTF-16 and UTF-32
+            raise ApiError(400, NOT_UTF8)
+        if depth_of(body) > DEEPEST:
+            raise ApiError(400, f"the body is nested more than {DEEPEST} levels deep")
+        value = json.loads(text, parse_constant=refuse_constant)
     except ValueError as error:
         raise ApiError(400, reason_of(error)) from None
     if not isinstance(value, dict):
@@ -41,9 +45,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
     """A request of this kind. Raises ApiError, with the first wrong field."""
-    given = {name: value for name, value in values.items() if value is not None}
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(values)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         # A field with several types fails in all of them: an exceeded bound is more informative than a wrong type, and
@@ -93,7 +96,7 @@ def reason_of(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"the body is not JSON at line {error.lineno}, column {error.colno}"
     if isinstance(error, UnicodeDecodeError):
-        return "the body is not JSON: it is not UTF-8"
+        return NOT_UTF8
     return f"a whole number in the body has more than {sys.get_int_max_str_digits():,} digits"
 
 

@@ -37,7 +37,7 @@ MOST_LENS_POSITIONS = 64
 LENS_POINTS = {"cpu": 52}
 LENS_POINTS_ON_GPU = 832
 MOST_WATCHED = 16  # texts with a look per request
-CallBetweenSteps = Callable[..., Awaitable[Any]]  # `EngineThread.call`
+CallBetweenSteps = Callable[..., Awaitable[Any]]  # `EngineThread.call` of a key
 
 
 def check_look(request: GenerationRequest, served: ServedModel, num_choices: int) -> None:

@@ -37,6 +37,7 @@ from foretell.text.chat_template import ChatFormat, own_template
 STEP_SECONDS = 0.1  # limit for a step of all models while a long prompt is read and other texts grow
 LEAST_TOKENS = 256  # minimum size of a cache in tokens, or the whole context if that is shorter
 Found = TypeVar("Found")
+Row = dict[str, Any]  # the answer to one input of a task
 SEVERAL = ("pair", "choice")  # `reads` of tasks with several texts
 TASK_PATHS = {"series_codec": "/v1/forecast", "task_head": "/v1/predict"}  # kind of a task model's part -> route
 
@@ -202,13 +203,14 @@ def serve_model(name: str, model: LanguageModel, settings: ModelSettings) -> Ser
 class ServedTask:
     """A task model: the path of its route, and the function that answers an input.
 
+    answer: yields the row of an input, and before that None where others may run in between.
     explored: returns the model of a pass for the live page. reads: the input of a pass: a text, a pair of texts, a
     question and its answers (choice), a source and its translation, or values.
     """
 
     name: str
     path: str
-    answer: Callable[[Any, Any], dict[str, Any]]  # takes the request and one of its inputs
+    answer: Callable[[Any, Any], Iterator[Row | None]]  # takes the request and one of its inputs
     explored: Callable[[PassRequest], ExploredModel]
     reads: str
     created: int = field(default_factory=lambda: int(time.time()))

@@ -41,7 +41,7 @@ class PatchMap(PassEndpoint[PatchRequest]):
     async def respond(self, served: ExploredModel, request: PatchRequest, key: str) -> bytes:
         row = await self.server.in_worker(PatchRow, served, request)
         for positions in row.batches():
-            await self.server.engine.call(row.read, positions)
+            await self.server.engine.call(key, row.read, positions)
         return to_json(row.to_json())
 
 

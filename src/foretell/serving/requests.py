@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse_json
@@ -81,7 +81,24 @@ IGNORED = frozenset(  # accepted without an effect
 )
 
 
-class KnownFields(BaseModel, strict=True, allow_inf_nan=False):
+def without_nulls(values: Any) -> Any:
+    """An object without its null fields."""
+    return {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
+
+
+WithoutNulls = BeforeValidator(without_nulls)
+
+
+class Part(BaseModel, strict=True, allow_inf_nan=False):
+    """A request, or an object in it. Null fields count as missing."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def has_no_nulls(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        return validate(without_nulls(values))  # before the validators of all subclasses
+
+
+class KnownFields(Part):
     """A part of a request that refuses unknown fields, because a misspelled one would look like a missing value."""
 
     @model_validator(mode="before")
@@ -138,8 +155,8 @@ class ChangeRequest(KnownFields):
 ChangeRequests = Annotated[list[ChangeRequest], MaxLen(64)]
 
 
-class Request(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
-    """A request. Null fields count as missing."""
+class Request(Part, extra="allow"):
+    """A request."""
 
     model: Annotated[str, MaxLen(1024)] = ""
 
@@ -187,7 +204,7 @@ class TextsRequest(Request):
         return [text for text in texts if isinstance(text, str)] if has_texts else []
 
 
-class StreamOptions(BaseModel, strict=True):
+class StreamOptions(Part):
     include_usage: bool = False
 
 
@@ -213,7 +230,7 @@ class GenerationRequest(Request):
     stop: StopText | Annotated[list[StopText], MaxLen(64)] = []
     stop_token_ids: Annotated[Ids, MaxLen(128)] = []
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300)] = {}
+    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], MaxLen(300), WithoutNulls] = {}
     frequency_penalty: Penalty = 0.0
     presence_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Ge(0.01), Le(100)] = 1.0
@@ -290,12 +307,12 @@ class CompletionRequest(GenerationRequest, TextsRequest):
         return self.prompt
 
 
-class ContentPart(BaseModel, strict=True):
+class ContentPart(Part):
     type: str
     text: str | None = None
 
 
-class ChatMessage(BaseModel, strict=True):
+class ChatMessage(Part):
     """A message; a list of text parts is one text."""
 
     role: str
@@ -334,7 +351,7 @@ class ResponsesRequest(GenerationRequest):
     max_output_tokens: Length | None = None
     top_logprobs: TopTokens = 0
     include: Annotated[list[str], MaxLen(16)] = []
-    text: dict[str, Any] = {}
+    text: Annotated[dict[str, Any], WithoutNulls] = {}
 
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()

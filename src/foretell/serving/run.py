@@ -219,7 +219,7 @@ class ServerRun:
         gc.freeze()  # objects of models and libraries are not garbage, and later collections become short
         gc.collect()  # the next full one waits for a quarter of the objects that this one keeps: none, after freezing
         gc.set_threshold(*USUAL_COLLECTIONS)
-        await self.server.engine.call(self.server.engine.forget_counts)
+        await self.server.engine.call("", self.server.engine.forget_counts)
         self.server.is_ready = True
         self.started()
 

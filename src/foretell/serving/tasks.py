@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -12,7 +13,7 @@ from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
 from foretell.serving.errors import ApiError, errors_of
 from foretell.serving.json_bodies import to_json
-from foretell.serving.models import ExploredModel, ServedTask
+from foretell.serving.models import ExploredModel, Row, ServedTask
 from foretell.serving.requests import FIRST_ERROR, MOST_PROMPTS, PassRequest, Request
 from foretell.serving.server import Endpoint, Server
 
@@ -70,11 +71,11 @@ class TaskEndpoint(Endpoint[TaskRequest]):
         self.path, self.request_type = path, TASK_REQUESTS[path]
 
     async def respond(self, served: ServedTask, request: TaskRequest, key: str) -> bytes:
-        call = self.server.engine.call
         given = request.named() if isinstance(request, ForecastRequest) else request.input
         inputs = [given] if isinstance(given, str) else given
         with errors_of("series" if isinstance(request, ForecastRequest) else "input"):
-            rows = [await call(served.answer, request, each) for each in inputs]  # other requests run in between
+            answers = (part for each in inputs for part in served.answer(request, each))
+            rows = [row async for row in self.server.engine.each(key, answers)]
         return to_json({"object": "list", "model": served.name, "data": rows})
 
     async def find(self, request: TaskRequest) -> ServedTask:
@@ -83,12 +84,14 @@ class TaskEndpoint(Endpoint[TaskRequest]):
 
 def translation_task(name: str, translator: Translator, look_bytes: int) -> ServedTask:
     """A translation model. Imports are inside, so that other servers work without the package."""
-    from foretell.translation.translate import Decoding, translate
+    from foretell.translation.translate import Decoding, translating
 
-    def answer(request: TranslateRequest, sentence: str) -> dict[str, Any]:
+    def answer(request: TranslateRequest, sentence: str) -> Iterator[Row | None]:
         if not sentence.strip():
             raise UsageError("the sentence is empty; give at least one word")
-        return translate(translator, [sentence], Decoding(request.beam, request.length_penalty))[0].to_json()
+        decoding = Decoding(request.beam, request.length_penalty)
+        (translation,) = yield from translating(translator, [sentence], decoding)
+        yield translation.to_json()
 
     target = LanguageModel(translator.model, translator.vocabulary.target, name)
     first = ExploredModel(name, target, look_bytes)
@@ -102,7 +105,7 @@ def translation_task(name: str, translator: Translator, look_bytes: int) -> Serv
 
 
 def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
-    from foretell.forecasting.forecaster import as_forecaster, forecast
+    from foretell.forecasting.forecaster import as_forecaster, forecasting
     from foretell.forecasting.output import forecast_json
     from foretell.forecasting.series import Series, numbered
     from foretell.forecasting.value_model import ValueTokenizer, reading_values
@@ -116,7 +119,7 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
         given = reading_values(forecaster, request.text, tokenizer, len(request.appended))
         return first.with_input(given, given.levels)
 
-    def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> dict[str, Any]:
+    def answer(request: ForecastRequest, named: tuple[str, list[float | None]]) -> Iterator[Row | None]:
         name, values = named
         if all(value is None for value in values):
             raise UsageError(f"{name}: all values are missing, so there is nothing to continue")
@@ -126,8 +129,8 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
         if values_sampled > MOST_SAMPLED:
             message = f"{values_sampled:,} values per series; at most {MOST_SAMPLED:,} are sampled, while others wait"
             raise ApiError(400, f"{message}; ask for fewer samples or steps", "samples")
-        forecasts = forecast(forecaster, series, steps, request.samples, seed=request.seed)
-        return forecast_json(forecasts[0], request.levels)
+        (forecast,) = yield from forecasting(forecaster, series, steps, request.samples, request.seed)
+        yield forecast_json(forecast, request.levels)
 
     return ServedTask(name, "/v1/forecast", answer, explored, "values")
 
@@ -138,8 +141,8 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
     from foretell.finetuning.label_attribution import outcomes_of
     from foretell.finetuning.predict import as_task_input, predict
 
-    def answer(request: PredictRequest, texts: str | list[str]) -> dict[str, Any]:
-        return predict(model, [texts])[0].to_json()
+    def answer(request: PredictRequest, texts: str | list[str]) -> Iterator[Row | None]:
+        yield predict(model, [texts])[0].to_json()
 
     kind = head_of(model).task
     plain = as_task_input(model, ["a"] * (kind.fewest_texts - 1))

@@ -51,7 +51,7 @@ class Embeddings(Endpoint[EmbeddingRequest]):
             raise ApiError(400, f"dimensions is the width of the model here, {width}", "dimensions")
         texts = await self.server.in_worker(self._encode, served, request)
         passes, rows = embed_in_passes(served.model, texts, request.pooling, TOKENS_AT_ONCE), dict[int, bytes]()
-        while vectors := await self.server.engine.call(next, passes, None):
+        async for vectors in self.server.engine.each(key, passes):
             for index, vector in vectors:
                 shown = vector if request.encoding_format == "float" else in_base64(vector)
                 rows[index] = to_json({"object": "embedding", "index": index, "embedding": shown})

@@ -42,7 +42,7 @@ class Values(PassEndpoint[ValueRequest]):
         if not request.address.isprintable():
             raise refused("address", "write one line, with \\n for a line break in a token")
         ids = await self.server.in_worker(pass_ids, served, request)
-        explanation, is_changed = await self.server.engine.call(explain, served, request, ids)
+        explanation, is_changed = await self.server.engine.call(key, explain, served, request, ids)
         return await self.server.in_worker(lambda: to_json({**as_json(explanation), "changed": is_changed}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from foretell.config import SamplingConfig
 from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
 from foretell.evaluation.perplexity import evaluate
-from foretell.generation.batch_generation import make_scheduler, run
+from foretell.generation.batch_generation import make_scheduler, result_of, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Rules
@@ -75,6 +75,13 @@ def translate(
 
     Raises ContextLengthError for a sentence that is longer than the model's context.
     """
+    return result_of(translating(translator, sentences, decoding))
+
+
+def translating(
+    translator: Translator, sentences: str | Sequence[str], decoding: Decoding
+) -> Generator[None, None, list[Translation]]:
+    """`translate`, which can be interrupted after each token."""
     check_type("the translator", translator, Translator, "a Translator", "foretell.load_translator makes one")
     sentences = list_texts(sentences)
     for index, sentence in enumerate(sentences):
@@ -87,7 +94,7 @@ def translate(
     check_lengths(translator, sentences, encoded)
     results = {index: Translation(sentences[index], "", 0.0, [], "end") for index in range(len(sentences))}
     for members in groups_by_length(encoded, 1 if decoding.sampling else decoding.beam_size):
-        decoded = decode(translator, [encoded[index] for index in members], members, decoding)
+        decoded = yield from decode(translator, [encoded[index] for index in members], members, decoding)
         for index, (ids, score, reason) in zip(members, decoded, strict=True):
             text = translator.vocabulary.decode(ids)
             results[index] = Translation(sentences[index], text, score, ids, reason)
@@ -110,24 +117,28 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
             )
 
 
-def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
+def decode(
+    translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding
+) -> Generator[None, None, list[Decoded]]:
     """The best translation of each source. samples: the indices of their random streams."""
     alpha = decoding.alpha_for(translator)
     if decoding.sampling is not None:
         return sample(translator, sources, samples, decoding.sampling, alpha)
-    beams = search(translator, sources, decoding.beam_size, alpha)
+    beams = yield from search(translator, sources, decoding.beam_size, alpha)
     chosen = [beam[Candidates(beam, translator.vocabulary).best(alpha)] for beam in beams]
     return [(best.ids, best.score, best.finish_reason) for best in chosen]
 
 
-def search(translator: Translator, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+@torch.inference_mode()
+def search(
+    translator: Translator, sources: list[list[int]], beam_size: int, alpha: float
+) -> Generator[None, None, list[list[Hypothesis]]]:
     """The hypotheses of each source by beam search, best score first."""
     model, vocabulary = translator.model, translator.vocabulary
     limits = [token_limit(translator, source) for source in sources]
-    with torch.inference_mode():
-        conditioned = model.given(make_source(sources))
-        steps = CachedSteps(conditioned, [[vocabulary.start_id]] * len(sources), max(limits))
-        return beam_search(steps, limits, vocabulary.target_end_id, beam_size, alpha, vocabulary.target.vocab_size)
+    steps = CachedSteps(model.given(make_source(sources)), [[vocabulary.start_id]] * len(sources), max(limits))
+    end_id, vocab_size = vocabulary.target_end_id, vocabulary.target.vocab_size
+    return (yield from beam_search(steps, limits, end_id, beam_size, alpha, vocab_size))
 
 
 def token_limit(translator: Translator, source: list[int]) -> int:
@@ -230,7 +241,8 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
     encoded = dict(enumerate(map(translator.vocabulary.encode_source, sources)))
     candidates: dict[str, Candidates] = {}
     for members in groups_by_length(encoded, BEAM_SIZE):
-        beams_of_group = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
+        sources_of_group = [encoded[index] for index in members]
+        beams_of_group = result_of(search(translator, sources_of_group, BEAM_SIZE, LENGTH_PENALTY))
         for index, beam in zip(members, beams_of_group, strict=True):
             candidates[sources[index]] = Candidates(beam, translator.vocabulary)
     qualities = {}

@@ -1,0 +1,172 @@
+"""Calls of clients and steps of running texts share the thread of the models."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+from weakref import ref
+
+import pytest
+
+from foretell.serving import engine_thread
+from foretell.serving.engine_thread import MOST_SECONDS, SLICE_SECONDS, EngineThread
+
+
+class Clock:
+    """The time of the thread, which only steps and calls move on."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(engine_thread, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def work(self, seconds, count=1):
+        """An iterator of items, each of which takes this long."""
+        for number in range(count):
+            self.now += seconds
+            yield number
+
+
+class GrowingTexts:
+    """A scheduler with a text that grows for a number of steps, and notes their ends."""
+
+    def __init__(self, clock, seconds, count):
+        self.clock, self.seconds, self.count = clock, seconds, count
+        self.ends, self.ended = [], []
+
+    @property
+    def is_busy(self):
+        return len(self.ends) < self.count
+
+    def step(self):
+        self.clock.now += self.seconds
+        self.ends.append(self.clock.now)
+        return []
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def run_calls(run_async):
+    """Start a thread for these schedulers, which waits until all calls are queued, and run the calls."""
+
+    def run(make_calls, *schedulers: Any):
+        async def ask():
+            engine, gate = EngineThread(schedulers), threading.Event()
+            engine._commands.put(gate.wait)
+            engine.start(asyncio.get_running_loop())
+            calls = [asyncio.ensure_future(call) for call in make_calls(engine)]
+            await asyncio.sleep(0.01)  # until each has put its first command
+            gate.set()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            engine.stop()
+            return results
+
+        return run_async(ask())
+
+    return run
+
+
+async def collected(engine, key, items):
+    return [item async for item in engine.each(key, items)]
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 16])
+@pytest.mark.parametrize("item", [0.001, 0.01, 0.2], ids=["short", "medium", "long"])
+@pytest.mark.parametrize("step", [0.001, 0.02, 0.1])
+def test_texts_keep_half_of_the_time_next_to_any_number_of_calls(clock, run_calls, num_clients, item, step):
+    texts = GrowingTexts(clock, step, 200)
+    num_items = round(200 * step / item / num_clients) + 1  # of all clients: as long as the steps
+
+    def calls(engine):
+        return [collected(engine, str(client), clock.work(item, num_items)) for client in range(num_clients)]
+
+    assert run_calls(calls, texts) == [list(range(num_items))] * num_clients
+    assert sum(200 * [step]) >= 0.5 * texts.ends[-1] - item
+    assert max(after - before for before, after in pairwise(texts.ends)) <= step + MOST_SECONDS + item
+
+
+def test_keys_take_turns(clock, run_calls):
+    order = []
+
+    def parts(key):
+        for _ in range(3):
+            clock.now += SLICE_SECONDS
+            order.append(key)
+            yield None
+
+    def calls(engine):
+        return [*(collected(engine, "many", parts("many")) for _ in range(16)), collected(engine, "one", parts("one"))]
+
+    run_calls(calls)
+    assert order[:6] == ["many", "one"] * 3
+    assert len(order) == 17 * 3
+
+
+def test_requests_of_one_key_take_turns_where_an_item_is_complete(clock, run_calls):
+    """An incomplete item may hold a large cache, so each key has at most one."""
+    order = []
+
+    def noted(name):
+        for _ in range(2):
+            for part in range(3):
+                clock.now += SLICE_SECONDS
+                order.append(name)
+                yield part if part == 2 else None
+
+    results = run_calls(lambda engine: [collected(engine, "key", noted(name)) for name in "ab"])
+    assert "".join(order) == "aaabbbaaabbb"
+    assert results == [[2, 2]] * 2
+
+
+def test_an_error_ends_its_own_call(clock, run_calls):
+    def broken():
+        yield from clock.work(SLICE_SECONDS, 2)
+        raise ValueError("broken")
+
+    def calls(engine):
+        return [
+            collected(engine, "a", broken()),
+            collected(engine, "a", clock.work(SLICE_SECONDS, 4)),
+            engine.call("a", lambda: "short"),
+        ]
+
+    error, *others = run_calls(calls)
+    assert str(error) == "broken"
+    assert others == [[0, 1, 2, 3], "short"]
+
+
+def test_what_a_client_that_left_would_still_get_is_not_computed(run_async, monkeypatch):
+    computed, at_second, go_on = [], threading.Event(), threading.Event()
+
+    def items():
+        for number in range(1000):
+            computed.append(number)
+            if number == 1:
+                at_second.set()
+                go_on.wait()
+            yield None
+
+    async def ask():
+        engine, pending = EngineThread([]), items()
+        left = ref(pending)
+        engine.start(asyncio.get_running_loop())
+        call = asyncio.ensure_future(collected(engine, "a", pending))
+        del pending
+        await asyncio.to_thread(at_second.wait)
+        call.cancel()
+        await asyncio.wait((call,))
+        del call
+        go_on.set()
+        await engine.call("a", lambda: None)
+        engine.stop()
+        return left()
+
+    monkeypatch.setattr(engine_thread, "SLICE_SECONDS", 0)
+    assert run_async(ask()) is None
+    assert computed == [0, 1]
