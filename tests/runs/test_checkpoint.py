@@ -174,7 +174,9 @@ def test_a_full_disk_at_any_operation_leaves_the_old_checkpoints_and_no_partial_
         assert steps in ([1], [1, 2])  # the last operation only makes sure that the new name lasts
         assert_intact(folder, steps)
         # until the new name is sure to last, the old checkpoint is kept next to it
-        assert {name.removesuffix(".replaced") for name in names(folder)} == {f"step-{step:06d}" for step in steps}
+        assert {name.removeprefix(".replaced-foretell-") for name in names(folder)} == {
+            f"step-{step:06d}" for step in steps
+        }
         shutil.rmtree(folder / "step-000002", ignore_errors=True)
         operations += 1
     assert operations > 15
@@ -207,7 +209,7 @@ def test_killing_the_process_at_any_operation_leaves_complete_checkpoints(
 def test_only_complete_checkpoints_are_listed_in_the_order_of_their_steps(save: Save, folder: Path) -> None:
     for step in (1_000_000, 20, 3):
         save(step)
-    (folder / ".tmp-step-000009-77").mkdir()
+    (folder / ".tmp-foretell-step-000009-77").mkdir()
     (folder / "step-later").mkdir()
     assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [3, 20, 1_000_000]
     assert list_checkpoints(folder / "missing") == []
@@ -257,8 +259,8 @@ def test_pruning_keeps_the_regular_ones_between_those_that_were_the_best(save: S
 
 def test_pruning_removes_leftovers_of_interrupted_saves_and_nothing_else(save: Save, folder: Path) -> None:
     save(1)
-    (folder / ".tmp-step-000002-77").mkdir()
-    (folder / ".tmp-step-000002-77" / "model.safetensors").write_text("half")
+    (folder / ".tmp-foretell-step-000002-77").mkdir()
+    (folder / ".tmp-foretell-step-000002-77" / "model.safetensors").write_text("half")
     (folder / "notes.txt").write_text("mine")
     prune(folder, keep=1)
     assert names(folder) == ["notes.txt", "step-000001"]

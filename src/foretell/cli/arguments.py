@@ -18,12 +18,18 @@ from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, StrictOptions, note
-from foretell.errors import DataError, UsageError, counted
+from foretell.errors import DataError, UsageError, counted, expanded
 from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
     from foretell.pretraining.tokens import Source
+
+
+def data_names(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """The names of data as they are given, with a leading ~ expanded."""
+    return tuple(expanded(token.value) for token in tokens)
+
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 Text = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
@@ -35,7 +41,10 @@ Pair = Annotated[
 ]
 Data = Annotated[
     str,
-    Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
+    Parameter(
+        help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference).",
+        converter=data_names,
+    ),
 ]
 TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
 ChoiceColumn = Annotated[list[str] | None, Parameter(help="A column with an answer; may be repeated.")]
@@ -71,6 +80,9 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
+
+
+Overwrite = Annotated[bool, Parameter(help="Replace the file of an output, whatever it is.")]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -187,7 +199,7 @@ def is_file(path: Path) -> bool:
 
 def names_file(text: str) -> bool:
     """True for the name of an existing file. Notes a text that looks like the name of a missing file."""
-    if is_file(Path(text)):
+    if is_file(Path(expanded(text))):
         return True
     if LIKE_A_FILE.fullmatch(text):
         note(f"'{text}' is read as a text: there is no such file")
@@ -196,7 +208,7 @@ def names_file(text: str) -> bool:
 
 def refuse_folder(text: str) -> None:
     """Refuse the path of a folder as a text or file, except a single word, which may be a text."""
-    if "/" in text and os.path.isdir(text):  # noqa: PTH112 - a text may not be a path at all
+    if "/" in text and os.path.isdir(expanded(text)):  # noqa: PTH112 - a text may not be a path at all
         raise UsageError(f"{text} is a folder; give a file, or a text")
 
 

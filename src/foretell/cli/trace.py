@@ -31,6 +31,7 @@ class TracedNames:
         list[str] | None, Parameter(help="Names, with * for one segment and ** for any number (default: all).")
     ] = None
     out: Annotated[arguments.Output, Parameter(help="The safetensors file to write.")] = None
+    overwrite: arguments.Overwrite = False
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
@@ -47,9 +48,8 @@ class TracedNames:
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
             )
         from foretell.files import check_target
-        from foretell.insight.recorded_values import FORMAT
 
-        check_target(self.out, FORMAT.encode())
+        check_target(self.out, overwrite=self.overwrite)
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
         """Trace a pass and write its values, or list the names with derived ones marked."""
@@ -57,7 +57,7 @@ class TracedNames:
         from foretell.paths import select as select_names
 
         if not self.list_ and self.out is not None:
-            write(loaded, text, self.select or ["**"], self.out, json)
+            write(loaded, text, self.select or ["**"], self.out, self.overwrite, json)
             return
         structure = model_structure(loaded.decoder)
         names = select_names(self.select or ["**"], structure.names)
@@ -137,7 +137,7 @@ def trace_forecast(
     names.show(loaded, text, json)
 
 
-def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
+def write(loaded: LanguageModel, text: str, select: list[str], out: Path, overwrite: bool, json: bool) -> None:
     import torch
 
     from foretell.device import dtype_name
@@ -148,7 +148,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
         loaded.decoder(torch.tensor([ids], device=loaded.device))
     pieces = [loaded.tokenizer.text_of(token) for token in ids]
     memory = {} if loaded.memory is None else {"memory": json_module.dumps(loaded.memory.pieces)}
-    trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory})
+    metadata = {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory}
+    trace.save(out, metadata, overwrite=overwrite)
     values = []
     for name in trace.names():
         value, derived = trace[name], trace.is_derived(name)
