@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from foretell.pretraining.tokens import Source
 
 
-def data_names(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """The names of data as they are given, with a leading ~ expanded."""
-    return tuple(expanded(token.value) for token in tokens)
+def data_name(kind: Any, tokens: Sequence[Token]) -> str:
+    """The name of data as it is given, which may be STANDARD_INPUT; a leading ~ is expanded."""
+    return expanded(tokens[0].value)
 
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
@@ -43,7 +43,7 @@ Data = Annotated[
     str,
     Parameter(
         help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference).",
-        converter=data_names,
+        converter=data_name,
     ),
 ]
 TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
@@ -80,8 +80,6 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
-
-
 Overwrite = Annotated[bool, Parameter(help="Replace the file of an output, whatever it is.")]
 
 

@@ -199,7 +199,7 @@ def finetune_text(
     /,
     *data: Annotated[
         str,
-        Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.", converter=arguments.data_names),
+        Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.", converter=arguments.data_name),
     ],
     old_domain: Annotated[
         list[str] | None,
