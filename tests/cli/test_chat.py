@@ -110,10 +110,11 @@ def test_an_existing_file_is_replaced_only_on_request(chat, tmp_path, content):
 
 def test_a_conversation_is_never_saved_over_what_the_program_has_read(chat, tmp_path):
     template = tmp_path / "my.jinja"
-    template.write_text("{{ messages[-1].content }}", encoding="utf-8")
+    content = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    template.write_text(content, encoding="utf-8")
     outcome = chat("hi\n/save --overwrite my.jinja\n", "--template", "my.jinja")
     assert "the command reads my.jinja" in outcome.last_line
-    assert template.read_text(encoding="utf-8") == "{{ messages[-1].content }}"
+    assert template.read_text(encoding="utf-8") == content
 
 
 def interrupt_after(pieces: int, monkeypatch) -> None:
