@@ -26,7 +26,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # index of weights in several fi
 EXAMPLES = "examples.json"  # example texts of a model, which the live page offers
 ADAPTER_CONFIG = "adapter_config.json"  # configuration of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
-# Beginnings of names that no user gives, so that what has them may be deleted
+# Beginnings of names that no user gives, so that anything with them may be deleted
 TEMPORARY = ".tmp-foretell-"  # followed by the final name and the number of the process
 REPLACED = ".replaced-foretell-"  # followed by the name of a directory while a new one replaces it
 
@@ -203,7 +203,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def temporary_path(final: Path) -> Path:
-    """The temporary path of what will be `final`; what killed processes left in its folder is removed first."""
+    """The temporary path of a new `final`; leftovers of killed processes in its folder are removed first."""
     remove_leftovers(final.parent)
     return final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
 
@@ -220,7 +220,7 @@ def remove_leftovers(folder: Path, *, is_locked: bool = False) -> None:
                 leftover.unlink(missing_ok=True)
 
 
-# What only foretell writes: a tag in every page, a text chunk in every picture, the format in the header of a trace
+# Marks that only foretell writes: a tag in every page, a text chunk in every picture, the format in the header of a trace
 GENERATOR = '<meta name="generator" content="foretell">'
 SOFTWARE = {"Software": "foretell"}
 TRACE_FORMAT = "foretell.trace/1"

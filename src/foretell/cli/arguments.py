@@ -80,7 +80,7 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
-Overwrite = Annotated[bool, Parameter(help="Replace the file of an output, whatever it is.")]
+Overwrite = Annotated[bool, Parameter(help="Replace an existing file of any kind.")]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:

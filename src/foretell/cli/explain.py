@@ -45,7 +45,7 @@ class Questions:
         str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
     ] = None
     html: Annotated[arguments.Output, asking("Write an HTML page: one file, no network.")] = None
-    overwrite: Annotated[bool, detail("With --html: replace a file, whatever it is.")] = False
+    overwrite: Annotated[bool, detail("With --html: replace an existing file of any kind.")] = False
     lens: Annotated[bool, asking("The next token as read after each block.")] = False
     contributions: Annotated[bool, asking("What each head and feed-forward layer added to a token's logit.")] = False
     heads: Annotated[bool, asking("Which tokens each head attends to.")] = False

@@ -27,7 +27,7 @@ from foretell.files import (
 from foretell.manifest import MANIFEST, Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
-# A complete checkpoint, or the old one while it is being replaced; the last form is that of earlier versions
+# A complete checkpoint, or the old one while it is being replaced; earlier versions wrote the last form
 NAME = re.compile(rf"(?:{re.escape(REPLACED)})?step-(?:\d{{6}}|[1-9]\d{{6,}})|step-\d{{6,}}\.replaced")
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state of one of several processes
 
@@ -93,7 +93,7 @@ class Checkpoint:
         return {self.directory / name for name in names}
 
     def other_files(self) -> list[Path]:
-        """What else is in its directory: files of the user."""
+        """Everything else in its directory, which is the user's."""
         return sorted(set(self.directory.iterdir()) - self.own_files())
 
     def carry_others(self, directory: Path) -> None:
@@ -128,9 +128,10 @@ def optimizer_files(names: Iterable[str]) -> list[str]:
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """All complete checkpoints, oldest first; one that was being replaced counts if its successor is missing."""
-    found = [Checkpoint(path) for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
-    is_final = {checkpoint.step for checkpoint in found if checkpoint.directory == checkpoint.final}
-    listed = [each for each in found if each.directory == each.final or each.step not in is_final]
+    paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    checkpoints = list(map(Checkpoint, paths))
+    final_steps = {each.step for each in checkpoints if each.directory == each.final}
+    listed = [each for each in checkpoints if each.directory == each.final or each.step not in final_steps]
     return sorted(listed, key=lambda checkpoint: checkpoint.step)
 
 

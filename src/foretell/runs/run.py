@@ -43,7 +43,7 @@ METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 REPORT, REPORT_PICTURE = "report.json", "report.png"  # for tasks that report on held-out data
 PACE = "pace.txt"  # for a training of a given time: a line per step with the share done and the seconds
 PREPARING = "preparing.json"  # exists until run.json does; names the data of the unfinished run
-# What training writes in a run besides its checkpoints and tokens/, and leftovers of a killed training
+# Files that training writes in a run besides its checkpoints and tokens/, and leftovers of a killed training
 WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, REPORT, REPORT_PICTURE)
 WRITTEN += ("tensorboard/events.out.tfevents.*", f"samples/step-{'[0-9]' * 6}*.txt")
 WRITTEN += tuple(f"{folder}{TEMPORARY}*" for folder in ("", "checkpoints/", "samples/", "tokens/**/"))
@@ -208,13 +208,13 @@ class Run:
         return others
 
     def _written(self, record: dict[str, Any]) -> set[Path]:
-        """What training writes: the files that the record and the manifests of checkpoints name, and some by name."""
-        found = [path for pattern in WRITTEN for path in self.directory.glob(pattern)] + self._own_tokens(record)
+        """The files that training wrote: those in the record and in the manifests of checkpoints, and some by name."""
+        written = [path for pattern in WRITTEN for path in self.directory.glob(pattern)] + self._own_tokens(record)
         for directory in self.checkpoints.glob("*"):
             if NAME.fullmatch(directory.name) and directory.is_dir():
-                found += Checkpoint(directory).own_files()
-        # a link leads to what is not the run's
-        return {path for path in found if not any(each.is_symlink() for each in between(self.directory, path))}
+                written += Checkpoint(directory).own_files()
+        # a link leads out of the run
+        return {path for path in written if not any(each.is_symlink() for each in between(self.directory, path))}
 
     def _own_tokens(self, record: dict[str, Any]) -> list[Path]:
         """The files in tokens/ that the record names.
@@ -290,7 +290,7 @@ def between(directory: Path, path: Path) -> list[Path]:
 
 
 def others_in(folder: Path, written: set[Path], folders: set[Path]) -> Iterator[Path]:
-    """What is in a folder, and in those of `folders` that are inside it, besides `written`."""
+    """The paths in a folder, and in `folders` inside it, that are not in `written`."""
     for path in folder.iterdir():
         if path in folders and not path.is_symlink():
             yield from others_in(path, written, folders)
