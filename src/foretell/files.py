@@ -220,7 +220,7 @@ def remove_leftovers(folder: Path, *, is_locked: bool = False) -> None:
                 leftover.unlink(missing_ok=True)
 
 
-# Marks that only foretell writes: a tag in every page, a text chunk in every picture, the format in the header of a trace
+# Marks that only foretell writes: a tag in every page, a text chunk in every picture, the format in a trace
 GENERATOR = '<meta name="generator" content="foretell">'
 SOFTWARE = {"Software": "foretell"}
 TRACE_FORMAT = "foretell.trace/1"

@@ -204,7 +204,7 @@ TABLE = [
     (["plan", "--size", "gpt3-175b", "--gpu", "h100", "--only", "generating"], 2, ["349 GB", "do not fit", "80.0 GB"]),
     # where to write
     (["train", "CORPUS", "--out", "RUN", "--steps", "1"], 1, ["exists", "--resume auto"]),
-    (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["exists"]),
+    (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["the command reads CORPUS"]),
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
     (["train", "CORPUS", "--out", "NEW", "--training.optimizer", '["muon"]'], 2, ["training.optimizer"]),
