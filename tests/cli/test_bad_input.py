@@ -288,7 +288,7 @@ TABLE = [
     (["generate", "RUN", "The", "--prompt-file", "latin1.txt"], 2, ["PROMPT", "--prompt-file", "exclude"]),
     (["generate", "RUN", "--prompt-file", "missing.txt"], 1, ["--prompt-file missing.txt", "No such file"]),
     (["generate", "RUN", "--prompt-file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
-    (["generate", "RUN", "The", "--out", "CORPUS"], 1, ["could not write", "another kind"]),
+    (["generate", "RUN", "The", "--out", "CORPUS"], 1, ["could not write", "it exists"]),
     (["generate", "RUN", "The", "--out", "nowhere/o.jsonl"], 1, ["could not write", "no folder nowhere"]),
     (["generate", "RUN", "The", "--progress"], 2, ["--progress counts prompts"]),
     (["generate", "RUN", "The", "--speculate", "0"], 2, ["speculate must be 1 token or more, not 0"]),
