@@ -125,7 +125,7 @@ def phase(out: Path) -> str:
     """What a killed process was doing, judged by the files that it left."""
     if not is_run(out):
         return "before the run was prepared"
-    if list((out / "checkpoints").glob("*.replaced")) or list((out / "checkpoints").glob(".tmp-*")):
+    if list((out / "checkpoints").glob(".replaced-foretell-*")) or list((out / "checkpoints").glob(".tmp-*")):
         return "while a checkpoint was written or removed"
     if list(out.glob(".tmp-*")) or list((out / "samples").glob(".tmp-*")):
         return "while another file was written"

@@ -22,6 +22,7 @@ OPTION = re.compile(r"\bforetell'? [^;`]*|(?<![\w'-])--(resume auto|[a-z]+(?:[-.
 KEYWORDS = {  # of options whose keyword in Python has another name
     "resume auto": "resume=True",
     "slide": "slide=True",
+    "overwrite": "overwrite=True",
     "from-scratch": "is_from_scratch=True",
     "column": "columns",
     "kind": "tokenizer.kind",
@@ -141,9 +142,20 @@ def check_type(name: str, value: object, kind: type | UnionType, expected: str, 
 
 
 def as_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """The path that a caller gives. Refuses any other type."""
+    """The path that a caller gives, with a leading ~ expanded. Refuses any other type."""
     check_type(name, value, str | os.PathLike, "a string or a Path")
-    return Path(value)
+    return Path(expanded(os.fspath(value)))
+
+
+def expanded(path: str) -> str:
+    """A path with the home directory in place of a leading ~/ or of ~ alone."""
+    if path != "~" and not path.startswith("~/"):
+        is_named_so = Path(path).parts[:1] == ("~",)  # ./~/x, which Path and then a second expansion would make ~/x
+        return os.path.abspath(path) if is_named_so else path  # noqa: PTH100
+    home = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser also expands ~name
+    if home == path:
+        raise UsageError(f"{path}: the home directory is not known; give the whole path")
+    return home
 
 
 def check_count(name: str, value: int) -> None:

@@ -26,8 +26,9 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # index of weights in several fi
 EXAMPLES = "examples.json"  # example texts of a model, which the live page offers
 ADAPTER_CONFIG = "adapter_config.json"  # configuration of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
-TEMPORARY = ".tmp-"
-REPLACED = ".replaced"  # suffix of a directory that is being replaced
+# Beginnings of names that no user gives, so that anything with them may be deleted
+TEMPORARY = ".tmp-foretell-"  # followed by the final name and the number of the process
+REPLACED = ".replaced-foretell-"  # followed by the name of a directory while a new one replaces it
 
 # The largest sizes in bytes of files that are read whole, by kind
 JSON_LIMIT = 2**23  # configurations, settings, indexes
@@ -120,7 +121,7 @@ def new_directory(final: Path) -> Iterator[Path]:
 
     An existing `final` stays as it is until then.
     """
-    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
+    temporary = temporary_path(final)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -141,8 +142,7 @@ def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
 
     When it fails, none of them is left.
     """
-    folder = finals[0].parent
-    temporary = folder / f"{TEMPORARY}{finals[0].name}-{os.getpid()}"
+    folder, temporary = finals[0].parent, temporary_path(finals[0])
     renamed: list[Path] = []
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -165,7 +165,7 @@ def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
 def replace_directory(new: Path, final: Path) -> None:
     """Rename `new` to `final`; an old `final` is removed after that, and restored if the renaming fails.
 
-    A process killed in between leaves the old one complete, under its name with the suffix REPLACED.
+    A process killed in between leaves the old one complete, under its `replaced_name`.
     """
     old = replaced_name(final)
     if final.exists():
@@ -183,12 +183,12 @@ def replace_directory(new: Path, final: Path) -> None:
 
 def replaced_name(final: Path) -> Path:
     """The temporary path of a directory while a new one replaces it."""
-    return final.with_name(f"{final.name}{REPLACED}")
+    return final.with_name(f"{REPLACED}{final.name}")
 
 
 def remove_directory(directory: Path) -> None:
     """Delete a directory; if the process is killed meanwhile, no partial directory is left under its name."""
-    renamed = directory.with_name(f"{TEMPORARY}{directory.name}-leaving")
+    renamed = temporary_path(directory)
     shutil.rmtree(renamed, ignore_errors=True)
     try:
         directory.rename(renamed)
@@ -202,9 +202,17 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(TEMPORARY)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files and folders left by interrupted writing."""
+def temporary_path(final: Path) -> Path:
+    """The temporary path of a new `final`; leftovers of killed processes in its folder are removed first."""
+    remove_leftovers(final.parent)
+    return final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
+
+
+def remove_leftovers(folder: Path, *, is_locked: bool = False) -> None:
+    """Delete the temporary files and folders of killed processes; if no other process may write there, all of them."""
     for leftover in folder.glob(f"{TEMPORARY}*"):
+        if not is_locked and not is_process_gone(leftover.name.rpartition("-")[2]):
+            continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
@@ -212,14 +220,22 @@ def remove_leftovers(folder: Path) -> None:
                 leftover.unlink(missing_ok=True)
 
 
-HTML_MARK = b"<!doctype html>"
-MARK_WITHIN = 4096  # bytes
+# Marks that only foretell writes: a tag in every page, a text chunk in every picture, the format in a trace
+GENERATOR = '<meta name="generator" content="foretell">'
+SOFTWARE = {"Software": "foretell"}
+TRACE_FORMAT = "foretell.trace/1"
+MARK = re.compile(
+    rb"(?s)<!doctype html>.{0,4000}%b|\x89PNG\r\n\x1a\n.{0,4000}tEXtSoftware\0foretell|.{8}{\"__metadata__\":{.*\"%b\""
+    % (re.escape(GENERATOR.encode()), re.escape(TRACE_FORMAT.encode()))
+)
+MARK_WITHIN = 2**20  # bytes; the header of a trace has its text and ids too
 
 
-def check_target(path: Path, mark: bytes) -> Path:
+def check_target(path: Path, *, overwrite: bool = False) -> Path:
     """The file to be written, links followed; raises `OutputError` before any work if it cannot be.
 
-    An existing file is replaced only if it is empty or of the same kind: `mark` is near its beginning.
+    An existing file is replaced only if it is empty, if it has a mark that only foretell writes (pages, pictures and
+    traces have one), or with `overwrite`.
     """
     if not path.parent.is_dir():
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
@@ -227,10 +243,21 @@ def check_target(path: Path, mark: bytes) -> Path:
         raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
     if path.exists() and not path.is_file():  # a rename would replace the device or pipe by a file
         raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
-    if path.exists() and path.stat().st_size and mark not in beginning_of(path):
-        raise OutputError(f"could not write {path}: it exists and is a file of another kind; give another name")
+    if not overwrite and path.exists() and path.stat().st_size and not has_mark(path):
+        raise OutputError(f"could not write {path}: it exists; give another name, or --overwrite to replace it")
     check_writable(path)
     return path.resolve()
+
+
+def is_process_gone(number: str) -> bool:
+    """True for the number of a process that has ended, and was not given to another one since."""
+    try:
+        os.kill(int(number), 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError, ValueError):  # another user's process, or not a number
+        return False
+    return False
 
 
 def check_new(target: Path) -> None:
@@ -253,18 +280,18 @@ def check_not_removed(directory: Path) -> None:
         raise OutputError(f"{directory} is gone: it was removed, or its disk is not mounted")
 
 
-def beginning_of(path: Path) -> bytes:
-    """The first bytes of a file, in lower case."""
+def has_mark(path: Path) -> bool:
+    """True for a page, a picture or a trace that foretell wrote."""
     try:
         with path.open("rb") as file:
-            return file.read(MARK_WITHIN).lower()
+            return MARK.match(file.read(MARK_WITHIN)) is not None
     except OSError as error:
         raise OutputError(f"could not write {path}: {error.strerror or error}") from None
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace the whole content of a file."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    temporary = temporary_path(path)
     try:
         temporary.write_text(text, encoding="utf-8")
         sync(temporary)

@@ -11,7 +11,7 @@ from pathlib import Path
 from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
-from foretell.errors import CheckpointError, did_you_mean
+from foretell.errors import CheckpointError, as_path, did_you_mean, expanded
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, printable_name
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
@@ -25,6 +25,7 @@ PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 def find_model(argument: str) -> Path:
     """The directory with the model's files."""
+    argument = expanded(argument)
     name, at, which = argument.rpartition("@")
     readings = ((argument, "best"), (name, which)) if at else ((argument, "best"),)
     for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
@@ -78,7 +79,7 @@ def check_not_a_file(path: Path) -> None:
 
 def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, of a tokenizer.json, or of a folder with vocab.json and merges.txt."""
-    path = Path(argument)
+    path = Path(argument := expanded(argument))
     is_own = path.is_file() or (not _exists(path / CONFIG) and (has_tokenizer(path) or not is_run(RUNS / argument)))
     if _exists(path) and not is_run(path) and is_own:
         return load_tokenizer(os.path.realpath(path))  # a path from the user may be a link
@@ -87,6 +88,13 @@ def find_tokenizer(argument: str) -> Tokenizer:
     directory = find_model(argument)
     check_files(directory)
     return load_tokenizer(directory)
+
+
+def run_directory(out: str | Path | None, data: Sequence[str | Path], resume: bool) -> Path:
+    """The directory of a run to make or resume, by default named after the data; one that is taken is refused."""
+    directory = default_run_directory(data, resume) if out is None else as_path("out", out)
+    Run.check_free(directory, resume)
+    return directory
 
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:

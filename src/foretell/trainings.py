@@ -11,8 +11,8 @@ from foretell.config import DataConfig, check_known, make_section
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError, as_path, check_type
-from foretell.finding import default_run_directory
+from foretell.errors import ConfigError, as_path, check_type, expanded
+from foretell.finding import run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
@@ -120,7 +120,7 @@ def train(
     request = TextRequest(
         source=make_source(paths, make_section(DataConfig, overrides.get("data", {}), "data")),
         names=[str(path) for path in paths] or [EMBEDDED_CORPUS],
-        out=directory_of(out, paths, resume),
+        out=run_directory(out, paths, resume),
         size=size,
         minutes=minutes,
         overrides=overrides,
@@ -238,7 +238,7 @@ def finetune(
         raise ConfigError(f"task {task} takes one file; give its path")
     rows = as_source(data) if task in KINDS else None
     paths = listed(data) if rows is None else [str(rows)]
-    options |= {"out": directory_of(out, paths, resume), "start": None if model is None else load_start(model)}
+    options |= {"out": run_directory(out, paths, resume), "start": None if model is None else load_start(model)}
     if task == "chat":
         sections = take_sections(options, "model", "data", "training", "lora")
         training: Training[Any, Any] = ChatTraining(ChatRequest(data=paths, overrides=sections, **options))
@@ -264,12 +264,7 @@ def listed(paths: object) -> list[str | Path]:
     several = [paths] if isinstance(paths, str | Path) else list(paths)
     if any(not isinstance(each, str | Path) for each in several):
         raise ConfigError("data are paths of files, not rows; write them to a file")
-    return several
-
-
-def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:
-    """The run's directory; by default in runs/, named after the data."""
-    return default_run_directory(paths, resume) if out is None else as_path("out", out)
+    return [expanded(each) if isinstance(each, str) else as_path("data", each) for each in several]
 
 
 def best_model(

@@ -209,7 +209,7 @@ TABLE = [
     (["plan", "--size", "gpt3-175b", "--gpu", "h100", "--only", "generating"], 2, ["349 GB", "do not fit", "80.0 GB"]),
     # where to write
     (["train", "CORPUS", "--out", "RUN", "--steps", "1"], 1, ["exists", "--resume auto"]),
-    (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["exists"]),
+    (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["the command reads CORPUS"]),
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
     (["train", "CORPUS", "--out", "NEW", "--training.optimizer", '["muon"]'], 2, ["training.optimizer"]),
@@ -293,7 +293,7 @@ TABLE = [
     (["generate", "RUN", "The", "--prompt-file", "latin1.txt"], 2, ["PROMPT", "--prompt-file", "exclude"]),
     (["generate", "RUN", "--prompt-file", "missing.txt"], 1, ["--prompt-file: missing.txt: no such file"]),
     (["generate", "RUN", "--prompt-file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
-    (["generate", "RUN", "The", "--out", "CORPUS"], 1, ["could not write", "another kind"]),
+    (["generate", "RUN", "The", "--out", "CORPUS"], 1, ["could not write", "it exists"]),
     (["generate", "RUN", "The", "--out", "nowhere/o.jsonl"], 1, ["could not write", "no folder nowhere"]),
     (["generate", "RUN", "The", "--progress"], 2, ["--progress counts prompts"]),
     (["generate", "RUN", "The", "--speculate", "0"], 2, ["speculate must be 1 token or more, not 0"]),

@@ -87,7 +87,7 @@ def test_with_json_standard_output_has_objects_alone(chat):
         (f"/look {'9' * 5000}", f"from the end, not '{'9' * 79}…'"),
         ("/" + "x" * 9999, f"unknown command /{'x' * 78}…"),
         ("/save c\0.json", "line 2: NUL bytes"),
-        ("/save ~nobody-of-this-name/c.json", "the home directory is not known"),
+        ("/save ~nobody-of-this-name/c.json", "there is no folder ~nobody-of-this-name"),
         ("/save", "needs the name of a file"),
         ("/save no/such/c.json", "there is no folder no/such"),
         ("x" * 999, "the model's context is 128; shorten it"),
@@ -99,10 +99,22 @@ def test_a_line_that_cannot_be_done_ends_a_pipe_with_one_line(chat, line, words)
     assert words in outcome.last_line
 
 
-def test_a_file_of_another_kind_is_not_replaced(chat, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    assert chat("hi\n/save notes.txt\n").code == 1
-    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+@pytest.mark.parametrize("content", ["mine", '[{"messages": []}]'])
+def test_an_existing_file_is_replaced_only_on_request(chat, tmp_path, content):
+    (tmp_path / "my notes.txt").write_text(content, encoding="utf-8")
+    assert "--overwrite to replace it" in chat("hi\n/save my notes.txt\n").last_line
+    assert (tmp_path / "my notes.txt").read_text(encoding="utf-8") == content
+    assert chat("hi\n/save --overwrite my notes.txt\n").code == 0
+    assert json.loads((tmp_path / "my notes.txt").read_text(encoding="utf-8"))[0]["messages"]
+
+
+def test_a_conversation_is_never_saved_over_what_the_program_has_read(chat, tmp_path):
+    template = tmp_path / "my.jinja"
+    content = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    template.write_text(content, encoding="utf-8")
+    outcome = chat("hi\n/save --overwrite my.jinja\n", "--template", "my.jinja")
+    assert "the command reads my.jinja" in outcome.last_line
+    assert template.read_text(encoding="utf-8") == content
 
 
 def interrupt_after(pieces: int, monkeypatch) -> None:

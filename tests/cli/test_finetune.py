@@ -12,6 +12,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from foretell import finetune, train
+from foretell.errors import OutputError
+
 ROWS = "".join(
     f"the {thing} was {word},{label}\n"
     for thing in ("cat", "dog", "log", "mat") * 3
@@ -37,6 +40,23 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "choices.csv").write_text("question,answer1,answer2,label\n" + CHOICES, encoding="utf-8")
     (tmp_path / "scores.tsv").write_text(SCORES, encoding="utf-8")
     return tmp_path
+
+
+@pytest.mark.parametrize("verb", ["finetune no-such-model", "finetune --task chat no-such-model", "train"])
+@pytest.mark.parametrize("resume", [[], ["--resume", "auto"]], ids=["new", "resumed"])
+def test_a_folder_that_is_no_run_is_refused_before_anything_is_read(foretell, tmp_path, verb, resume):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    outcome = foretell(*verb.split(), "no-such-file.csv", "--out", "mine", *resume)
+    outcome.refuses(1, "mine exists; it is not a run, so give another --out")
+    assert "reading" not in outcome.err
+
+
+def test_python_refuses_an_out_that_exists_before_it_loads_the_model(tmp_path):
+    with pytest.raises(OutputError, match="exists; it is not a run, so give another out"):
+        finetune("no-such-model", "no-such-file.csv", tmp_path.parent)
+    with pytest.raises(OutputError, match="exists; it is not a run, so give another out"):
+        train("no-such-file.csv", tmp_path.parent, task="forecast", start_from="no-such-model")
 
 
 @pytest.mark.parametrize(

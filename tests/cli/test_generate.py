@@ -41,14 +41,10 @@ def test_without_out_the_lines_are_written_to_stdout(foretell, tmp_path):
     ]
 
 
-def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path):
-    for count in range(2):
-        outcome = foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl").succeeds()
-        assert outcome.err.count("out.jsonl: its earlier content is replaced") == count
+def test_overwrite_replaces_the_whole_file(foretell, tmp_path):
+    (tmp_path / "out.jsonl").write_text("mine\n" * 99)
+    foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl", "--overwrite").succeeds()
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
-    (tmp_path / "notes.txt").write_text("mine")
-    assert foretell("generate", "primer", "A class", *GREEDY, "--out", "notes.txt").code == 1
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_full_disk_leaves_no_empty_file(foretell, tmp_path, monkeypatch):

@@ -230,20 +230,45 @@ def test_runs_are_deleted_after_a_yes_to_each(foretell, here, monkeypatch):
 
 
 def test_only_what_training_writes_is_deleted(foretell, here, monkeypatch):
-    own = [here / "first" / name for name in ("notes.txt", "results", "checkpoints/best-of-all", "samples/mine.txt")]
-    for path in own:
-        path.mkdir() if path.suffix == "" else path.write_text("mine")
-    (here / "first" / "results" / "run.json").write_text("{}")
+    files = ["notes.txt", "samples/mine.txt", "samples/step-notes.txt", "checkpoints/step-notes.md", "tokens/mine.txt"]
+    checkpoint = next((here / "first" / "checkpoints").glob("step-*")).name
+    files += [f"checkpoints/{checkpoint}/notes.txt", "tokens/data/mine.csv", ".tmp-mine", "tensorboard/mine.txt"]
+    folders = ["results", "checkpoints/best-of-all", f"checkpoints/{checkpoint}-keep", f"checkpoints/{checkpoint}.mine"]
+    folders += ["empty", "checkpoints/step-4", "checkpoints/step-000004-keep"]
+    for name in folders:
+        (here / "first" / name).mkdir()
+    for name in (*files, *(f"{folder}/run.json" for folder in folders if folder != "empty")):
+        (here / "first" / name).parent.mkdir(exist_ok=True)
+        (here / "first" / name).write_text("{}")
     answer(monkeypatch, "y\n")
     outcome = foretell("runs", "--delete", "first").succeeds()
-    assert all(path.exists() and f"{path}, which no training writes" in outcome.err for path in own)
-    left = {path.relative_to(here / "first").as_posix() for path in (here / "first").rglob("*")}
-    assert left == {
-        "checkpoints",
-        "samples",
-        "results/run.json",
-        *(str(path.relative_to(here / "first")) for path in own),
-    }
+    listed = {line.split()[1].rstrip(",") for line in outcome.err.splitlines() if line.endswith("no training writes")}
+    kept = {*files, *folders} - {"tokens/data/mine.csv", "tensorboard/mine.txt"} | {"tokens/data", "tensorboard"}
+    assert listed == {str(here / "first" / name) for name in kept}
+    left = {path.relative_to(here / "first").as_posix() for path in (here / "first").rglob("*") if path.is_file()}
+    assert left == {*files, *(f"{folder}/run.json" for folder in folders if folder != "empty")}
+    assert (here / "first" / "empty").is_dir()
+
+
+def test_the_files_of_a_run_of_an_earlier_version_are_known_by_their_times(foretell, here, monkeypatch):
+    run = Run(here / "first")
+    record = run.record()
+    del record["files_in_tokens"]
+    run.replace_record(record)
+    (run.tokens / "mine.txt").write_text("mine")
+    os.utime(run.tokens / "mine.txt", (2**31, 2**31))
+    answer(monkeypatch, "y\n")
+    foretell("runs", "--delete", "first").succeeds()
+    assert [path.name for path in run.directory.rglob("*")] == ["tokens", "mine.txt"]
+
+
+def test_a_link_in_place_of_a_folder_of_a_run_is_not_followed(foretell, here, monkeypatch):
+    shutil.move(here / "first" / "checkpoints", here / "elsewhere")
+    (here / "first" / "checkpoints").symlink_to(here / "elsewhere")
+    before = sorted(path.name for path in (here / "elsewhere").rglob("*"))
+    answer(monkeypatch, "y\n")
+    assert "first/checkpoints, which no training writes" in foretell("runs", "--delete", "first").succeeds().err
+    assert sorted(path.name for path in (here / "elsewhere").rglob("*")) == before
 
 
 def test_a_folder_with_some_run_json_is_not_deleted(foretell, tmp_path, monkeypatch):

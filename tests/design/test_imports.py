@@ -15,7 +15,8 @@ SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
     {"allocator", "errors", "installation", "openmp", "sampling_options"},
-    {"files", "typesetting"},
+    {"files"},
+    {"typesetting"},
     {"activations", "norms", "config", "paths", "randomness", "device", "manifest", "safetensors_header"},
     {"distributed", "safetensors_files", "weight_shapes"},
     {"text", "model", "textbook"},

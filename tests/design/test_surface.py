@@ -28,7 +28,7 @@ LOADING = named("device dtype quantize verify")
 MODEL = LOADING | named("strict")
 OPTIONS = {
     "demo": named("minutes out"),
-    "lesson": named("check html weights at seed model ask break out open json"),
+    "lesson": named("check html overwrite weights at seed model ask break out open json"),
     "train": named(
         "size tokenizer kind start-from text-field sample-prompt exportable show-batch help-config strict json workers "
         "rows special start-token prompt-field answer-field loss-on"
@@ -40,12 +40,12 @@ OPTIONS = {
         "ensemble decimal"
     )
     | TRAINING,
-    "predict": named("column choice-column columns encoding truncate out json") | LOADING,
-    "runs": named("png delete json"),
+    "predict": named("column choice-column columns encoding truncate out overwrite json") | LOADING,
+    "runs": named("png overwrite delete json"),
     "speedrun": named("target minutes steps seed size set out verify dtype json"),
     "generate": named(
         "max-tokens temperature top-k top-p min-p repetition-penalty stop frequency-penalty presence-penalty "
-        "prompt-file out speculate draft timings progress n logit-bias ban min-tokens no-repeat-ngram regex "
+        "prompt-file out overwrite speculate draft timings progress n logit-bias ban min-tokens no-repeat-ngram regex "
         "json-schema seed slide receipt file allow-special ids json"
     )
     | MODEL,
@@ -59,7 +59,7 @@ OPTIONS = {
     "translate": named("file beam length-penalty temperature top-k top-p seed json") | LOADING,
     "evaluate": named("task stride text-field rows prompt-field answer-field separator allow-special limit json")
     | MODEL,
-    "forecast": named("horizon levels minimum season samples seed series column out paths plot html json")
+    "forecast": named("horizon levels minimum season samples seed series column out paths plot html overwrite json")
     | SERIES_FORMAT
     | LOADING,
     "verify": named("model positions json") | LOADING,
@@ -69,11 +69,11 @@ OPTIONS = {
     "info": named("machine names kernels verify json"),
     "plan": named("size tokens gpus gpu price parallel checkpoint-activations context only set backtest json"),
     "explain": named(
-        "value html lens contributions heads ablate check prediction label as-task pair pieces shapley passes seed "
-        "token against with at layer file allow-special ids json"
+        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces shapley "
+        "passes seed token against with at layer file allow-special ids json"
     )
     | LOADING,
-    "trace": named("as-task pair file allow-special ids select out list json") | MODEL,
+    "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
     "tokenize": named("file allow-special json"),
     "warm": named("json") | MODEL,
     "quantize": named("to group head keep calibrate text verify json device"),
@@ -151,15 +151,16 @@ CHOSEN = {
     "cli.translate:train_translate": named("size batch-tokens separate-vocabularies dev reverse column") | TRAINING,
     "cli.finetune:finetune_text": named("old-domain text-field json") | TRAINING,
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
-    "cli.chat:evaluate_chat": named("base questions limit html json") | MODEL,
+    "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
     "cli.explain:explain_forecast": named(
-        "spans context passes seed series column json value html lens contributions heads ablate token at layer"
+        "spans context passes seed series column json value html overwrite lens contributions heads ablate token at "
+        "layer"
     )
     | SERIES_FORMAT
     | LOADING,
-    "cli.trace:trace_forecast": named("context series column select out list json") | SERIES_FORMAT | LOADING,
+    "cli.trace:trace_forecast": named("context series column select out overwrite list json") | SERIES_FORMAT | LOADING,
     "cli.forecast:evaluate_forecast": named(
-        "horizon windows stride test contexts series season levels per-series out samples seed column json"
+        "horizon windows stride test contexts series season levels per-series out overwrite samples seed column json"
     )
     | SERIES_FORMAT
     | LOADING,

@@ -61,20 +61,20 @@ def test_paths_and_json_hold_the_same_numbers():
 
 def test_outputs_are_checked_before_any_work(tmp_path):
     (tmp_path / "text.csv").write_text("my own notes")
-    with pytest.raises(OutputError, match="another kind"):
-        check_outputs(tmp_path / "text.csv", None, None, None)
+    with pytest.raises(OutputError, match="it exists"):
+        check_outputs(tmp_path / "text.csv", overwrite=False)
     with pytest.raises(UsageError, match="same name"):
-        check_outputs(tmp_path / "a", tmp_path / "a", None, None)
+        check_outputs(tmp_path / "a", tmp_path / "a", overwrite=False)
     with pytest.raises(UsageError, match="the table is CSV"):
-        check_outputs(tmp_path / "x.parquet", None, None, None)
-    check_outputs(None, None, None, None)
+        check_outputs(tmp_path / "x.parquet", overwrite=False)
+    check_outputs(None, overwrite=False)
 
 
 def test_a_picture_has_a_panel_per_series_and_says_what_is_left_out(tmp_path, pictures):
     lines = draw_forecasts(tmp_path / "x.png", [FORECAST] * 8, (80.0, 95.0))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert "shows 6 of 8 series" in lines[0]
-    assert draw_forecasts(tmp_path / "x.png", [FORECAST], (80.0,)) == []
+    assert draw_forecasts(tmp_path / "x.png", [FORECAST], (80.0,)) == []  # over its own picture
 
 
 @pytest.mark.parametrize(

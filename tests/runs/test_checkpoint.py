@@ -174,7 +174,9 @@ def test_a_full_disk_at_any_operation_leaves_the_old_checkpoints_and_no_partial_
         assert steps in ([1], [1, 2])  # the last operation only makes sure that the new name lasts
         assert_intact(folder, steps)
         # until the new name is sure to last, the old checkpoint is kept next to it
-        assert {name.removesuffix(".replaced") for name in names(folder)} == {f"step-{step:06d}" for step in steps}
+        assert {name.removeprefix(".replaced-foretell-") for name in names(folder)} == {
+            f"step-{step:06d}" for step in steps
+        }
         shutil.rmtree(folder / "step-000002", ignore_errors=True)
         operations += 1
     assert operations > 15
@@ -207,7 +209,7 @@ def test_killing_the_process_at_any_operation_leaves_complete_checkpoints(
 def test_only_complete_checkpoints_are_listed_in_the_order_of_their_steps(save: Save, folder: Path) -> None:
     for step in (1_000_000, 20, 3):
         save(step)
-    (folder / ".tmp-step-000009-77").mkdir()
+    (folder / ".tmp-foretell-step-000009-77").mkdir()
     (folder / "step-later").mkdir()
     assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [3, 20, 1_000_000]
     assert list_checkpoints(folder / "missing") == []
@@ -257,8 +259,8 @@ def test_pruning_keeps_the_regular_ones_between_those_that_were_the_best(save: S
 
 def test_pruning_removes_leftovers_of_interrupted_saves_and_nothing_else(save: Save, folder: Path) -> None:
     save(1)
-    (folder / ".tmp-step-000002-77").mkdir()
-    (folder / ".tmp-step-000002-77" / "model.safetensors").write_text("half")
+    (folder / ".tmp-foretell-step-000002-77").mkdir()
+    (folder / ".tmp-foretell-step-000002-77" / "model.safetensors").write_text("half")
     (folder / "notes.txt").write_text("mine")
     prune(folder, keep=1)
     assert names(folder) == ["notes.txt", "step-000001"]
@@ -272,12 +274,51 @@ def test_pruning_ignores_checkpoints_after_the_newest(save: Save, folder: Path) 
     assert_intact(folder, [2, 3])
 
 
-def test_a_checkpoint_being_replaced_counts_until_its_successor_exists(save: Save, folder: Path) -> None:
+@pytest.mark.parametrize("name", [".replaced-foretell-step-000001", "step-000001.replaced"])
+def test_a_checkpoint_being_replaced_counts_until_its_successor_exists(name: str, save: Save, folder: Path) -> None:
     save(1)
-    (folder / "step-000001").rename(folder / "step-000001.replaced")
-    assert [checkpoint.directory.name for checkpoint in list_checkpoints(folder)] == ["step-000001.replaced"]
+    (folder / "step-000001").rename(folder / name)
+    assert [(checkpoint.directory.name, checkpoint.step) for checkpoint in list_checkpoints(folder)] == [(name, 1)]
     prune(folder, keep=1)
     assert names(folder) == ["step-000001"]
+
+
+@pytest.mark.parametrize("name", ["step-1", "step-000001-keep", "step-000001.mine", "Xstep-000001", "step-"])
+def test_a_folder_of_the_user_is_not_a_checkpoint(name: str, save: Save, folder: Path) -> None:
+    save(1)
+    shutil.copytree(folder / "step-000001", folder / name)
+    assert [checkpoint.directory.name for checkpoint in list_checkpoints(folder)] == ["step-000001"]
+    prune(folder, keep=1)
+    assert names(folder) == sorted(["step-000001", name])
+
+
+def test_what_the_user_put_into_a_checkpoint_survives_its_replacement(save: Save, folder: Path) -> None:
+    directory = save(1).directory
+    (directory / "notes.txt").write_text("mine")
+    (directory / "plots").mkdir()
+    (directory / "plots" / "a.svg").write_text("mine")
+    for replace in (lambda: save(1), lambda: Checkpoint(directory).replace_json("training.json", {"step": 1})):
+        replace()
+        assert (directory / "notes.txt").read_text() == (directory / "plots" / "a.svg").read_text() == "mine"
+        assert "notes.txt" not in Checkpoint(directory).manifest().files
+        Checkpoint(directory).verify()
+
+
+def test_a_checkpoint_with_files_of_the_user_is_not_pruned(save: Save, folder: Path) -> None:
+    for step, loss in enumerate([3.0, 2.0, 1.0], start=1):
+        save(step, validation_loss=loss)
+    (folder / "step-000001" / "notes.txt").write_text("mine")
+    prune(folder, keep=1)
+    assert names(folder) == ["step-000001", "step-000003"]
+    assert_intact(folder, [1, 3])
+
+
+def test_a_damaged_manifest_does_not_bring_old_files_into_the_new_checkpoint(save: Save, folder: Path) -> None:
+    directory = save(1).directory
+    (directory / "manifest.json").write_text("{")
+    (directory / "optimizer-00001-of-00002.safetensors").write_text("a shard of two processes")
+    save(1)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foretell import files
-from foretell.errors import CheckpointError, Interrupted, OutputError
+from foretell.errors import CheckpointError, Interrupted, OutputError, UsageError, as_path
 from foretell.files import (
-    HTML_MARK,
+    GENERATOR,
+    TEMPORARY,
     check_new,
     check_target,
     check_writable,
@@ -20,6 +23,7 @@ from foretell.files import (
     new_directory,
     new_files,
     read_json,
+    remove_leftovers,
     write_json,
     write_text,
 )
@@ -127,7 +131,7 @@ def test_a_disk_that_refuses_every_write_is_named_with_the_file(tmp_path: Path, 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
-    for check in (check_new, partial(check_target, mark=HTML_MARK), check_writable):
+    for check in (check_new, check_target, check_writable):
         with pytest.raises(OutputError, match=f"the folder {tmp_path} cannot be written; give another one"):
             check(tmp_path / "x")
     (tmp_path / "inside").mkdir()
@@ -139,7 +143,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pa
 def test_a_text_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:
     write_text(tmp_path / "x.txt", "new")
     temporary, *rest = journal
-    assert temporary.startswith("sync .tmp-x.txt")
+    assert temporary.startswith("sync .tmp-foretell-x.txt")
     assert rest == ["appears x.txt", f"sync {tmp_path.name}"]
 
 
@@ -203,16 +207,129 @@ def test_bytes_are_written_for_people(count: float, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@pytest.mark.parametrize("content", [b"a text of the user's", b"\x00" * 5000])
-def test_a_file_of_another_kind_is_not_replaced(tmp_path: Path, content: bytes) -> None:
+# --- files of the user -----------------------------------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0" * 17
+THEIRS = {
+    "a text": b"a text of the user's",
+    "zeros": b"\x00" * 5000,
+    "a page": b"<!DOCTYPE html>\n<title>mine</title>",
+    "a page by another program": b'<!doctype html>\n<meta name="generator" content="mkdocs">',
+    "a page about our mark": f"<!doctype html>\n<p>{'x' * 5000}{GENERATOR}".encode(),
+    "a text about our mark": GENERATOR.encode(),
+    "a picture": PNG + b"\0\0\0\x12tEXtSoftware\0Matplotlib",
+    "a table": b"unique_id,ds,y\n",
+    "json lines": b'{"prompt": "a", "messages": []}\n',
+    "weights": b"\x20\0\0\0\0\0\0\0" + b'{"__metadata__":{"format":"pt"}}',
+}
+OURS = {
+    "nothing": b"",
+    "a page": f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{GENERATOR}'.encode(),
+    "a picture": PNG + b"\0\0\0\x11tEXtSoftware\0foretell",
+    "a trace": b"\x20\0\0\0\0\0\0\0" + b'{"__metadata__":{"text":"a","format":"foretell.trace/1"}}',
+}
+
+
+@pytest.mark.parametrize("content", THEIRS.values(), ids=THEIRS)
+def test_a_file_without_a_mark_of_foretell_is_replaced_only_on_request(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "my.txt"
     path.write_bytes(content)
-    with pytest.raises(OutputError, match=r"my.txt: it exists and is a file of another kind; give another name"):
-        check_target(path, HTML_MARK)
+    with pytest.raises(
+        OutputError, match="my.txt: it exists; give another name, or overwrite=True to replace"
+    ) as error:
+        check_target(path)
+    assert error.value.for_command_line().endswith("or --overwrite to replace it")
     assert path.read_bytes() == content
+    assert check_target(path, overwrite=True) == path.resolve()
 
 
-@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>\n<title>old</title>"])
-def test_an_empty_file_and_one_of_the_same_kind_are_replaced(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "page.html").write_bytes(content)
-    assert check_target(tmp_path / "page.html", HTML_MARK) == (tmp_path / "page.html").resolve()
+@pytest.mark.parametrize("content", OURS.values(), ids=OURS)
+def test_an_empty_file_and_one_with_a_mark_are_replaced(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert check_target(tmp_path / "x") == (tmp_path / "x").resolve()
+
+
+@pytest.mark.parametrize("name", ["out.replaced", ".tmp-out-1", ".tmp-mine", ".replaced-out"])
+def test_a_folder_of_the_user_next_to_the_new_one_is_never_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").write_text("x")
+    for content in ("old", "new"):
+        with new_directory(tmp_path / "out") as temporary:
+            (temporary / "a").write_text(content)
+    remove_leftovers(tmp_path, is_locked=True)
+    assert (tmp_path / name / "precious").read_text() == "x"
+
+
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def write_a_directory(folder: Path) -> None:
+    with new_directory(folder / "out") as temporary:
+        (temporary / "a").write_text("x")
+
+
+def write_a_file(folder: Path) -> None:
+    with new_files(folder / "out") as (temporary,):
+        temporary.write_text("x")
+
+
+@pytest.mark.parametrize("write", [write_a_directory, write_a_file, lambda folder: write_text(folder / "out", "x")])
+def test_the_next_writing_in_a_folder_removes_what_killed_processes_left(
+    write: Callable[[Path], None], tmp_path: Path, ended: int
+) -> None:
+    (tmp_path / f"{TEMPORARY}model-{ended}").mkdir()
+    (tmp_path / f"{TEMPORARY}model-{ended}" / "model.safetensors").write_text("half")
+    (tmp_path / f"{TEMPORARY}page.html-{ended}").write_text("half")
+    write(tmp_path)
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("number", [os.getppid(), 1, "9" * 30, "mine", ""])
+def test_what_a_living_process_writes_is_left_alone(number: object, tmp_path: Path) -> None:
+    (tmp_path / f"{TEMPORARY}model-{number}").mkdir()
+    write_a_directory(tmp_path)
+    assert names(tmp_path) == [f"{TEMPORARY}model-{number}", "out"]
+
+
+def test_a_process_of_another_user_is_alive(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.kill", refuse)
+    (tmp_path / f"{TEMPORARY}model-77").mkdir()
+    write_a_directory(tmp_path)
+    assert (tmp_path / f"{TEMPORARY}model-77").exists()
+
+
+# --- the home directory ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("~/x", "HOME/x"),
+        ("~", "HOME"),
+        (Path("~/x"), "HOME/x"),
+        ("./~/x", "HERE/~/x"),
+        ("~x", "~x"),
+        ("~$book.csv", "~$book.csv"),
+        ("a/~/x", "a/~/x"),
+    ],
+)
+def test_a_leading_tilde_is_the_home_directory(given: str, path: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    expected = Path(path.replace("HOME", str(tmp_path / "home")).replace("HERE", str(tmp_path)))
+    assert as_path("a path", given) == expected
+    assert as_path("a path", as_path("a path", given)) == expected
+
+
+def test_an_unknown_home_directory_is_one_line(monkeypatch: Any) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(UsageError, match="~/x: the home directory is not known; give the whole path"):
+        as_path("a path", "~/x")

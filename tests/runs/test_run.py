@@ -30,7 +30,7 @@ def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
     record = {"config": {"model": {}}, "data": ["x"], "size": "toy", "device": "cpu", "dtype": "float32"}
     run.write_record(record, {"torch": "2"})
     assert is_run(run.directory)
-    assert Run.open(run.directory).record() == record
+    assert Run.open(run.directory).record() == record | {"files_in_tokens": []}
     assert run.name == "x"
     assert json.loads((run.directory / "environment.json").read_text()) == {"torch": "2"}
 
@@ -120,6 +120,6 @@ def test_samples_are_kept_by_step(run: Run) -> None:
 
 def test_a_run_that_was_being_deleted_is_not_listed(run: Run, tmp_path: Path) -> None:
     run.write_record({"verb": "train"}, {})
-    leaving = run.directory.with_name(".tmp-run-leaving")
+    leaving = run.directory.with_name(".tmp-foretell-run-77")
     shutil.copytree(run.directory, leaving)
     assert [each.directory for each in find_runs(run.directory.parent)] == [run.directory]

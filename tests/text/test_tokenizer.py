@@ -132,7 +132,7 @@ def test_saving_and_loading_preserves_the_tokenizer(trained: dict[str, Tokenizer
 
 
 def test_saving_to_a_missing_folder_is_one_line(trained: dict[str, Tokenizer], tmp_path) -> None:
-    with pytest.raises(OutputError, match="cannot be written there"):
+    with pytest.raises(OutputError, match="there is no folder"):
         trained["bytes"].save(tmp_path / "missing" / "tokenizer.json")
 
 

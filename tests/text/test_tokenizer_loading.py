@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretell.errors import TokenizerError
+from foretell.errors import OutputError, TokenizerError
 from foretell.text import Tokenizer, gpt2_tokenizer, load_tokenizer, train_tokenizer
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
@@ -219,7 +219,7 @@ def test_transformers_reads_saved_tokenizers(tmp_path: Path, corpus: list[str]) 
     transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
     for kind in ("characters", "bytes", "bpe"):
         tokenizer = train_tokenizer(kind, corpus)
-        tokenizer.save(tmp_path / "tokenizer.json")
+        tokenizer.save(tmp_path / "tokenizer.json", overwrite=True)
         peer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
         for text in corpus:
             assert peer.encode(text) == tokenizer.encode(text)
@@ -229,7 +229,9 @@ def test_a_tokenizer_is_kept_until_its_files_change(tmp_path):
     train_tokenizer("characters", ["ab"]).save(tmp_path / "tokenizer.json")
     kept = load_tokenizer(tmp_path)
     assert load_tokenizer(tmp_path)._plain is kept._plain
-    train_tokenizer("characters", ["abc"]).save(tmp_path / "tokenizer.json")
+    with pytest.raises(OutputError, match="it exists; give another name, or overwrite=True"):
+        kept.save(tmp_path / "tokenizer.json")
+    train_tokenizer("characters", ["abc"]).save(tmp_path / "tokenizer.json", overwrite=True)
     assert load_tokenizer(tmp_path).vocab_size == kept.vocab_size + 1
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
     assert load_tokenizer(tmp_path).chat_template == "{{ messages }}"

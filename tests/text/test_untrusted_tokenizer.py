@@ -98,7 +98,7 @@ def test_a_vocabulary_may_have_unused_ids() -> None:
 
 def test_every_kind_trained_here_is_within_the_bounds(tmp_path: Path) -> None:
     for kind in ("bpe", "bytes", "characters", "words"):
-        train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json")
+        train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json", overwrite=True)
         load_tokenizer(tmp_path / "x.json")
 
 
@@ -122,7 +122,7 @@ print(own_memory() - before)
 @pytest.mark.parametrize(("kind", "is_kept"), [("bytes", False), ("bpe", True)])
 def test_the_library_keeps_words_but_not_whole_texts(kind: str, is_kept: bool, tmp_path: Path) -> None:
     """It would keep the texts of a server's users, up to 80 MB of them. The process is new: it has no free memory."""
-    train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json")
+    train_tokenizer(kind, ["a text"]).save(tmp_path / "x.json", overwrite=True)
     assert gets_whole_texts(load_tokenizer(tmp_path / "x.json").to_json()) != is_kept
     command = [sys.executable, "-c", GROWTH, str(tmp_path / "x.json")]
     growth = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # kilobytes

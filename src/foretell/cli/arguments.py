@@ -16,12 +16,18 @@ from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, StrictOptions, note
-from foretell.errors import ConfigError, DataError, UsageError, counted
+from foretell.errors import ConfigError, DataError, UsageError, counted, expanded
 from foretell.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
     from foretell.pretraining.tokens import Source
+
+
+def data_name(kind: Any, tokens: Sequence[Token]) -> str:
+    """The name of data as it is given, which may be STANDARD_INPUT; a leading ~ is expanded."""
+    return expanded(tokens[0].value)
+
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 Text = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
@@ -33,7 +39,10 @@ Pair = Annotated[
 ]
 Data = Annotated[
     str,
-    Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
+    Parameter(
+        help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference).",
+        converter=data_name,
+    ),
 ]
 TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
 ChoiceColumn = Annotated[list[str] | None, Parameter(help="A column with an answer; may be repeated.")]
@@ -69,6 +78,7 @@ Special = Annotated[
 ]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
+Overwrite = Annotated[bool, Parameter(help="Replace an existing file of any kind.")]
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -172,7 +182,7 @@ def is_file(path: Path) -> bool:
 
 def names_file(text: str) -> bool:
     """True for the name of an existing file. Notes a text that looks like the name of a missing file."""
-    if is_file(Path(text)):
+    if is_file(Path(expanded(text))):
         return True
     if LIKE_A_FILE.fullmatch(text):
         note(f"'{text}' is read as a text: there is no such file")
@@ -181,7 +191,7 @@ def names_file(text: str) -> bool:
 
 def refuse_folder(text: str) -> None:
     """Refuse the path of a folder as a text or file, except a single word, which may be a text."""
-    if "/" in text and os.path.isdir(text):  # noqa: PTH112 - a text may not be a path at all
+    if "/" in text and os.path.isdir(expanded(text)):  # noqa: PTH112 - a text may not be a path at all
         raise UsageError(f"{text} is a folder; give a file, or a text")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli import arguments
+from foretell.cli.path_arguments import check_not_read
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, notes_after, open_model, print_json, report, write, write_page
-from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
-from foretell.files import HTML_MARK, check_target
+from foretell.errors import DataError, ForetellError, UsageError, as_path, did_you_mean
+from foretell.files import check_target
 
 if TYPE_CHECKING:
     from foretell.inference.chat import Chat
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 PROMPT = "> "
 HELP = """/reset           forget the conversation; the system message stays
 /system [TEXT]   show the system message, or set it
-/save FILE       write the conversation as JSON for finetune --task chat
+/save FILE       write the conversation as JSON for finetune --task chat;
+                 /save --overwrite FILE replaces a file
 /look [N]        what decided the last token of the answer, or the Nth last
 /help            this list
 //TEXT           send a message that begins with a slash
@@ -35,7 +38,7 @@ ENDINGS = {
     "length": "stopped after --max-tokens",
     "interrupted": "stopped; the answer so far is kept",
 }
-MARK = b'"messages"'  # occurs in every saved conversation
+OVERWRITE = "--overwrite "
 PARTS_SHOWN = 5
 DIGITS = 9  # maximum digits of a number; Python refuses to read thousands
 
@@ -68,9 +71,11 @@ def chat(
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
     if is_interactive():
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
+    read = [str(each) for each in (model, template, vars(sampling)["json_schema"]) if each is not None]
+    commands = COMMANDS | {"/save": partial(save, read=read)}
     for source, line in iter_lines():
         try:
-            take_line(conversation, line, json)
+            take_line(conversation, line, json, commands)
         except ForetellError as error:
             if not is_interactive():
                 raise error.at(source) from None
@@ -85,6 +90,7 @@ def evaluate_chat(
     questions: Annotated[int, arguments.whole("Answers to show, of the first conversations.")] = 5,
     limit: arguments.Limit = None,
     html: Annotated[arguments.Output, Parameter(help="Write the result as a page.")] = None,
+    overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
@@ -94,7 +100,7 @@ def evaluate_chat(
     if questions < 0:
         raise UsageError("--questions must be at least 0")
     if html is not None:
-        check_target(html, HTML_MARK)
+        check_target(html, overwrite=overwrite)
     models = [open_model(each, **options.keywords()) for each in [model, *([] if base is None else [base])]]
     from foretell.finetuning.chat_evaluation import evaluate_chats
 
@@ -136,14 +142,14 @@ def piped_lines() -> Iterator[str]:
     yield from (line.removesuffix("\n") for line in TextFile(None).text_lines())
 
 
-def take_line(conversation: Chat, line: str, json: bool) -> None:
+def take_line(conversation: Chat, line: str, json: bool, commands: Mapping[str, Callable[[Chat, str], None]]) -> None:
     """Run a command, or send a message and show the answer."""
     if line.startswith("/") and not line.startswith("//"):
         name, _, argument = line.partition(" ")
-        if name not in COMMANDS:
-            raise UsageError(f"unknown command {shortened(name)}{did_you_mean(name, COMMANDS)}; /help lists all")
+        if name not in commands:
+            raise UsageError(f"unknown command {shortened(name)}{did_you_mean(name, commands)}; /help lists all")
         with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # only JSON goes to stdout
-            COMMANDS[name](conversation, argument.strip())
+            commands[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
 
@@ -182,27 +188,21 @@ def set_system(conversation: Chat, argument: str) -> None:
     note("no system message" if conversation.system is None else f"system message: {conversation.system}")
 
 
-def save(conversation: Chat, argument: str) -> None:
-    """Write the conversation into a file."""
+def save(conversation: Chat, argument: str, read: Sequence[str] = ()) -> None:
+    """Write the conversation into a file. read: what the program has read, which is not replaced."""
     from foretell.files import write_json
 
-    if not argument:
+    name = argument.removeprefix(OVERWRITE).lstrip()
+    if not name:
         raise UsageError("/save needs the name of a file")
     if not any(message.role == "assistant" for message in conversation.messages):
         raise UsageError("there is nothing to save yet")
-    path = check_target(path_of(argument), MARK)
-    write_json(path, [conversation.to_json()])
-    note(f"{len(conversation.messages)} messages written to {argument}")
-
-
-def path_of(argument: str) -> Path:
-    """The path of a typed name; `~` is a home directory."""
-    if "\0" in argument:
+    if "\0" in name:
         raise UsageError("/save needs the name of a file; this one has a NUL character")
-    try:
-        return Path(argument).expanduser()
-    except RuntimeError:
-        raise UsageError(f"{shortened(argument)}: the home directory is not known; give the whole path") from None
+    path = check_target(as_path("/save", name), overwrite=argument != name)
+    check_not_read(path, read)
+    write_json(path, [conversation.to_json()])
+    note(f"{len(conversation.messages)} messages written to {name}")
 
 
 def look(conversation: Chat, argument: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from foretell.errors import ForetellError, UsageError, did_you_mean
+from foretell.errors import ForetellError, UsageError, did_you_mean, expanded
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -68,7 +68,7 @@ def is_chat_file(path: str) -> bool:
     """True for a file of conversations, according to its first record."""
     from foretell.data.questions import has_conversations
 
-    return has_conversations(Path(path))
+    return has_conversations(Path(expanded(path)))
 
 
 def given_task(arguments: Sequence[str]) -> str | None:
@@ -91,7 +91,7 @@ def task_of_run(arguments: Sequence[str]) -> str | None:
     if "--resume" not in given or not given.get("--out"):
         return None
     try:
-        record = read_json(Path(given["--out"]) / "run.json")
+        record = read_json(Path(expanded(given["--out"])) / "run.json")
     except ForetellError:  # the verb reports it
         return None
     verb, _, task = str(record.get("verb", "")).partition(" --task ")

@@ -45,6 +45,7 @@ class Questions:
         str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
     ] = None
     html: Annotated[arguments.Output, asking("Write an HTML page: one file, no network.")] = None
+    overwrite: Annotated[bool, detail("With --html: replace an existing file of any kind.")] = False
     lens: Annotated[bool, asking("The next token as read after each block.")] = False
     contributions: Annotated[bool, asking("What each head and feed-forward layer added to a token's logit.")] = False
     heads: Annotated[bool, asking("Which tokens each head attends to.")] = False
@@ -81,9 +82,9 @@ class Questions:
                 goes_with = ", ".join(f"--{other}" for other in QUESTIONS if name in QUESTIONS[other].takes)
                 raise UsageError(f"--{name} goes with {goes_with} and has no effect here; leave it out")
         if self.html is not None:
-            from foretell.files import HTML_MARK, check_target
+            from foretell.files import check_target
 
-            check_target(self.html, HTML_MARK)
+            check_target(self.html, overwrite=self.overwrite)
         return question, {question.takes[name]: value for name, value in details.items()}
 
 
@@ -137,9 +138,14 @@ def value_fault(answer: Any) -> str | None:
 
 
 def attribute_prediction(
-    loaded: LanguageModel, text: str, html: Path | None = None, shapley: bool = False, **details: Any
+    loaded: LanguageModel,
+    text: str,
+    html: Path | None = None,
+    overwrite: bool = False,
+    shapley: bool = False,
+    **details: Any,
 ) -> Any:
-    """The contributions to the label of a tuned model; with `html`, also written as a page."""
+    """The contributions to the label of a tuned model; with `html`, also written as a page, checked before."""
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
     from foretell.insight.attribution.word_effects import PASSES
@@ -164,11 +170,11 @@ def ablate(loaded: LanguageModel, text: str, **details: Any) -> Any:
         return ablate(loaded, text, progress=progress, **details)
 
 
-def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
+def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = False) -> Any:
     """Write the pass as an HTML page; stderr lists the omitted parts."""
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text))
+    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text), overwrite=overwrite)
     for sentence in report.cut:
         note(sentence)
     return report
@@ -205,9 +211,9 @@ QUESTIONS: dict[str, Question] = {
     ),
     "prediction": Question(
         attribute_prediction,
-        {name: name for name in ("label", "against", "html", "pieces", "shapley", "passes", "seed")},
+        {name: name for name in ("label", "against", "html", "overwrite", "pieces", "shapley", "passes", "seed")},
     ),
-    "html": Question(write_html, {"html": "path"}),
+    "html": Question(write_html, {"html": "path", "overwrite": "overwrite"}),
     "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at"}),
     "contributions": Question(
         imported("attribution.direct_logit_attribution:direct_logit_attribution"),

@@ -13,7 +13,7 @@ from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
-from foretell.errors import UsageError, shell_words
+from foretell.errors import UsageError, expanded, shell_words
 from foretell.finetuning.kinds import KINDS, HeadFields
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def finetune(
     With --lora (Hu et al. 2021) the model's own weights do not change; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
-    if data is None and model is not None and (from_scratch or Path(model).is_file()):
-        model, data, from_scratch = None, Path(model), True
+    if data is None and model is not None and (from_scratch or Path(expanded(model)).is_file()):
+        model, data, from_scratch = None, Path(expanded(model)), True
     if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
     from foretell.config import check_known
@@ -197,7 +197,10 @@ def finish_chat(session: Session[ChatTask]) -> None:
 def finetune_text(
     model: Start = None,
     /,
-    *data: Annotated[str, Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.")],
+    *data: Annotated[
+        str,
+        Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.", converter=arguments.data_name),
+    ],
     old_domain: Annotated[
         list[str] | None,
         Parameter(help="A text of the model's old domain; default: the held-out text of the run MODEL."),

@@ -182,6 +182,7 @@ def forecast(
     paths: Annotated[arguments.Output, Parameter(help="Write every sampled path here too (CSV).")] = None,
     plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
     html: Annotated[arguments.Output, Parameter(help="Write a page: the past that each head attended to.")] = None,
+    overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
     reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
@@ -194,7 +195,7 @@ def forecast(
 
     percents, least = parse_levels(levels), parse_minimum(minimum)
     out = None if out == arguments.STANDARD_OUTPUT else out
-    output.check_outputs(out, paths, plot, html)
+    output.check_outputs(out, paths, plot, html, overwrite=overwrite)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
@@ -204,19 +205,20 @@ def forecast(
     forecaster = replace(forecaster, minimum=least)
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
-        output.write_table(paths, output.path_rows(forecasts), file_format)
+        output.write_table(paths, output.path_rows(forecasts), file_format, overwrite=overwrite)
     if plot is not None:
-        for line in output.draw_forecasts(plot, forecasts, percents):
+        for line in output.draw_forecasts(plot, forecasts, percents, overwrite=overwrite):
             note(line)
     if html is not None:
         if len(forecasts) > 1:
             note(f"{html} shows {forecasts[0].series.unique_id}, the first series; --series chooses another")
-        note(str(output.write_forecast_page(forecasts[0].forecaster or forecaster, forecasts[0], html)))
+        first = forecasts[0]
+        note(str(output.write_forecast_page(first.forecaster or forecaster, first, html, overwrite=overwrite)))
     if json:
         for each in forecasts:
             print_json(output.forecast_json(each, percents))
     elif out is not None:
-        output.write_table(out, output.table_rows(forecasts, percents), file_format)
+        output.write_table(out, output.table_rows(forecasts, percents), file_format, overwrite=overwrite)
         note(f"{out}: {steps} values of {len(forecasts):,} series")
     else:
         write(output.written_like(output.table_rows(forecasts, percents), file_format).removesuffix("\n"))
@@ -326,6 +328,7 @@ def evaluate_forecast(
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
     out: Annotated[arguments.Output, Parameter(help="Write the rows of all series here (CSV).")] = None,
+    overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
     reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
@@ -342,7 +345,7 @@ def evaluate_forecast(
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
-    check_outputs(out, None, None, None)
+    check_outputs(out, overwrite=overwrite)
     lengths, percents = parse_contexts(contexts), parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
     series, file_format = reading.read_data(data, forecaster)
@@ -363,7 +366,7 @@ def evaluate_forecast(
     measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, samples=samples, seed=seed)
     evaluation, by_context = compare(measure, origins, lengths)
     if out is not None:
-        write_table(out, rolling.series_rows(evaluation), file_format, names=1)
+        write_table(out, rolling.series_rows(evaluation), file_format, names=1, overwrite=overwrite)
         note(f"{out}: {len(evaluation.by_series):,} series")
     report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, steps, where, per_series), json)
 

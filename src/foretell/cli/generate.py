@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
 
 Items = Iterator[tuple[int, str, bool]]  # from `Completer.advance`
-MARK = b'"prompt"'  # occurs in every line of a file of completions
 
 
 def generate(
@@ -36,6 +35,7 @@ def generate(
         arguments.TextOutput,
         Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
     ] = None,
+    overwrite: arguments.Overwrite = False,
     max_tokens: Annotated[
         int | None,
         arguments.whole(
@@ -65,10 +65,14 @@ def generate(
 
     The prompt and its continuation appear on stdout while they are generated.
     """
+    from foretell.files import check_target
     from foretell.text.streaming import StopStrings
 
     check_count("n", n)
     sampling.check()
+    is_file = out is not None and out != arguments.STANDARD_OUTPUT
+    if is_file:
+        check_target(out, overwrite=overwrite)
     stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
     StopStrings(stops)  # refuses an empty one
     numbered = read_all_prompts(prompts, file, prompt_file)
@@ -97,7 +101,7 @@ def generate(
         index = completer.lengths.index(error.prompt_tokens) // n
         raise error.at(f"line {[*numbered][index]}") if prompt_file else error from None
     if out is not None or prompt_file is not None:
-        write_completions(completer, items, n, out, progress)
+        write_completions(completer, items, n, out if is_file else None, progress)
     elif json or len(texts) > 1:
         for _ in ended(completer, items, progress):
             pass
@@ -165,7 +169,7 @@ def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
 
 
 def write_completions(completer: Completer, items: Items, n: int, out: Path | None, progress: bool) -> None:
-    """Write each completion as a line of JSON when it ends, to a file or to stdout."""
+    """Write each completion as a line of JSON when it ends, to a file, which is checked before, or to stdout."""
 
     def made_lines() -> Iterator[dict[str, Any]]:
         for index in ended(completer, items, progress):
@@ -173,15 +177,11 @@ def write_completions(completer: Completer, items: Items, n: int, out: Path | No
             completer.forget(index)
 
     lines = made_lines()
-    if out is None or out == arguments.STANDARD_OUTPUT:
+    if out is None:
         for line in lines:
             print_json(line)
         return
-    from foretell.files import check_target
-
-    target = check_target(out, MARK)
-    if target.exists() and target.stat().st_size:
-        note(f"{out}: its earlier content is replaced")
+    target = out.resolve()
     try:
         with target.open("w", encoding="utf-8") as file:
             for line in lines:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results, write_page
 from foretell.errors import LessonError, UsageError
-from foretell.files import HTML_MARK, check_target, check_writable
+from foretell.files import check_target, check_writable
 from foretell.lessons.registry import ENTRIES, LessonEntry, find_lesson, make_lesson
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def lesson(
     open_page: Annotated[
         bool, Parameter("--open", help="sort, induction: save the model, in runs/ unless --out, and serve its page.")
     ] = False,
+    overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
 ) -> None:
     """How a decoder works, in short lessons with every number shown.
@@ -59,7 +60,7 @@ def lesson(
         list_lessons(json)
         return
     if html is not None:
-        check_target(html, HTML_MARK)
+        check_target(html, overwrite=overwrite)
     if out is not None:
         check_writable(out)
     note("computing ...")

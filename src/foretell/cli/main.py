@@ -17,6 +17,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 from foretell.cli import IMPORTED
 from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.help import HelpInColumns
+from foretell.cli.path_arguments import prepare_paths
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.cli.training import TrainingOptions
 from foretell.distributed.launch import is_follower
@@ -81,6 +82,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         help_formatter=HelpInColumns(),
         version=_version,
         default_parameter=Parameter(negative=(), show_default=shown_default),
+        config=prepare_paths,
         suppress_keyboard_interrupt=False,  # run() prints a line; cyclopts would exit silently
     )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
-from foretell.errors import DataError, UsageError, counted
+from foretell.errors import DataError, UsageError, counted, expanded
 
 if TYPE_CHECKING:
     from foretell.finetuning.predict import Predicted
@@ -31,6 +31,7 @@ def predict(
     encoding: arguments.Encoding = "utf-8",
     truncate: arguments.Truncate = None,
     out: Annotated[arguments.Output, Parameter(help="Write .csv, .tsv or .jsonl: rows with their predictions.")] = None,
+    overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -42,7 +43,7 @@ def predict(
     if not text:
         raise UsageError(f"give a TEXT, or a FILE with {ROWS}")
     arguments.refuse_folder(text[0])
-    path, is_one = Path(text[0]), len(text) == 1 and text[0] != arguments.STANDARD_INPUT
+    path, is_one = Path(expanded(text[0])), len(text) == 1 and text[0] != arguments.STANDARD_INPUT
     is_one_file = is_one and arguments.is_file(path)
     if is_one and not is_one_file and arguments.LIKE_A_FILE.fullmatch(text[0]):
         raise DataError(f"{path}: no such file; to predict this text, give - and the text on standard input")
@@ -51,7 +52,7 @@ def predict(
     if out is not None:
         from foretell.finetuning.predict import check_predictions_file
 
-        check_predictions_file(out)
+        check_predictions_file(out, overwrite=overwrite)
     loaded = open_model(model, **options.keywords())
     from foretell.data.table import Row
     from foretell.finetuning.head import head_of, with_truncation
@@ -76,7 +77,7 @@ def predict(
         predicted = predict_file(loaded, table, Columns(texts=tuple(column or ()), choices=tuple(choice_column or ())))
         if out is not None:
             with CountLine("predicting") as progress:
-                count = write_predictions(out, predicted, kind, progress, table)
+                count = write_predictions(out, predicted, kind, progress, table, overwrite=overwrite)
             return note(f"{out}: {counted(count, 'row')}")
     for row, result in predicted:
         if json:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from foretell.cli import arguments
 from foretell.cli.terminal import messages, note, print_json, results, write
-from foretell.errors import DataError, ForetellError, UsageError
+from foretell.errors import DataError, ForetellError, UsageError, as_path
 
 if TYPE_CHECKING:
     from foretell.runs.run import Run
@@ -25,6 +25,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "
 def runs(
     *names: Annotated[str, Parameter(help="Runs, or one folder of them (none: ./runs).")],
     png: Annotated[arguments.Output, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
+    overwrite: arguments.Overwrite = False,
     delete: Annotated[bool, Parameter(help="Delete these runs, after a question.")] = False,
     json: arguments.Json = False,
 ) -> None:
@@ -37,18 +38,20 @@ def runs(
         if png is not None or json:
             raise UsageError("--delete goes with the names of runs alone")
         return delete_runs(names)
+    from foretell.files import check_target
     from foretell.runs.summary import RunTable, differing_settings, letters_of, summarize, warning_about
     from foretell.session.plots import MARKS, check_can_draw, losses_of, write_png
 
     check_can_draw(png)
+    target = None if png is None else check_target(png, overwrite=overwrite)
     folder, chosen = choose(names)
     summarized = readable(chosen) if folder else [(summarize(run), run) for run in chosen]
     differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
     warning = warning_about([summary for summary, _ in summarized], differences) if differences else ""
-    if png is not None:
+    if target is not None:
         drawn = sorted(summarized, key=lambda pair: -pair[0].changed)[: len(MARKS)] if folder else summarized
         named = [(str(run.directory), run.metrics.records()) for _, run in drawn]
-        write_png(png, named, warning, losses_of([run for _, run in drawn]))
+        write_png(target, named, warning, losses_of([run for _, run in drawn]))
         several = f": the {len(drawn)} of {len(summarized)} runs that changed last; name others"
         note(f"picture     {png}{several if len(drawn) < len(summarized) else ''}")
     labels = [summary.name for summary, _ in summarized] if folder else list(names)
@@ -104,7 +107,7 @@ def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
     from foretell.runs.run import RUNS, find_run, find_runs, is_run
     from foretell.session.plots import MARKS
 
-    folder = RUNS if not names else Path(names[0])
+    folder = RUNS if not names else as_path("a folder", names[0])
     if not names and not folder.exists():
         note("no runs here yet: foretell train DATA makes one in ./runs")
         return folder, []

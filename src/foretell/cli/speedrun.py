@@ -63,7 +63,7 @@ def speedrun(
         raise UsageError("minutes and steps both set the length of the training; give one of them")
     if out.exists():
         raise OutputError(f"{out} exists; name another file with --out")
-    check_target(out, b"")
+    check_target(out)
     overrides = arguments.parse_settings(settings or [])
     if steps is not None:
         overrides.setdefault("training", {})["steps"] = steps

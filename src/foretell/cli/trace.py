@@ -33,6 +33,7 @@ class TracedNames:
         list[str] | None, Parameter(help="Names, with * for one segment and ** for any number (default: all).")
     ] = None
     out: Annotated[arguments.Output, Parameter(help="The safetensors file to write.")] = None
+    overwrite: arguments.Overwrite = False
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
@@ -49,16 +50,15 @@ class TracedNames:
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
             )
         from foretell.files import check_target
-        from foretell.insight.recorded_values import FORMAT
 
-        check_target(self.out, FORMAT.encode())
+        check_target(self.out, overwrite=self.overwrite)
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
         """Trace a pass and write its values, or list the names."""
         if self.out is None:
             self.list_names(loaded.decoder, json)
         else:
-            write(loaded, text, self.select or ["**"], self.out, json)
+            write(loaded, text, self.select or ["**"], self.out, self.overwrite, json)
 
     def list_stored(self, model: str, json: bool) -> bool:
         """List the names of a model's values without reading its weights; False if that cannot be done."""
@@ -158,7 +158,7 @@ def trace_forecast(
     names.show(loaded, text, json)
 
 
-def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
+def write(loaded: LanguageModel, text: str, select: list[str], out: Path, overwrite: bool, json: bool) -> None:
     import torch
 
     from foretell.device import dtype_name
@@ -169,7 +169,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
         loaded.decoder(torch.tensor([ids], device=loaded.device))
     pieces = [loaded.tokenizer.text_of(token) for token in ids]
     memory = {} if loaded.memory is None else {"memory": json_module.dumps(loaded.memory.pieces)}
-    trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory})
+    metadata = {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory}
+    trace.save(out, metadata, overwrite=overwrite)
     values = []
     for name in trace.names():
         value, derived = trace[name], trace.is_derived(name)

@@ -61,6 +61,7 @@ class TrainingOptions:
     def directory(self, data: Sequence[str | Path]) -> Path:
         """The folder of the run, an existing one for resuming. Logs the data that will be read."""
         from foretell.config.training import check_minutes
+        from foretell.runs.run import Run
 
         check_minutes(self.minutes)
         if not data and self.out is None and self.is_resumed:
@@ -70,6 +71,7 @@ class TrainingOptions:
                 "this training reads its data from files, also when it resumes; save standard input in one"
             )
         out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
+        decided(lambda: Run.check_free(out, self.is_resumed))
         if self.is_resumed and (out / "run.json").exists():
             note(f"opening     {out}")
         elif data or not self.is_resumed:

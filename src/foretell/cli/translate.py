@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError, shell_words
+from foretell.errors import UsageError, expanded, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -134,8 +134,8 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
     if file is None and text is not None and text != arguments.STANDARD_INPUT:
         arguments.refuse_folder(text)
-        if arguments.is_file(Path(text)):
-            text, file = None, Path(text)
+        if arguments.is_file(path := Path(expanded(text))):
+            text, file = None, path
     from foretell.data.lines import content_suffix
     from foretell.data.table import FORMATS
 

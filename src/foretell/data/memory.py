@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from foretell.data.lines import TextFile
 from foretell.data.table import Cells, Format, Row, Table
-from foretell.errors import ConfigError, DataError, UsageError
+from foretell.errors import ConfigError, DataError, UsageError, as_path
 from foretell.files import write_text
 
 FRAME, ROWS = "the frame", "the rows"
@@ -69,8 +69,10 @@ def list_texts(texts: Any) -> list[Any]:
 def as_source(data: Any) -> Path | Table:
     """The path of a file, or a table of rows in memory."""
     check_some(data, "rows")
-    if isinstance(data, str | Path | Table):
-        return Path(data) if isinstance(data, str) else data
+    if isinstance(data, str | Path):
+        return as_path("data", data)
+    if isinstance(data, Table):
+        return data
     if isinstance(data, Frame):
         (name, header), *cells = frame_cells(data)
         rows = [Row(where, dict(zip(header, row, strict=True))) for where, row in cells]

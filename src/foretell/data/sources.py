@@ -17,7 +17,7 @@ from foretell.config import DataConfig
 from foretell.data.documents import NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
 from foretell.data.lines import CRLF, Note, TextFile, content_suffix, find_files, nearest_name, reading
 from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, describe_type, list_names
-from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.errors import DataError, UsageError, as_path, did_you_mean
 from foretell.text.tokenizer_json import END_NAMES
 
 logger = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_Inp
             new = [standard] if (standard := _InputFile(TextFile(None))) not in inputs else []
         else:
             with reading(path):
-                new = _find_at(Path(path), seen, notes)
+                new = _find_at(as_path("data", path), seen, notes)
         inputs += new
         if not new:
             notes.add("given twice, read once", path)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.data.lines import CONVERT, LONGEST_LINE, Note, TextFile, find_file, log_note
-from foretell.errors import DataError
+from foretell.errors import DataError, as_path
 
 TEXT = "text"  # the column name for records without columns: lines, and strings in JSON
 ENCODING_ADVICE = "if it is in another encoding, name it: --encoding cp1252"
@@ -418,7 +418,7 @@ def open_table(
     """
     if isinstance(path, Table):
         return replace(path, columns=columns)
-    return Table(find_file(Path(path)), encoding, columns, otherwise)
+    return Table(find_file(as_path("the file", path)), encoding, columns, otherwise)
 
 
 def describe_type(value: Any) -> str:

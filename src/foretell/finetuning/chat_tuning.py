@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.errors import as_path
 from foretell.files import TOKENIZER_FILE, sha256, sync
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
@@ -62,7 +63,7 @@ class ChatRequest(TrainingRequest):
 
     @property
     def described(self) -> list[str]:
-        return [str(Path(path)) for path in [*self.data, *([] if self.dev is None else [self.dev])]]
+        return [str(as_path("data", path)) for path in [*self.data, *([] if self.dev is None else [self.dev])]]
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -186,9 +187,9 @@ def choose_tokens(request: ChatRequest, template: ChatTemplate, tokenizer: Token
 def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int) -> ChatData:
     """The tokenized conversations, split."""
     reader = ConversationReader()
-    conversations = reader.read([Path(path) for path in request.data])
+    conversations = reader.read([as_path("data", path) for path in request.data])
     if request.dev is not None:
-        train, held_out = conversations, reader.read([Path(request.dev)])
+        train, held_out = conversations, reader.read([as_path("dev", request.dev)])
     else:
         train, held_out = split(conversations, request.configured("data").validation_fraction, 0)
     notes = list(reader.notes)

@@ -14,8 +14,8 @@ from typing import IO, Any
 from foretell.data.lines import ZIP, content_suffix
 from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table, text_line
-from foretell.errors import DataError, OutputError, UsageError
-from foretell.files import new_files
+from foretell.errors import DataError, UsageError
+from foretell.files import check_target, new_files
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.head import encode_texts, head_of, input_format
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
@@ -127,22 +127,21 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
     return chosen
 
 
-def check_predictions_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before any work."""
+def check_predictions_file(path: Path, *, overwrite: bool = False) -> Path:
+    """The file to be written, links followed. Refuses one that cannot be written, before any work."""
     if path.suffix.lower() not in WRITERS:
         raise UsageError(f"--out {path}: give a name that ends in {', '.join(WRITERS)}")
-    if path.exists():
-        raise OutputError(f"could not write {path}: it exists; give another name")
-    if not path.parent.is_dir():
-        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    return check_target(path, overwrite=overwrite)
 
 
-def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, table: Table) -> int:
+def write_predictions(
+    path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done, table: Table, *, overwrite: bool = False
+) -> int:
     """Write rows with their predictions, atomically. Returns the number of rows.
 
     A .csv or .tsv file has the separator, quotes, encoding and line end of the table.
     """
-    check_predictions_file(path)
+    target = check_predictions_file(path, overwrite=overwrite)
     writer = WRITERS[path.suffix.lower()]
     kept = table.separator if table.file.suffix == ".csv" else ","
     separator = "\t" if path.suffix.lower() == ".tsv" else kept
@@ -150,7 +149,7 @@ def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, do
     line: Line = partial(csv_line, delimiter=separator, end=end)
     if separator == table.separator == "\t" and table.has_text_quotes:
         line = partial(text_line, end=end)
-    with new_files(path) as (temporary,), temporary.open("w", encoding=encoding, newline="") as file:
+    with new_files(target) as (temporary,), temporary.open("w", encoding=encoding, newline="") as file:
         count = 0
         for count, cells in enumerate(writer(file, line, predicted, kind), start=1):  # noqa: B007
             done(count)

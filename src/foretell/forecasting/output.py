@@ -13,7 +13,7 @@ import numpy as np
 from foretell.data.numbers import number_text
 from foretell.data.table import FORMATS
 from foretell.errors import UsageError
-from foretell.files import HTML_MARK, check_target, write_text
+from foretell.files import check_target, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
 from foretell.forecasting.series_file import table_text
@@ -22,20 +22,18 @@ from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.session.plots import check_can_draw, picture, picture_text
 
-TABLE_MARK = b"unique_id"
-PNG_MARK = b"png"  # the beginning of a file is compared in lower case
 DIGITS = 10  # significant digits
 
 
-def check_outputs(out: Path | None, paths: Path | None, plot: Path | None, html: Path | None) -> None:
+def check_outputs(
+    out: Path | None, paths: Path | None = None, plot: Path | None = None, html: Path | None = None, *, overwrite: bool
+) -> None:
     """Refuse files that cannot be written, before any work."""
-    given = {out: TABLE_MARK, paths: TABLE_MARK, plot: PNG_MARK, html: HTML_MARK}
     named = [path for path in (out, paths, plot, html) if path is not None]
-    if len(set(named)) < len(named):
+    if len({check_target(path, overwrite=overwrite) for path in named}) < len(named):
         raise UsageError("two outputs have the same name; give each its own")
-    for path in named:
-        check_target(path, given[path])
-        if given[path] == TABLE_MARK and path.suffix.lower() in FORMATS.keys() - {".csv"}:
+    for path in (out, paths):
+        if path is not None and path.suffix.lower() in FORMATS.keys() - {".csv"}:
             raise UsageError(f"{path}: the table is CSV; give it a name that ends in .csv")
     check_can_draw(plot)
 
@@ -70,9 +68,11 @@ def written_like(rows: Iterator[list[str]], read: SeriesFormat, names: int = 2) 
     return table_text([header, *values], ";")
 
 
-def write_table(path: Path, rows: Iterator[list[str]], read: SeriesFormat = DETECT, names: int = 2) -> None:
+def write_table(
+    path: Path, rows: Iterator[list[str]], read: SeriesFormat = DETECT, names: int = 2, *, overwrite: bool = False
+) -> None:
     """Write rows as CSV, atomically; read: the format of the file with the series. names: see `written_like`."""
-    write_text(check_target(path, TABLE_MARK), written_like(rows, read, names))
+    write_text(check_target(path, overwrite=overwrite), written_like(rows, read, names))
 
 
 def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]:
@@ -89,13 +89,15 @@ def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]
 MOST_TOKENS = 192  # tokens on a page; the attention of more does not fit on a screen
 
 
-def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) -> PageReport:
+def write_forecast_page(
+    forecaster: Forecaster, forecast: Forecast, path: Path, *, overwrite: bool = False
+) -> PageReport:
     """Write the page of a forecast, like other models' pages, with the time and value of each token.
 
     The context is the series' last values and the first values of the median. Attention shows the past times that each
     head attended to.
     """
-    check_target(path, HTML_MARK)
+    target = check_target(path, overwrite=overwrite)
     horizon = min(forecast.paths.shape[1], MOST_TOKENS // 4)
     most = min(MOST_TOKENS, forecaster.context_length) - horizon
     history = forecast.series.values[-most:]
@@ -105,7 +107,7 @@ def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) 
     start = len(forecast.series) - len(history)
     times = [forecast.series.timeline.text(start + index) for index in range(len(values))]
     pieces = [f"{time} {value}" for time, value in zip(times, traced.pieces, strict=True)]
-    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=pieces), path)
+    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=pieces), path, target)
 
 
 MOST_PANELS = 6
@@ -115,10 +117,12 @@ MEDIAN, FANS = "#9a3412", ("#fed7aa", "#fdba74", "#fb923c", "#f97316")  # wide t
 TICKS = 6
 
 
-def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[float]) -> list[str]:
+def draw_forecasts(
+    path: Path, forecasts: Sequence[Forecast], levels: Sequence[float], *, overwrite: bool = False
+) -> list[str]:
     """Draw the first few forecasts, one panel each; returns a line about any omitted ones."""
     shown = forecasts[:MOST_PANELS]
-    with picture(check_target(path, PNG_MARK), (9, 1 + 2.6 * len(shown)), 130) as figure:
+    with picture(check_target(path, overwrite=overwrite), (9, 1 + 2.6 * len(shown)), 130) as figure:
         panels = figure.subplots(len(shown), squeeze=False)[:, 0]
         for axes, forecast in zip(panels, shown, strict=True):
             draw_panel(axes, forecast, levels)

@@ -25,7 +25,7 @@ from foretell.data.lines import content_suffix
 from foretell.data.memory import FRAME, Frame, check_some, frame_cells
 from foretell.data.numbers import LARGEST, may_group, plain_number, proves, two_readings, unit_of
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
-from foretell.errors import DataError, UsageError, check_type, counted
+from foretell.errors import DataError, UsageError, as_path, check_type, counted
 from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import (
@@ -105,7 +105,8 @@ def list_sources(source: SeriesSource) -> list[Path | Frame]:
     if not isinstance(source, str | Path | list | tuple):
         return [cast("Frame", source)]  # other types are refused when read
     sources: list[Path | Frame] = []
-    for path in map(Path, [source] if isinstance(source, str | Path) else source):
+    for name in [source] if isinstance(source, str | Path) else source:
+        path = as_path("data", name)
         inside = [each for each in path.rglob("*") if content_suffix(each) in FORMATS and each.is_file()]
         if path.is_dir() and not inside:
             raise DataError(f"{path}: no file with series in this folder ({', '.join(FORMATS)})")

@@ -16,8 +16,8 @@ import torch
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.data.memory import check_some
 from foretell.device import DeviceName
-from foretell.errors import ConfigError, counted
-from foretell.finding import default_run_directory
+from foretell.errors import ConfigError, counted, expanded
+from foretell.finding import run_directory
 from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
@@ -274,7 +274,7 @@ def described(data: SeriesSource | None) -> list[str]:
     if data is None:
         return []
     paths = [data] if isinstance(data, str | Path) else data if isinstance(data, list | tuple) else [FRAME_NAME]
-    return list(map(str, paths))
+    return [expanded(str(path)) for path in paths]
 
 
 def make_training(data: SeriesSource | None, out: str | Path | None, **options: Any) -> ForecastTraining:
@@ -285,7 +285,7 @@ def make_training(data: SeriesSource | None, out: str | Path | None, **options: 
     return ForecastTraining(
         ForecastRequest(
             data=data,
-            out=default_run_directory(described(data), resume) if out is None else Path(out),
+            out=run_directory(out, described(data), resume),
             columns=tuple(options.pop("columns", ())),
             format=SeriesFormat(**file_format),
             start=None if start_from is None else forecaster_start(start_from),

@@ -16,7 +16,7 @@ from foretell.data.batch import pad, padded_groups
 from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
 from foretell.data.sources import DocumentReader
 from foretell.device import check_name
-from foretell.errors import UsageError, check_count
+from foretell.errors import UsageError, as_path, check_count
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
 from foretell.evaluation.perplexity import (
     Progress,
@@ -233,9 +233,9 @@ def evaluate(
     config = text_config(text_field, rows, prompt_field, answer_field, separator)
     chosen = choose_task(data, task, stride, config, limit, separator)
     if chosen == "choice":
-        return evaluate_choices(model, read_questions(Path(data), separator)[:limit], progress)
+        return evaluate_choices(model, read_questions(as_path("data", data), separator)[:limit], progress)
     if chosen == "ending":
-        return evaluate_endings(model, read_endings(Path(data), separator)[:limit], progress)
+        return evaluate_endings(model, read_endings(as_path("data", data), separator)[:limit], progress)
     documents = islice(DocumentReader([data], config).read(), limit)
     texts = [predicted_row(model.tokenizer, each) if config.rows else each.text for each in documents]
     return evaluate_texts(model, Objective(model.decoder), texts, stride, progress)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.files import check_target, format_bytes, new_files
+from foretell.files import TRACE_FORMAT, format_bytes, new_files
 from foretell.insight.address import ONE_ROW
 from foretell.model.decoder import HEAD
 from foretell.model.structure import Structure, Value
@@ -21,7 +21,6 @@ from foretell.paths import starred
 from foretell.safetensors_files import save_tensors
 
 LARGEST_SHOWN = 3
-FORMAT = "foretell.trace/1"
 
 
 class BudgetError(UsageError):
@@ -133,9 +132,9 @@ def save_values(
 ) -> list[str]:
     """Write values to a safetensors file atomically, and return their keys.
 
-    values: name, value of each call, and whether they are derived; the metadata lists the keys of derived ones.
+    path: from `check_target`. values: name, value of each call, and whether they are derived; the metadata lists the
+    keys of derived ones.
     """
-    path = check_target(path, FORMAT.encode())
     tensors: dict[str, Tensor] = {}
     derived: list[str] = []
     for name, calls, is_derived in values:
@@ -146,5 +145,5 @@ def save_values(
             tensors[key] = value.detach().to("cpu", copy=True).contiguous()
             derived += [key] if is_derived else []
     with new_files(path) as (temporary,):
-        save_tensors(temporary, tensors, {"format": FORMAT, "derived": json.dumps(derived), **metadata})
+        save_tensors(temporary, tensors, {"format": TRACE_FORMAT, "derived": json.dumps(derived), **metadata})
     return list(tensors)

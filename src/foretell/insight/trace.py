@@ -14,8 +14,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from foretell.errors import UsageError
-from foretell.files import format_bytes
+from foretell.errors import UsageError, as_path
+from foretell.files import check_target, format_bytes
 from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
 from foretell.insight.replacement import STAGES, OwnThread, ReplacedValue, Replacement, StagedAttention, in_backward
@@ -204,13 +204,17 @@ class Trace(Shown):
         """Total bytes of the recorded values."""
         return self._values.budget.total
 
-    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> list[str]:
+    def save(
+        self, path: str | Path, metadata: Mapping[str, str] | None = None, *, overwrite: bool = False
+    ) -> list[str]:
         """Write all values as safetensors, with derived ones listed in the metadata, and return the keys.
 
+        overwrite: also over a file that is not an earlier trace.
         A name with several calls has one key per call: `name#0`, `name#1`. Raises `UsageError` over the budget.
         """
+        target = check_target(as_path("the path", path), overwrite=overwrite)
         values = ((name, self.calls(name), self.is_derived(name)) for name in self.names())
-        return save_values(values, Path(path), Budget(self.budget_bytes), metadata or {})
+        return save_values(values, target, Budget(self.budget_bytes), metadata or {})
 
     def _cores_to_open(self) -> list[str]:
         """The cores whose derived values are replaced or get gradients."""

@@ -13,7 +13,10 @@ from typing import Any
 
 from foretell.errors import CheckpointError
 from foretell.files import (
+    CONFIG,
     REPLACED,
+    TOKENIZER_FILE,
+    WEIGHTS,
     new_directory,
     read_json,
     remove_directory,
@@ -24,6 +27,8 @@ from foretell.files import (
 from foretell.manifest import MANIFEST, Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
+# A complete checkpoint, or the old one while it is being replaced; earlier versions wrote the last form
+NAME = re.compile(rf"(?:{re.escape(REPLACED)})?step-(?:\d{{6}}|[1-9]\d{{6,}})|step-\d{{6,}}\.replaced")
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state of one of several processes
 
 logger = logging.getLogger(__name__)
@@ -37,7 +42,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        return int(self.directory.name.removeprefix("step-").removesuffix(REPLACED))
+        return int(self.directory.name.removesuffix(".replaced").rpartition("-")[2])
+
+    @property
+    def final(self) -> Path:
+        """Its path when no replacement is under way."""
+        return self.directory.with_name(f"step-{self.step:06d}")
 
     def training(self) -> dict[str, Any]:
         """The training state at the time of saving: step, tokens, seed, losses, fingerprints.
@@ -59,7 +69,7 @@ class Checkpoint:
         with new_directory(self.directory) as temporary:
             shutil.copytree(self.directory, temporary, dirs_exist_ok=True)
             write_json(temporary / name, value)
-            write_manifest(temporary)
+            write_manifest(temporary, self.manifest().files)  # not what the user put there
 
     def manifest(self) -> Manifest:
         """The sizes and digests of its files; a `CheckpointError` if the manifest is missing or damaged."""
@@ -72,6 +82,27 @@ class Checkpoint:
         manifest.require((TRAINING,))
         manifest.require(optimizer_files(manifest.files))
         return manifest
+
+    def own_files(self) -> set[Path]:
+        """The files that its manifest names; without a readable manifest, those that every checkpoint has."""
+        try:
+            names = [MANIFEST, *Manifest.read(self.directory).files]
+        except CheckpointError:
+            shards = [path.name for path in self.directory.iterdir() if SHARD.fullmatch(path.name)]
+            names = [MANIFEST, CONFIG, WEIGHTS, TOKENIZER_FILE, TRAINING, OPTIMIZER, *shards]
+        return {self.directory / name for name in names}
+
+    def other_files(self) -> list[Path]:
+        """Everything else in its directory, which is the user's."""
+        return sorted(set(self.directory.iterdir()) - self.own_files())
+
+    def carry_others(self, directory: Path) -> None:
+        """Copy the files of the user into the directory of a new checkpoint."""
+        for path in self.other_files():
+            if (directory / path.name).exists():  # without a readable manifest, a file of ours
+                continue
+            copy = shutil.copytree if path.is_dir() else shutil.copy2
+            copy(path, directory / path.name)
 
 
 def is_complete(checkpoint: Checkpoint, steps: int, minutes: float | None) -> bool:
@@ -97,17 +128,11 @@ def optimizer_files(names: Iterable[str]) -> list[str]:
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """All complete checkpoints, oldest first; one that was being replaced counts if its successor is missing."""
-    paths = sorted(folder.glob("step-*")) if folder.is_dir() else []
-    names = {path.name for path in paths}
-    return sorted(
-        (
-            Checkpoint(path)
-            for path in paths
-            if (plain := path.name.removesuffix(REPLACED)).removeprefix("step-").isdigit()
-            and (path.name == plain or plain not in names)
-        ),
-        key=lambda checkpoint: checkpoint.step,
-    )
+    paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    checkpoints = list(map(Checkpoint, paths))
+    final_steps = {each.step for each in checkpoints if each.directory == each.final}
+    listed = [each for each in checkpoints if each.directory == each.final or each.step not in final_steps]
+    return sorted(listed, key=lambda checkpoint: checkpoint.step)
 
 
 def best_checkpoint(checkpoints: list[Checkpoint]) -> Checkpoint:
@@ -128,7 +153,8 @@ def validation_loss(checkpoint: Checkpoint) -> float:
 def prune(folder: Path, keep: int, newest: int | None = None, every: int = 1) -> None:
     """Keep the best, the newest, and others whose step is a multiple of `every`, up to `keep` in all; delete the rest.
 
-    Also deletes leftovers of interrupted saves, and checkpoints after step `newest`, found damaged on resuming.
+    Also deletes leftovers of interrupted saves, and checkpoints after step `newest`, found damaged on resuming. A
+    checkpoint with files of the user is kept.
     """
     checkpoints = list_checkpoints(folder)
     valid = [checkpoint for checkpoint in checkpoints if newest is None or checkpoint.step <= newest]
@@ -137,15 +163,14 @@ def prune(folder: Path, keep: int, newest: int | None = None, every: int = 1) ->
     for checkpoint in checkpoints:
         if checkpoint.step in kept:
             settle(checkpoint)
-        else:
+        elif not checkpoint.other_files():
             remove_directory(checkpoint.directory)
-    remove_leftovers(folder)
+    remove_leftovers(folder, is_locked=True)
 
 
 def settle(checkpoint: Checkpoint) -> None:
     """Finish the replacement of a checkpoint during which the process was killed."""
-    plain = checkpoint.directory.with_name(checkpoint.directory.name.removesuffix(REPLACED))
-    if checkpoint.directory != plain:
-        checkpoint.directory.rename(plain)
-    elif replaced_name(plain).exists():
-        remove_directory(replaced_name(plain))
+    if checkpoint.directory != checkpoint.final:
+        checkpoint.directory.rename(checkpoint.final)
+    elif replaced_name(checkpoint.final).exists():
+        remove_directory(replaced_name(checkpoint.final))

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from foretell.files import (
     write_json,
     write_text,
 )
-from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
+from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints
 from foretell.runs.record import (
     RUN,
     FollowedLineFile,
@@ -42,14 +43,11 @@ METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 REPORT, REPORT_PICTURE = "report.json", "report.png"  # for tasks that report on held-out data
 PACE = "pace.txt"  # for a training of a given time: a line per step with the share done and the seconds
 PREPARING = "preparing.json"  # exists until run.json does; names the data of the unfinished run
-# Everything that training writes in a run, and leftovers of a killed training
-WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, "tokens", REPORT, REPORT_PICTURE)
-WRITTEN += (
-    "tensorboard",
-    "checkpoints/step-*",
-    "samples/step-*.txt",
-    *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")),
-)
+# Files that training writes in a run besides its checkpoints and tokens/, and leftovers of a killed training
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, REPORT, REPORT_PICTURE)
+WRITTEN += ("tensorboard/events.out.tfevents.*", f"samples/step-{'[0-9]' * 6}*.txt")
+WRITTEN += tuple(f"{folder}{TEMPORARY}*" for folder in ("", "checkpoints/", "samples/", "tokens/**/"))
+IN_TOKENS = "files_in_tokens"  # entry of the record: the names of the files in tokens/
 
 NUMBER = re.compile(r"\d+")
 logger = logging.getLogger(__name__)
@@ -78,12 +76,11 @@ class Run:
     @classmethod
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
         """Make the directories of a new run; refuse an existing one. The run exists once its record is written."""
-        if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
-            raise OutputError(f"{directory} exists; {cls._advice(directory)}")
+        cls.check_free(directory)
         run = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(directory)
+            remove_leftovers(directory, is_locked=True)
             # First, so that the leftovers of a killed process are recognised
             write_json(directory / PREPARING, {"data": data or []})
             for path in (run.checkpoints, run.samples, run.tokens):
@@ -92,6 +89,14 @@ class Run:
         except OSError as error:
             raise OutputError(f"could not write {directory}: {error.strerror}; give another --out") from None
         return run
+
+    @classmethod
+    def check_free(cls, directory: Path, resume: bool = False) -> None:
+        """Refuse a path at which no run can be made, nor, with `resume`, continued."""
+        if resume and (is_run(directory) or is_unfinished(directory)):
+            return
+        if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
+            raise OutputError(f"{directory} exists; {cls._advice(directory)}")
 
     @staticmethod
     def _advice(directory: Path) -> str:
@@ -114,7 +119,7 @@ class Run:
         run = cls(directory)
         for path in (run.checkpoints, run.samples, run.tokens):
             shutil.rmtree(path, ignore_errors=True)
-        remove_leftovers(directory)
+        remove_leftovers(directory, is_locked=True)
         for name in (ENVIRONMENT, PREPARING):  # the marker last
             discard(directory / name)
 
@@ -128,7 +133,7 @@ class Run:
     def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
         """Store the run's configuration, data and reasons, and the machine that it runs on."""
         write_json(self.directory / ENVIRONMENT, environment)
-        self.replace_record(record)
+        self.replace_record({**record, IN_TOKENS: sorted(self._files_in_tokens())})
         discard(self.directory / PREPARING)
 
     def replace_record(self, record: dict[str, Any]) -> None:
@@ -153,7 +158,7 @@ class Run:
         discard(self.directory / PREPARING)
         self.pace.keep()
         for folder in (self.directory, self.samples, self.checkpoints):
-            remove_leftovers(folder)
+            remove_leftovers(folder, is_locked=True)
 
     def folder_of(self, part: str) -> Path:
         """The folder tokens/PART/ for the run's copy of an input, so that resuming does not need the original."""
@@ -184,25 +189,47 @@ class Run:
 
     def remove(self) -> list[Path]:
         """Delete everything that training writes, and the directory if it is then empty; returns what else is in it."""
-        self.record()  # a file called run.json alone does not make a folder a run
-        written = {path for pattern in WRITTEN for path in self.directory.glob(pattern)}
-        folders = [path for path in (self.checkpoints, self.samples) if path.is_dir() and not path.is_symlink()]
-        present = [path for folder in (self.directory, *folders) for path in folder.iterdir()]
-        others = sorted(set(present) - written - set(folders))
+        record = self.record()  # a file called run.json alone does not make a folder a run
+        written = self._written(record)
+        folders = {self.checkpoints, self.samples, self.tokens, *(each for path in written for each in path.parents)}
+        others = sorted(others_in(self.directory, written, folders))
         if not others:
             remove_directory(self.directory)
             return []
         for path in [self.directory / RUN, *(written - {self.directory / RUN})]:  # the record first: no partial run
-            if path.parent not in (self.directory, *folders):  # a link leads there
-                continue
             if path.is_dir() and not path.is_symlink():
                 remove_directory(path)
             else:
                 discard(path)
-        for folder in folders:
-            if not any(folder.iterdir()):
+        for folder in sorted(folders, reverse=True):  # those inside first
+            is_inside = self.directory in folder.parents and folder.is_dir() and not folder.is_symlink()
+            if is_inside and not any(folder.iterdir()):
                 folder.rmdir()
         return others
+
+    def _written(self, record: dict[str, Any]) -> set[Path]:
+        """The files that training wrote: those in the record and in the manifests of checkpoints, and some by name."""
+        written = [path for pattern in WRITTEN for path in self.directory.glob(pattern)] + self._own_tokens(record)
+        for directory in self.checkpoints.glob("*"):
+            if NAME.fullmatch(directory.name) and directory.is_dir():
+                written += Checkpoint(directory).own_files()
+        # a link leads out of the run
+        return {path for path in written if not any(each.is_symlink() for each in between(self.directory, path))}
+
+    def _own_tokens(self, record: dict[str, Any]) -> list[Path]:
+        """The files in tokens/ that the record names.
+
+        The record of an earlier version names none; then those that are not newer than environment.json, which was
+        written after them.
+        """
+        files, environment = self._files_in_tokens(), self.directory / ENVIRONMENT
+        if IN_TOKENS in record or not environment.exists():
+            return [path for name, path in files.items() if name in record.get(IN_TOKENS, ())]
+        prepared = environment.stat().st_mtime
+        return [path for path in files.values() if path.lstat().st_mtime <= prepared]
+
+    def _files_in_tokens(self) -> dict[str, Path]:
+        return {str(path.relative_to(self.tokens)): path for path in self.tokens.rglob("*") if path.is_file()}
 
     def best(self) -> Checkpoint:
         """The checkpoint with the lowest validation loss."""
@@ -257,6 +284,20 @@ class FollowedRun(Run):
         """The first process writes it."""
 
 
+def between(directory: Path, path: Path) -> list[Path]:
+    """The folders inside a directory that lead to a path."""
+    return [folder for folder in path.parents if directory in folder.parents]
+
+
+def others_in(folder: Path, written: set[Path], folders: set[Path]) -> Iterator[Path]:
+    """The paths in a folder, and in `folders` inside it, that are not in `written`."""
+    for path in folder.iterdir():
+        if path in folders and not path.is_symlink():
+            yield from others_in(path, written, folders)
+        elif path not in written:
+            yield path
+
+
 def discard(path: Path) -> None:
     """Delete a file that is no longer needed; if the system refuses (such as EBUSY), log a warning."""
     try:
@@ -284,7 +325,7 @@ def is_run(path: Path) -> bool:
 def find_run(argument: str | Path) -> Run:
     """The run with this path, or with this name in ./runs."""
     check_type("a run", argument, str | Path, "a path or a name")
-    for path in (Path(argument), RUNS / argument):
+    for path in (as_path("a run", argument), RUNS / argument):
         if is_run(path):
             return Run(path)
     names = [run.name for run in find_runs(RUNS)] if RUNS.is_dir() else []

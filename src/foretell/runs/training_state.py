@@ -65,6 +65,8 @@ def save_checkpoint(folder: Path, step: int, parts: CheckpointParts, world: Worl
             write_parts(temporary, parts, world)
             write_json(temporary / TRAINING, parts.training)
             write_manifest(temporary)
+            if final.exists():
+                Checkpoint(final).carry_others(temporary)
     else:
         write_parts(Path(world.decide(str)), parts, world)
     return Checkpoint(Path(world.decide(lambda: str(final))))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import Interrupted, OutputError, UsageError
-from foretell.files import new_files
+from foretell.files import SOFTWARE, new_files
 from foretell.runs.run import CURVE, Run
 from foretell.typesetting.text import printable, shorten
 
@@ -153,7 +153,7 @@ def picture(path: Path, size: tuple[float, float], dpi: int = 150) -> Iterator[A
     if not path.parent.is_dir():  # do not create a folder for a picture
         raise OutputError(f"could not write {path}: {path.parent} is not a folder")
     with new_files(path) as (temporary,):
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, format="png", metadata=SOFTWARE)
 
 
 def draw_curve(run: Run) -> None:

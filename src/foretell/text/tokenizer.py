@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import tokenizers
 
-from foretell.errors import OutputError, TokenizerError, did_you_mean
+from foretell.errors import OutputError, TokenizerError, as_path, did_you_mean
+from foretell.files import check_target
 from foretell.text import tokenizer_json
 from foretell.text import untrusted_tokenizer as untrusted
 from foretell.text.streaming import (
@@ -406,15 +407,20 @@ class Tokenizer:
         """The content of a tokenizer.json as the library writes it, with all defaults."""
         return json.loads(self._plain.to_str())
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a tokenizer.json, which `tokenizers` and transformers can read, and the chat template next to it.
 
-        Raises OutputError if it cannot be written.
+        Raises OutputError if a file exists, unless `overwrite`, or cannot be written.
         """
+        target = as_path("the path", path)
+        contents = {target: self._plain.to_str(pretty=True)}
+        if self.chat_template is not None:
+            contents[target.with_name(CHAT_TEMPLATE)] = self.chat_template
+        for file in contents:
+            check_target(file, overwrite=overwrite)
         try:
-            Path(path).write_text(self._plain.to_str(pretty=True), encoding="utf-8", newline="\n")
-            if self.chat_template is not None:
-                Path(path).with_name(CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8", newline="\n")
+            for file, content in contents.items():
+                file.write_text(content, encoding="utf-8", newline="\n")
         except OSError as error:
             raise OutputError(f"{path}: the tokenizer cannot be written there: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import TokenizerError
+from foretell.errors import TokenizerError, as_path
 from foretell.files import TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json, read_text
 from foretell.text import tokenizer_json
 from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
@@ -31,7 +31,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     chat_template.jinja are read if they exist. Raises TokenizerError for files that are missing, unreadable or
     inconsistent. The last tokenizer is cached until its files change.
     """
-    path = Path(path)
+    path = as_path("the tokenizer", path)
     files = sorted(path.iterdir()) if path.is_dir() else [path, path.parent / CHAT_TEMPLATE]
     statuses = [file.stat() for file in files if file.exists()]
     tokenizer = _load(path, tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses))
@@ -67,7 +67,10 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
 
     Raises TokenizerError if a file is missing, cannot be read, or does not match the other.
     """
-    vocabulary, merges = _read_vocabulary(Path(vocab_file)), _read_merges(Path(merges_file))
+    vocabulary, merges = (
+        _read_vocabulary(as_path("vocab_file", vocab_file)),
+        _read_merges(as_path("merges_file", merges_file)),
+    )
     content = tokenizer_json.byte_level_json(vocabulary, merges, tokenizer_json.byte_level_split(use_regex=True))
     return Tokenizer(content, origin=f"{vocab_file} with {Path(merges_file).name}")
 

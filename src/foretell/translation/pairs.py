@@ -21,7 +21,7 @@ from foretell.config import TokenizerConfig
 from foretell.data.lines import TextFile, find_files
 from foretell.data.split import Part
 from foretell.data.table import FORMATS, Delimited, Table, list_names, without_index
-from foretell.errors import DataError, TokenizerError, UsageError
+from foretell.errors import DataError, TokenizerError, UsageError, as_path
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.tokenizer_training import split_option, vocabulary_for
 
@@ -68,7 +68,7 @@ def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False, columns: S
     """
     if len(paths) not in (1, 2):
         raise UsageError("give one file with two columns (source, tab, target), two aligned files, or a zip of either")
-    files = [file for path in paths for file in find_files(Path(path))]
+    files = [file for path in paths for file in find_files(as_path("pairs", path))]
     if len(files) not in (1, 2):
         names = ", ".join(Path(str(file)).name for file in files[:4])
         raise DataError(

@@ -9,6 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Protocol, TypeVar
 
+from foretell.files import GENERATOR
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
 from foretell.typesetting.expression import (
     MAX_NUMBERS,
@@ -46,6 +47,7 @@ def page(title: str, section: DocumentSection) -> str:
     style = files("foretell.typesetting").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR}\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"{fragment(section)}\n</main>\n</body>\n</html>\n"

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 
 from foretell.errors import OutputError, as_path, check_count, counted
-from foretell.files import HTML_MARK, check_target, write_text
+from foretell.files import GENERATOR, check_target, write_text
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outcomes import Outcomes
@@ -174,7 +174,7 @@ def live_files() -> dict[str, str]:
 
 def document(heading: str, head: str, data: str) -> str:
     """The page's markup under a heading, with the markup of its head and of its data."""
-    parts = {"heading": escape(heading), "head": head, "data": data}
+    parts = {"generator": GENERATOR, "heading": escape(heading), "head": head, "data": data}
     return MARK.sub(lambda mark: parts[mark[1]], read("page.html"))
 
 
@@ -239,17 +239,23 @@ class PageReport:
 
 
 def write_page(
-    model: LanguageModel, text: str, path: str | Path, budget_bytes: int = PAGE_BYTES, outcomes: Outcomes | None = None
+    model: LanguageModel,
+    text: str,
+    path: str | Path,
+    budget_bytes: int = PAGE_BYTES,
+    outcomes: Outcomes | None = None,
+    *,
+    overwrite: bool = False,
 ) -> PageReport:
-    """Write the page of one pass over a text, atomically; an existing file is replaced.
+    """Write the page of one pass over a text, atomically. overwrite: also over a file that is not an earlier page.
 
     outcomes: of a tuned model (`label_attribution.outcomes_of`).
 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
-    check_target(as_path("the path", path), HTML_MARK)
-    return write_traced(record_all(model, text, outcomes), path, budget_bytes)
+    target = check_target(as_path("the path", path), overwrite=overwrite)
+    return write_traced(record_all(model, text, outcomes), path, target, budget_bytes)
 
 
 def record_all(
@@ -260,9 +266,8 @@ def record_all(
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 
-def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
-    """Write the page of an existing pass."""
-    target = check_target(Path(path), HTML_MARK)
+def write_traced(traced: TracedPass, path: str | Path, target: Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
+    """Write the page of an existing pass into `target`, which `check_target` made of the path."""
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
     size = len(document.encode("utf-8"))
