@@ -98,7 +98,8 @@ def plan_training(
     basis, rate = find_rate(model, training, flops, tokens, devices)
     cost = estimate.training_cost(flops, training, rate, devices.count, price)
     parts = estimate.training_memory(model, shapes, training, memory)
-    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis)
+    ways = [*estimate.iter_ways(model, shapes, training, memory)] if estimate.total(parts).high > memory.size else []
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis, ways)
 
 
 def find_rate(
@@ -223,7 +224,7 @@ class Plan(Shown):
         ]
         if plan.cost.money is not None:
             cost.append(range_row("money", plan.cost.money, estimate.round_number))
-        warning = "It may not fit; fewer rows at once or --checkpoint-activations need less."
+        warning = f"It may not fit; this would: {', or '.join(plan.ways) or 'a smaller --size'}."
         return [
             Paragraph(
                 f"Trained on {self.tokens:.3g} tokens: {plan.steps:,} steps of {training.batch_size:,} rows on "
