@@ -41,7 +41,7 @@ def demo(
 
     if files:
         if minutes is not None or out is not None:
-            raise UsageError("--files trains nothing and writes into the current folder; give it alone")
+            raise UsageError("--files trains nothing, so --minutes and --out have no effect; leave them out")
         return write("\n".join(write_examples(Path())))
     minutes = TRAINING_MINUTES if minutes is None else minutes
     check_minutes(minutes)

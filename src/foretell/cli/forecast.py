@@ -126,6 +126,8 @@ def train_forecast(
 
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
+    if horizon is not None and not hold_out:
+        raise UsageError("--horizon is the number of values to hold out, and --no-hold-out holds out none; give one")
     out = options.directory(data)
     from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
@@ -342,6 +344,8 @@ def evaluate_forecast(
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
+    if stride is not None and windows == 1 and test is None:
+        raise UsageError("--stride is the way from one origin to the next, and --windows is 1; give more windows")
     check_outputs(out, None, None, None)
     lengths, percents = parse_contexts(contexts), parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())

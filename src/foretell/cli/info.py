@@ -53,6 +53,8 @@ def info(
     if model is None:
         raise UsageError("info needs a MODEL, or --machine")
     if config := find_preset(model):
+        if verify:
+            raise UsageError(f"{model} is a preset, a shape without weights to verify; leave out --verify")
         facts = describe_preset(model, config, names)
         if kernels:
             note("a preset has no weights, so no kernels are chosen")

@@ -66,13 +66,17 @@ def find_devices(name: str, count: int) -> Devices:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe."""
+    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe.
+
+    ways: changes with which it surely fits, if it may not fit.
+    """
 
     memory: dict[str, Range]
     rows: int
     steps: int
     cost: estimate.Cost
     basis: speed.Basis | speed.Probe
+    ways: list[str]
 
 
 def plan_training(

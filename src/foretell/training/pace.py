@@ -33,7 +33,9 @@ class Pace(ABC):
     def __init__(self, config: TrainingConfig):
         self.config = config
         if consequence := self.effect_of_long_warmup():
-            logger.warning(f"warm-up     {config.warmup_steps:,} steps of a training of {config.steps:,}: {consequence}")
+            logger.warning(
+                f"warm-up     {config.warmup_steps:,} steps of a training of {config.steps:,}: {consequence}"
+            )
 
     @abstractmethod
     def effect_of_long_warmup(self) -> str | None:
