@@ -47,7 +47,7 @@ def info(
     weights on disk. --names and --kernels load the model.
     """
     if machine and (model is not None or names or kernels or verify):
-        raise UsageError("--machine is about this machine and no model; it goes with --json alone")
+        raise UsageError("--machine is about no model; leave out MODEL, --names, --kernels and --verify")
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:
