@@ -57,7 +57,6 @@ CASES: dict[str, dict[str, str]] = {
         for option, value in {"ids": "", "allow-special": "", "as-task": "", "pair": "x"}.items()
     },
     "cli.forecast:train_forecast": {
-        "horizon": "train --task forecast passengers.csv --no-hold-out --horizon 12",
         "start-from": "train --task forecast passengers.csv --start-from ''",
     },
     "cli.forecast:evaluate_forecast": {

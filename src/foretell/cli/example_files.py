@@ -6,10 +6,11 @@ month from 1949 to 1960, in thousands (Box and Jenkins 1976, Time Series Analysi
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
-from foretell.files import write_text
+from foretell.files import read_text, write_text
+
+HOME = Path(__file__).with_name("examples")
 
 EXAMPLES = {
     "my.txt": "stories: foretell train my.txt",
@@ -29,6 +30,6 @@ def write_examples(folder: Path) -> list[str]:
         path = folder / name
         is_new = not (path.exists() or path.is_symlink())
         if is_new:
-            write_text(path, files("foretell.cli").joinpath("examples", name).read_text("utf-8"))
+            write_text(path, read_text(HOME / name))
         lines.append(f"{'wrote' if is_new else 'kept, it exists':<15}  {name:<17}  {use}")
     return lines

@@ -126,8 +126,6 @@ def train_forecast(
 
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
-    if horizon is not None and not hold_out:
-        raise UsageError("--horizon is the number of values to hold out, and --no-hold-out holds out none; give one")
     out = options.directory(data)
     from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
