@@ -9,7 +9,7 @@ HAS_TORCH = -c "import torch" 2>/dev/null
 
 .PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
 
-demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
+demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
 
 test: $(VENV)/.installed-dev  ## formatting, types and all tests

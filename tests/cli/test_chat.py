@@ -153,3 +153,9 @@ def test_a_model_without_a_template_says_what_it_does(foretell, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     outcome = foretell("chat", "primer", "--max-tokens", "3").succeeds()
     assert "primer has no chat template" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["/exit", "/quit", "/bye", "/exit now"])
+def test_a_chat_ends_as_in_other_programs(command, chat):
+    outcome = chat(f"/system\n{command}\n/nonsense\n").succeeds()
+    assert outcome.out == ""

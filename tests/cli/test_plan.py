@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 XL = ["plan", "--size", "gpt2-xl", "--tokens", "30e9", "--gpus", "8", "--gpu", "h100", "--price", "2.5"]
@@ -30,6 +32,14 @@ def test_what_the_refusal_says_would_fit_does(foretell):
     outcome = foretell(*refused, "--parallel", "fsdp", "--checkpoint-activations", "--training.batch-size", "8")
     assert outcome.code == 0
     assert "may not fit" not in outcome.out
+
+
+@pytest.mark.parametrize("rows", ["16", "48"])
+def test_what_would_fit_is_said_where_a_training_may_not_fit(foretell, rows):
+    sized = ["plan", "--size", "gpt2-large", "--gpu", "a100", "--only", "training", "--training.batch-size", rows]
+    shown = " ".join(foretell(*sized).succeeds().out.split())
+    (way,) = re.findall(r"It may not fit; this would: .*?(--[a-z-]+(?:\.[a-z-]+ \d+)?)", shown)
+    assert "may not fit" not in foretell(*sized, *way.split()).succeeds().out
 
 
 def test_the_back_test_shows_predictions_next_to_measurements(foretell):

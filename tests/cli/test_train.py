@@ -403,3 +403,11 @@ def test_the_prompt_to_try_is_short_for_a_text_of_one_long_word(foretell, tmp_pa
     done = foretell("train", "word.txt", *TOY, "--steps", "3", "--out", "x")
     line = next(line for line in done.out.splitlines() if line.startswith("try"))
     assert 10 < len(line.split('"')[1]) <= 80
+
+
+def test_the_last_line_names_an_earlier_run_of_the_same_data(foretell, tmp_path):
+    (tmp_path / "cats.txt").write_text("the cat sat on a mat. " * 200)
+    command = ["train", "cats.txt", "--size", "toy", "--kind", "bytes", "--steps", "1"]
+    first, second = (foretell(*command).succeeds().out.splitlines()[-1] for _ in range(2))
+    assert first.startswith("try         ") and "generate runs/cats " in first and "#" not in first
+    assert "generate runs/cats-2 " in second and second.endswith("  # runs/cats is an earlier run")

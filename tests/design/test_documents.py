@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from foretell.cli.example_files import EXAMPLES
 from foretell.cli.main import VERBS, run
 from foretell.quantization import quantize
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 LESSONS = sorted((ROOT / "src" / "foretell" / "lessons").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
@@ -83,9 +85,25 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "document", [page for page in [*DOCUMENTS, *LESSONS] if page != ROWS], ids=lambda path: path.name
+    "document", [page for page in [*DOCUMENTS, *LESSONS] if page not in (README, ROWS)], ids=lambda path: path.name
 )
 def test_every_command_runs(document, working_directory, capfd):
+    run_commands(document, capfd)
+
+
+def test_every_command_of_the_readme_runs_in_a_fresh_folder(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quantize, "MEASURED_TOKENS", 1000)
+    run_commands(README, capfd)
+
+
+def test_every_file_that_the_readme_reads_is_written_by_the_demo():
+    named = set(re.findall(r"(?<= )[\w-]+\.(?:csv|tsv|jsonl|json|txt)\b", code_of(README)))
+    others = {"forecast.csv", "predicted.csv", "constraints.txt"}  # two outputs, and a file of the project
+    assert named - others == set(EXAMPLES)
+
+
+def run_commands(document, capfd):
     for command in commands(document):
         assert command[0] == "foretell", command
         assert command[1] != "serve", "a server does not end; show it in a block of sh, which is not run"

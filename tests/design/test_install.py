@@ -23,7 +23,7 @@ def test_constraints_pin_torch_only_if_it_is_not_installed(tmp_path, has_torch):
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         packages = tmp_path / ".venv" / "lib" / version / "site-packages"
         (packages / "torch.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    subprocess.run(["make", "--silent", ".venv/.installed-plot", "INSTALL=true"], cwd=tmp_path, check=True)
+    subprocess.run(["make", "--silent", ".venv/.installed-plot,serve", "INSTALL=true"], cwd=tmp_path, check=True)
     constraints = (tmp_path / ".venv" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("torch==") for line in constraints) is not has_torch
     assert any(line.startswith("numpy==") for line in constraints)

@@ -27,7 +27,7 @@ SERIES_FORMAT = named("id-column time-column target-column separator decimal dat
 LOADING = named("device dtype quantize verify")
 MODEL = LOADING | named("strict")
 OPTIONS = {
-    "demo": named("minutes out"),
+    "demo": named("minutes out files"),
     "lesson": named("check html overwrite weights at seed model ask break out open json"),
     "train": named(
         "size tokenizer kind start-from text-field sample-prompt exportable show-batch help-config strict json workers "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -68,6 +69,71 @@ def test_times_of_a_frame_have_their_offsets(kind):
     times = [time.replace(tzinfo=UTC) for time in TIMES[:3]]
     (series,) = read_series(make_frame(kind, {"time": times, "y": [1, 2, 3]}))
     assert series.timeline.text(3) == "2024-01-04 00:00:00+00:00"
+
+
+NEW_YORK = ZoneInfo("America/New_York")  # clocks are set back on 2025-11-02 and forward on 2026-03-08
+ZONES = {  # the first time, the step, the number of values, and the times that follow
+    "days": ("2025-10-20", 1440, 13, ["2025-11-02 00:00:00-04:00", "2025-11-03 00:00:00-05:00"]),
+    "weeks": ("2025-10-05", 7 * 1440, 5, ["2025-11-09 00:00:00-05:00"]),
+    "days across a change": ("2025-10-31 08:30", 1440, 4, ["2025-11-04 08:30:00-05:00"]),
+    "a clock that is skipped": (
+        "2026-03-05 02:30",
+        1440,
+        3,
+        ["2026-03-08 03:30:00-04:00", "2026-03-09 02:30:00-04:00"],
+    ),
+    "a clock that repeats": ("2025-10-29 01:30", 1440, 4, ["2025-11-02 01:30:00-04:00", "2025-11-03 01:30:00-05:00"]),
+    "hours": ("2025-11-01 22:00", 60, 3, [f"2025-11-02 0{t}:00:00-0{o}:00" for t, o in ((1, 4), (1, 5), (2, 5))]),
+    "half days": ("2025-10-31 12:00", 720, 3, ["2025-11-02 00:00:00-04:00", "2025-11-02 11:00:00-05:00"]),
+}
+
+
+def zone_times(first: str, minutes: int, count: int, zone: tzinfo) -> list[datetime]:
+    """Equally spaced times in a zone; days and weeks follow its clocks."""
+    clock, step = datetime.fromisoformat(first).replace(tzinfo=zone), timedelta(minutes=minutes)
+    if minutes % 1440 == 0:
+        return [clock + step * index for index in range(count)]
+    return [(clock.astimezone(UTC) + step * index).astimezone(zone) for index in range(count)]
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    importlib.import_module("pyarrow.parquet").write_table(arrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["plain", "dateutil", "pandas", "polars", "parquet"])
+@pytest.mark.parametrize(("first", "minutes", "count", "following"), ZONES.values(), ids=ZONES)
+def test_times_in_a_zone_follow_its_changes_of_clocks(kind, first, minutes, count, following, tmp_path):
+    zone = pytest.importorskip("dateutil.tz").gettz(NEW_YORK.key) if kind == "dateutil" else NEW_YORK
+    columns = {"time": zone_times(first, minutes, count, zone), "y": list(range(count))}
+    source = write_parquet(tmp_path / "x.parquet", columns) if kind == "parquet" else None
+    (series,) = read_series(source or make_frame("plain" if kind == "dateutil" else kind, columns))
+    assert series.timeline.text(0) == str(columns["time"][0])
+    assert [series.timeline.text(count + step) for step in range(len(following))] == following
+
+
+@pytest.mark.parametrize("start", ["2025-07-01", "2025-12-01"])
+def test_months_in_a_zone_begin_at_midnight_and_are_joined_by_instant(start):
+    zone = ZoneInfo("Europe/Berlin")
+    months = [datetime(2025 + month // 12, month % 12 + 1, 1, tzinfo=zone) for month in range(24)]
+    split = months.index(datetime.fromisoformat(start).replace(tzinfo=zone))
+    known, after = months[:split], months[split:]
+    (series,) = read_series(make_frame("plain", {"time": known, "y": list(range(len(known)))}))
+    assert [series.timeline.text(split + step) for step in range(len(after))] == [str(time) for time in after]
+    (other,) = read_series(make_frame("plain", {"time": after, "y": list(range(len(after)))}))
+    assert series.values_after(other).tolist() == list(range(len(after)))
+
+
+def test_a_forecast_is_joined_with_its_actual_values_by_instant():
+    times = zone_times("2025-10-25", 1440, 20, NEW_YORK)
+    known, actual = ({"time": part, "y": list(range(len(part)))} for part in (times[:8], times[8:]))
+    forecast = foretell.forecast("almanac", make_frame("plain", known), horizon=12, samples=2)[0]
+    assert [datetime.fromisoformat(time).astimezone(UTC) for time in forecast.times] == [
+        time.astimezone(UTC) for time in actual["time"]
+    ]
+    (series,), (after,) = (read_series(make_frame("plain", each)) for each in (known, actual))
+    assert series.values_after(after).tolist() == actual["y"]
 
 
 def test_a_lazy_frame_is_collected():

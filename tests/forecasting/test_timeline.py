@@ -63,7 +63,8 @@ def test_a_change_of_daylight_saving_is_neither_a_gap_nor_a_second_value():
     timeline, indices = find_timeline(local_days, "x")
     assert (timeline.frequency, indices.tolist(), timeline.text(3)) == ("1 day", [0, 1, 2], "2024-04-02T00:00+02:00")
     the_same_in_utc = ["2024-03-29T23:00Z", "2024-03-30T23:00Z", "2024-03-31T22:00Z", "2024-04-01T22:00Z"]
-    assert find_timeline(the_same_in_utc, "x")[1].tolist() == [0, 1, 2, 3]
+    timeline, indices = find_timeline(the_same_in_utc, "x")
+    assert (indices.tolist(), timeline.text(4)) == ([0, 1, 2, 3], "2024-04-02T22:00Z")  # as the last days
 
 
 def test_seconds_since_1970_are_times_where_the_format_is_given():

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 import foretell.lessons
 from foretell.errors import UsageError
+from foretell.finetuning.label_kind import ClassifyKind
 from foretell.lessons.lesson import LessonReport, same
 from foretell.lessons.registry import ENTRIES, find_lesson, lesson_class
 from foretell.typesetting.html import page
@@ -67,7 +68,7 @@ def test_a_lesson_names_its_source(name, lessons):
     ("name", "words"),
     [
         ("smallest", "The third row belongs to analytics"),
-        ("smallest", "Its default is GPT-1's way: an extract token is put after the text"),
+        ("smallest", f"The default of --task classify is --pool {ClassifyKind.pools[0]}"),
         ("algorithms", "In line 6 the source lets tz and tx run to T"),
         ("algorithms", "one class for each token, such as names or parts of speech (sequence labelling)"),
         ("algorithms", "on 9 of the 12 datasets"),

@@ -32,9 +32,9 @@ def model(to: Any = None, dtype: torch.dtype = torch.float32, **changes: Any) ->
     return decoder.to(dtype)
 
 
-def with_fast_layers(decoder: Decoder, max_rows: int | None = MAX_ROWS) -> Decoder:
+def with_fast_layers(decoder: Decoder, is_strict: bool = False) -> Decoder:
     """A copy of a decoder with the fast forms of its layers; its blocks are not fused."""
-    forms = {path: fast_form(layer, max_rows) for path, layer in decoder.named_modules() if can_pack(layer)}
+    forms = {path: fast_form(layer, is_strict) for path, layer in decoder.named_modules() if can_pack(layer)}
     return copy_with(decoder, forms)
 
 
@@ -94,15 +94,16 @@ def test_calls_with_many_rows_are_left_to_the_plain_layer(monkeypatch):
         assert (fast(many[:MAX_ROWS]) == 7).all()
 
 
+@pytest.mark.parametrize("is_strict", [False, True])
 @pytest.mark.parametrize("inputs", [4, 16])
-def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs):
-    fast = fast_form(nn.Linear(8, 8))
+def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs, is_strict):
+    fast = fast_form(nn.Linear(8, 8), is_strict)
     with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fast(torch.randn(4, inputs))
 
 
-def test_without_a_limit_a_row_has_the_same_bits_with_any_other_rows():
-    decoder = with_fast_layers(model(), max_rows=None)
+def test_a_strict_row_has_the_same_bits_with_any_other_rows():
+    decoder = with_fast_layers(model(), is_strict=True)
     layer = decoder.get_submodule("trunk.blocks.0.feedforward.up")
     x = torch.randn(500, 32)
     with torch.no_grad():

@@ -85,6 +85,50 @@ def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
         assert torch.equal(decoder(ids[:, :9]), whole[:, :9])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_have_the_same_bits_with_gradients(name: str, dtype: torch.dtype, ids: Tensor) -> None:
+    decoder = strict_copy(new_decoder(name, dtype)).requires_grad_()
+    with torch.no_grad():
+        expected = decoder(ids)
+    assert torch.equal(decoder(ids), expected)
+    assert torch.equal(decoder(ids[:1]), expected[:1])
+    assert torch.equal(decoder(ids[:1].repeat(2, 1)), expected[:1].repeat(2, 1, 1))
+    assert decoder(ids).requires_grad
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_equal_the_plain_layers_within_rounding(name: str, ids: Tensor) -> None:
+    decoder = new_decoder(name, torch.float32).requires_grad_()
+    weights = list(decoder.parameters())
+    expected, gradients = (
+        torch.autograd.grad(model(ids).logsumexp(-1).sum(), weights) for model in (decoder, strict_copy(decoder))
+    )
+    largest = max(plain.abs().max().item() for plain in expected)
+    for plain, form in zip(expected, gradients, strict=True):
+        torch.testing.assert_close(form, plain, rtol=1e-4, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize("form", ["float32", "int8"])
+@pytest.mark.parametrize("change", ["in place", "dtype"])
+def test_a_model_whose_weights_have_changed_is_refused(form: str, change: str, ids: Tensor) -> None:
+    original = new_decoder("gpt2", torch.float32)
+    if form == "int8":
+        quantize_decoder(original, make_quantization(original, "int8"))
+    decoder = strict_copy(original)
+    layer: Any = decoder.get_submodule("trunk.blocks.1.feedforward.down")
+    if change == "dtype":
+        decoder.to(torch.bfloat16)
+    else:
+        (layer.weight if form == "float32" else layer.scales).mul_(2)
+    with (
+        torch.no_grad(),
+        pytest.raises(UsageError, match=r"have changed since model.strict\(\) was called; call it again"),
+    ):
+        decoder(ids)
+    assert strict_copy(original)(ids).isfinite().all()
+
+
 @pytest.mark.parametrize(("feedforward_width", "num_threads"), [(33, 1), (172, 1), (160, 2), (1001, 2)])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @torch.inference_mode()

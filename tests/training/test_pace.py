@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -152,3 +153,17 @@ def test_the_time_ends_a_training_that_does_not_reach_its_most_steps():
     assert steps == pytest.approx(SECONDS / 3, abs=2)
     assert machine.rates[-1] < 0.03 * CONFIG.learning_rate
     assert pace.seconds_left(steps) == 0
+
+
+@pytest.mark.parametrize(
+    ("pace", "warmup_steps", "words"),
+    [
+        (FixedSteps, 600, None),
+        (FixedSteps, 601, "601 steps of a training of 600: the learning rate ends at 0.00998"),
+        (partial(TimeBudget, seconds=60), 300, None),
+        (partial(TimeBudget, seconds=60), 301, "301 steps of a training of 600: the learning rate rises for 50% of"),
+    ],
+)
+def test_a_warm_up_that_is_too_long_is_a_warning(pace, warmup_steps, words, caplog):
+    pace(CONFIG.model_copy(update={"warmup_steps": warmup_steps}))
+    assert caplog.text == "" if words is None else words in caplog.text

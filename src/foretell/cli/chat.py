@@ -31,8 +31,10 @@ HELP = """/reset           forget the conversation; the system message stays
                  /save --overwrite FILE replaces a file
 /look [N]        what decided the last token of the answer, or the Nth last
 /help            this list
+/exit            end the program, as /quit, /bye and Ctrl-D do
 //TEXT           send a message that begins with a slash
-Ctrl-C stops an answer, or ends the program where there is none, as Ctrl-D does"""
+Ctrl-C stops an answer, or ends the program where there is none"""
+ENDS = ("/exit", "/quit", "/bye")
 ENDINGS = {
     "context": "context full: the answer stops here; /reset begins a new conversation",
     "length": "stopped after --max-tokens",
@@ -70,10 +72,12 @@ def chat(
 
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
     if is_interactive():
-        note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
+        note("/help lists the commands; Ctrl-C stops an answer, /exit ends")
     read = [str(each) for each in (model, template, vars(sampling)["json_schema"]) if each is not None]
     commands = COMMANDS | {"/save": partial(save, read=read)}
     for source, line in iter_lines():
+        if line.split(maxsplit=1)[0] in ENDS:
+            return
         try:
             take_line(conversation, line, json, commands)
         except ForetellError as error:
@@ -147,7 +151,9 @@ def take_line(conversation: Chat, line: str, json: bool, commands: Mapping[str, 
     if line.startswith("/") and not line.startswith("//"):
         name, _, argument = line.partition(" ")
         if name not in commands:
-            raise UsageError(f"unknown command {shortened(name)}{did_you_mean(name, commands)}; /help lists all")
+            raise UsageError(
+                f"unknown command {shortened(name)}{did_you_mean(name, (*commands, *ENDS))}; /help lists all"
+            )
         with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # only JSON goes to stdout
             commands[name](conversation, argument.strip())
     else:

@@ -46,7 +46,7 @@ def convert(
     The result is read back by independent code and compared with the model; export-report.json has the differences.
     """
     if to == "peft":
-        return convert_adapter(source, target, adapter, family, dtype, json)
+        return convert_adapter(source, target, adapter, family, dtype, verify, json)
     from foretell.files import check_new
 
     check_new(target)
@@ -140,7 +140,7 @@ def find_weights_of(source: str) -> Path:
 
 
 def convert_adapter(
-    source: str, target: Path, adapter: Path | None, family: str | None, dtype: str | None, json: bool
+    source: str, target: Path, adapter: Path | None, family: str | None, dtype: str | None, verify: bool, json: bool
 ) -> None:
     """Write the LoRA updates of a model in peft's layout."""
     from foretell.convert.export import DTYPES
@@ -150,7 +150,7 @@ def convert_adapter(
     check_new(target)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"--to peft writes {', '.join(DTYPES)}, not {dtype}")
-    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, keep_adapters=True)
+    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, keep_adapters=True, verify=verify)
     report = export_peft(model, target, DTYPES[dtype or "float32"], family)
     if json:
         print_json({"path": str(target), **report})

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.errors import shell_words
+from foretell.cli.example_files import write_examples
+from foretell.cli.terminal import write
+from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +27,11 @@ EXCERPT_LINES = 5
 
 def demo(
     *,
-    minutes: Annotated[float, Parameter(help="How long to train; the rest takes half a minute.")] = TRAINING_MINUTES,
+    minutes: Annotated[
+        float | None, Parameter(help=f"How long to train, {TRAINING_MINUTES} by default; the rest takes half a minute.")
+    ] = None,
     out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/demo.")] = None,
+    files: Annotated[bool, Parameter(help="Train nothing: write the files of the README's examples here.")] = False,
 ) -> None:
     """The first five minutes: train a small decoder, watch it learn, ask it.
 
@@ -34,6 +39,11 @@ def demo(
     """
     from foretell.config.training import check_minutes
 
+    if files:
+        if minutes is not None or out is not None:
+            raise UsageError("--files trains nothing, so --minutes and --out have no effect; leave them out")
+        return write("\n".join(write_examples(Path())))
+    minutes = TRAINING_MINUTES if minutes is None else minutes
     check_minutes(minutes)
     from rich.console import Console
 
@@ -55,7 +65,7 @@ def demo(
     with DemoReporter(console, gzip_bits_per_byte(), PROMPT) as reporter:
         session = run_training(TextTraining(request), reporter)
     show_result(console, session, reporter.gzip_bits)
-    say_goodbye(console, session.run.directory)
+    return say_goodbye(console, session.run.directory)
 
 
 def show_text(console: Console) -> None:
@@ -105,16 +115,18 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
 
 
 def say_goodbye(console: Console, directory: Path) -> None:
-    """Show the folder of the run, and three commands to try."""
+    """Show the folder of the run, and commands to try."""
     from foretell.cli.demo_display import title
     from foretell.session.failures import command_name
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
-    console.print("three commands to try next:")
+    console.print("commands to try next:")
     run, program = shell_words(directory), command_name()
     for command in (
         f'{program} next {run} "If the object is"',
         f'{program} generate {run} "A class definition" --max-tokens 80',
+        f"{program} serve {run} --open",
+        f"{program} demo --files        # the files of the README's examples",
         f"{program} train my.txt        # a text of your own",
     ):
         console.print(f"  {command}", style="bold")

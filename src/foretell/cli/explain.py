@@ -298,10 +298,10 @@ def explain_forecast(
     data: SeriesFile,
     /,
     *,
-    spans: Annotated[int, arguments.whole("At most this many spans, of equal length.")] = 12,
+    spans: Annotated[int | None, arguments.whole("At most this many spans, of equal length; default: 12.")] = None,
     context: Context = None,
-    passes: Annotated[int, arguments.whole("Passes through the model at most.")] = 1000,
-    seed: Annotated[int, arguments.whole("Selects the random orders of spans.")] = 0,
+    passes: Annotated[int | None, arguments.whole("Passes through the model at most; default: 1,000.")] = None,
+    seed: Annotated[int | None, arguments.whole("Selects the random orders of spans; default: 0.")] = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,
     reading: Reading = ALL_SERIES,
@@ -313,11 +313,15 @@ def explain_forecast(
     span. The other questions are about the pass over the context, in which a token is the number of a bin.
     """
     question, details = questions.chosen()
+    of_spans = {"spans": spans, "passes": passes, "seed": seed}
+    of_spans = {name: value for name, value in of_spans.items() if value is not None}
+    if of_spans and questions.given():
+        raise UsageError(f"--{next(iter(of_spans))} has no effect on --{next(iter(questions.given()))}; leave one out")
     forecaster = open_forecaster(model, **options.keywords())
     chosen = reading.first(data, forecaster)
     from foretell.forecasting.span_effects import as_tokens, span_effects
 
-    if question is WALK and not questions.given():
-        report(span_effects(forecaster, chosen, spans, passes, context=context, seed=seed), json)
+    if not questions.given():
+        report(span_effects(forecaster, chosen, context=context, **of_spans), json)
     else:
         question.show(*as_tokens(forecaster, chosen, context), details, json)

@@ -82,6 +82,10 @@ def finetune(
     from foretell.config import check_known
 
     check_known(task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
+    if dev is not None and "dev_fraction" in head:
+        raise UsageError("--dev-fraction is cut from DATA, and --dev has the held-out examples; give one of them")
+    if head.get("decimal") is not None and task not in ("regress", "similarity"):
+        raise UsageError("--decimal is for labels that are numbers, with --task regress or similarity")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request

@@ -345,6 +345,8 @@ def evaluate_forecast(
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
+    if stride is not None and windows == 1 and test is None:
+        raise UsageError("--stride is the way from one origin to the next, and --windows is 1; give more windows")
     check_outputs(out, overwrite=overwrite)
     lengths, percents = parse_contexts(contexts), parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())

@@ -49,12 +49,14 @@ def info(
     weights on disk. --names and --kernels load the model.
     """
     if machine and (model is not None or names or kernels or verify):
-        raise UsageError("--machine is about this machine and no model; it goes with --json alone")
+        raise UsageError("--machine is about no model; leave out MODEL, --names, --kernels and --verify")
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:
         raise UsageError("info needs a MODEL, or --machine")
     if config := find_preset(model):
+        if verify:
+            raise UsageError(f"{model} is a preset, a shape without weights to verify; leave out --verify")
         facts = describe_preset(model, config, names)
         if kernels:
             note("a preset has no weights, so no kernels are chosen")

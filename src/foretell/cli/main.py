@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Group, Parameter, RepeatArgumentError
@@ -26,6 +27,8 @@ from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, e
 # Imports create many objects but no garbage; collecting rarely saves an eighth of the time of importing torch
 COLLECT_RARELY = (50_000, 20, 20)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+MAY_BE_EMPTY = {"--separator", "--system", "--sample-prompt", "--token", "--against", "--pair", "--target"}  # texts
 
 LEARN, ASK, LOOK, MAKE = (
     Group(name, sort_key=index) for index, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
@@ -138,6 +141,8 @@ def run(arguments: list[str]) -> int:
     try:
         words = rewrite(arguments)
         app = make_app(arguments)
+        if "" in words or any(word.endswith("=") for word in words):
+            refuse_empty_values(app, words)
         with library_notes_on_stderr():
             app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -154,6 +159,17 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return fail(f"{error.filename or failed_stream(error)}: {error.strerror or error}", 1)
     return 0
+
+
+def refuse_empty_values(app: App, words: list[str]) -> None:
+    """Refuse an empty value of an option, as an unset variable of the shell gives it, unless the value is a text."""
+    verb = app.parse_commands(words)[1][-1]
+    options = {name for each in verb.assemble_argument_collection() if not each.is_flag() for name in each.names}
+    options = {name for name in options if name.startswith("--")} - MAY_BE_EMPTY
+    for word, following in pairwise([*takewhile(lambda word: word != "--", words), "--"]):
+        option, equals, value = word.partition("=")
+        if option in options and not (value if equals else following):
+            raise UsageError(f"the value of {option} is empty; leave the option out, or give a value")
 
 
 def drop_output() -> None:

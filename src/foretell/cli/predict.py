@@ -47,8 +47,11 @@ def predict(
     is_one_file = is_one and arguments.is_file(path)
     if is_one and not is_one_file and arguments.LIKE_A_FILE.fullmatch(text[0]):
         raise DataError(f"{path}: no such file; to predict this text, give - and the text on standard input")
-    if out is not None and not is_one_file:
-        raise UsageError(f"--out is for a FILE with {ROWS}")
+    of_files = {"column": column, "choice-column": choice_column, "columns": columns, "out": out}
+    of_files["encoding"] = None if encoding == "utf-8" else encoding
+    given = [name for name, value in of_files.items() if value is not None]
+    if given and not is_one_file:
+        raise UsageError(f"--{given[0]} is for a FILE with {ROWS}")
     if out is not None:
         from foretell.finetuning.predict import check_predictions_file
 

@@ -36,7 +36,7 @@ def runs(
     """
     if delete:
         if png is not None or json:
-            raise UsageError("--delete goes with the names of runs alone")
+            raise UsageError("--delete goes with the names of runs alone; leave out --png and --json")
         return delete_runs(names)
     from foretell.files import check_target
     from foretell.runs.summary import RunTable, differing_settings, letters_of, summarize, warning_about

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,14 +37,17 @@ class TracedNames:
     overwrite: arguments.Overwrite = False
     list_: Annotated[bool, Parameter(name="--list", help="Only list the names.")] = False
 
-    def check(self, text: str | Path | None, argument: str = "TEXT") -> None:
+    def check(self, text: str | Path | None, of_text: Mapping[str, object], argument: str = "TEXT") -> None:
         """Raise `UsageError` if text or file name is missing, or the file name has a misleading suffix.
 
-        A file that cannot be written is an `OutputError`.
+        of_text: the options for reading the text, which have no effect on a list of names. A file that cannot be
+        written is an `OutputError`.
         """
         if self.list_ != (self.out is None) or self.list_ != (text is None):
             raise UsageError(f"give {argument} and --out FILE for values, or --list alone for their names")
         if self.out is None:
+            if given := [name for name, value in of_text.items() if value]:
+                raise UsageError(f"--{given[0]} is for a {argument}, and --list reads none; leave it out")
             return
         if self.out.suffix.lower() in OTHER_FORMATS:
             raise UsageError(
@@ -104,9 +108,9 @@ def trace(
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
-    names.check(text if file is None else file)
-    changed = as_task or pair or ids or allow_special or options != arguments.MODEL_DEFAULTS
-    if names.list_ and not changed and names.list_stored(model, json):
+    of_text = {"as-task": as_task, "pair": pair, "allow-special": allow_special, "ids": ids}
+    names.check(text if file is None else file, of_text)
+    if names.list_ and options == arguments.MODEL_DEFAULTS and names.list_stored(model, json):
         return
     text = "" if names.list_ else arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
@@ -128,7 +132,7 @@ def trace_translation(
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
     """Any value of a pass over a sentence and its translation, by name."""
-    names.check(text)
+    names.check(text, {"target": target})
     translator = open_translator(model, **options.keywords())
     loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
     names.show(loaded, translation, json)
@@ -149,7 +153,9 @@ def trace_forecast(
 
     The ids in the file are the numbers of the bins that the values are in.
     """
-    names.check(data, "DATA")
+    names.check(
+        data, {"context": context, **{name.replace("_", "-"): value for name, value in vars(reading).items()}}, "DATA"
+    )
     if names.list_ and options == arguments.LOADING_DEFAULTS and names.list_stored(model, json):
         return
     loaded, text = open_model(model, **options.keywords()), ""

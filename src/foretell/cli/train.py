@@ -94,6 +94,8 @@ def train(
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
+    if strict and not any(Path(path).is_dir() for path in data):
+        raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
     from foretell.finding import find_tokenizer

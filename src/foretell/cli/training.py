@@ -17,6 +17,7 @@ from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError, shell_words
 
 if TYPE_CHECKING:
+    from foretell.runs.run import Run
     from foretell.session.declaration import Training
     from foretell.session.session import Session
 
@@ -169,7 +170,18 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
         files += f", {picture}"
     missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
     console.print(f"run         {directory}: {files}{missing}")
-    console.print(f"try         {command_name()} {verb} {shell_words(directory)} {argument}".rstrip())
+    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip()
+    console.print(f"try         {command}{earlier_run(session.run)}")
+
+
+def earlier_run(run: Run) -> str:
+    """A remark, as a comment of the shell, about the run that has the name of this run's data."""
+    from foretell.finding import default_run_directory
+
+    earlier, _, number = run.directory.name.rpartition("-")
+    taken = default_run_directory(run.record()["data"], resume=True)
+    is_numbered = number.isdecimal() and taken == run.directory.with_name(earlier) and taken.exists()
+    return f"  # {shell_words(taken)} is an earlier run" if is_numbered else ""
 
 
 def decided(make: Callable[[], Value]) -> Value:

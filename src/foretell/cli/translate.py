@@ -124,8 +124,11 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
         raise UsageError(f"--beam must be from 1 to 1000, not {beam}")
     if alpha is not None and not 0 <= alpha <= 10:
         raise UsageError(f"--length-penalty must be from 0 to 10, not {alpha:g}")
-    if sampling and beam is not None:
-        raise UsageError(f"--{next(iter(sampling)).replace('_', '-')} samples, and --beam searches; give one of them")
+    if sampling and (beam is not None or alpha is not None):
+        searching = "--length-penalty" if beam is None else "--beam"
+        raise UsageError(
+            f"--{next(iter(sampling)).replace('_', '-')} samples, and {searching} searches; give one of them"
+        )
     chosen = SamplingConfig(**sampling) if sampling else None
     return Decoding(BEAM_SIZE if beam is None else beam, alpha, chosen)
 

@@ -259,9 +259,12 @@ def parse_json(content: str, where: str) -> Any:
 
 
 class Parquet(Format):
-    """Parquet by pyarrow. Reads only the chosen columns, a few rows at a time."""
+    """Parquet by pyarrow. Reads only the chosen columns, a few rows at a time. as_text: dates and times are texts."""
 
     has_header = True
+
+    def __init__(self, as_text: bool = True):
+        self.as_text = as_text
 
     def rows(self, table: Table) -> Iterator[Row]:
         file = table.file
@@ -275,7 +278,8 @@ class Parquet(Format):
                 for index in range(len(batch)):
                     row_number += 1
                     where = f"{file}, row {row_number}"
-                    yield Row(where, {name: arrow_value(batch.column(name)[index], name, where) for name in columns})
+                    cells = {name: arrow_value(batch.column(name)[index], name, where) for name in columns}
+                    yield Row(where, {name: as_text(cell) if self.as_text else cell for name, cell in cells.items()})
 
 
 @contextmanager
@@ -297,10 +301,14 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 def arrow_value(cell: Any, column: str, where: str) -> Any:
     try:
-        value = cell.as_py()
-        return str(value) if isinstance(value, datetime.date | datetime.time | Decimal) else value
+        return cell.as_py()
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: column {column!r} is not UTF-8 (byte {error.start}); repair or remove it") from None
+
+
+def as_text(value: Any) -> Any:
+    """A date, time or decimal number as text; other values are returned unchanged."""
+    return str(value) if isinstance(value, datetime.date | datetime.time | Decimal) else value
 
 
 FORMATS: dict[str, Format] = {

@@ -214,6 +214,31 @@ def offset_seconds(zone: str) -> int:
     return (1 if zone[0] == "+" else -1) * (3600 * int(zone[1:3]) + 60 * int(zone[-2:]))
 
 
+def zone_time(seconds: int, local: str, zone: dt.tzinfo, *, keeps_clock: bool) -> tuple[int, str]:
+    """The local time in a zone and its offset as text, of a time with the offset `local`.
+
+    keeps_clock: the clocks of the zone show this time, with another offset if necessary.
+    """
+    instant = find_instant(seconds, zone) if keeps_clock else seconds - offset_seconds(local)
+    moment = zone_moment(instant, zone)
+    return instant + clock_offset(instant, zone), str(moment)[len("2024-05-31 13:00:00") :]
+
+
+def find_instant(clock: int, zone: dt.tzinfo) -> int:
+    """The instant at which clocks of a zone show a time: the first of two, or as if clocks had not skipped it."""
+    before, after = (clock_offset(clock + day, zone) for day in (-DAY, DAY))
+    shown = (offset for offset in (before, after) if clock_offset(clock - offset, zone) == offset)
+    return clock - next(shown, before)
+
+
+def clock_offset(instant: int, zone: dt.tzinfo) -> int:
+    return round((zone_moment(instant, zone).utcoffset() or dt.timedelta()).total_seconds())
+
+
+def zone_moment(instant: int, zone: dt.tzinfo) -> dt.datetime:
+    return (dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=instant)).astimezone(zone)
+
+
 def write_time(seconds: int, date_format: str, local: str) -> str:
     """A time in a date format; `local` is the text of %z."""
     if date_format in (UNIX, UNIX_MS):

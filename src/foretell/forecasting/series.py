@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from foretell.forecasting.date_format import (
     offset_seconds,
     read_times,
     write_time,
+    zone_time,
 )
 from foretell.forecasting.metrics import mean_by_column
 
@@ -46,7 +48,8 @@ Earlier = np.ndarray | tuple[()]  # values of a series before a context
 class Timeline:
     """Equally spaced times: value i is at `first + i * step` units plus `offset` seconds since 1970-01-01.
 
-    date_format: the format of times in text. local: the offset from UTC at its end, as text.
+    date_format: the format of times in text. local: the offset from UTC at its end, as text. zone: the zone of the
+    times, if it is known. Steps of days and longer follow its clocks; shorter steps are equal also when clocks change.
     """
 
     unit: Unit
@@ -55,17 +58,28 @@ class Timeline:
     date_format: str = NUMBER
     offset: int = 0
     local: str = ""
+    zone: dt.tzinfo | None = None
 
     def text(self, index: int) -> str:
         """The time of a value in the file's format; times continue after the last value."""
         at = self.first + index * self.step
-        return str(at) if self.unit == "number" else write_time(self.seconds(at), self.date_format, self.local)
+        if self.unit == "number":
+            return str(at)
+        seconds, local = self.seconds(at), self.local
+        if self.zone is not None:
+            seconds, local = zone_time(seconds, local, self.zone, keeps_clock=self.is_in_days)
+        return write_time(seconds, self.date_format, local)
 
     def seconds(self, ordinal: int) -> int:
         """The time in seconds since 1970-01-01 by the local clock; a number is not changed."""
         if self.unit == "number":
             return ordinal
         return int(start_of(ordinal, self.unit).astype("datetime64[s]").astype(np.int64)) + self.offset
+
+    @property
+    def is_in_days(self) -> bool:
+        """True for steps of days and longer."""
+        return self.unit != "second" or self.step % DAY == 0
 
     @property
     def season(self) -> int | None:
@@ -94,7 +108,9 @@ def numbered() -> Timeline:
 EQUAL_STEPS = "give equally spaced values, or leave out the column of times to count values"
 
 
-def find_timeline(texts: Sequence[str], name: str, date_format: str | None = None) -> tuple[Timeline, np.ndarray]:
+def find_timeline(
+    texts: Sequence[str], name: str, date_format: str | None = None, zone: dt.tzinfo | None = None
+) -> tuple[Timeline, np.ndarray]:
     """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
     date_format = date_format or choose_date_format(dict.fromkeys(texts, name))
     seconds, local = read_times(texts, date_format, name)
@@ -126,7 +142,8 @@ def find_timeline(texts: Sequence[str], name: str, date_format: str | None = Non
     length = int(indices.max()) + 1
     if len(texts) < (1 - MOST_ABSENT) * length:
         raise DataError(f"{name}: irregular times, {length - len(texts):,} of {length:,} are absent; {EQUAL_STEPS}")
-    return Timeline(unit, int(step), first, date_format, offset_of(seconds, unit), local), indices
+    first = int(ordinals[order[-1]] - step * (length - 1))  # times continue after the last one
+    return Timeline(unit, int(step), first, date_format, offset_of(seconds, unit), local, zone), indices
 
 
 def lone_timeline(text: str, shared: Timeline | None, name: str) -> Timeline:
@@ -210,6 +227,8 @@ class Series:
         known = np.flatnonzero(~np.isnan(other.values))
         shift = offset_seconds(own.local) - offset_seconds(after.local)
         seconds = np.array([after.seconds(after.first + int(index) * after.step) + shift for index in known])
+        if own.unit not in ("number", "second"):  # the last offset moves times across a change of clocks by an hour
+            seconds = np.rint(seconds / DAY).astype(np.int64) * DAY
         steps = np.rint((ordinals_of(seconds, own.unit) - own.first) / own.step).astype(np.int64) - len(self)
         if not 0 <= steps[0] <= len(self) or (np.diff(steps) < 1).any():
             raise DataError(

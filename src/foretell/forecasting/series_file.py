@@ -13,7 +13,7 @@ import csv
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -130,7 +130,7 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
-    cells, separator = table_cells(source, hints)
+    cells, separator, zones = table_cells(source, hints)
     table = make_table(cells, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
     refuse_periods(table.body[0])
     refuse_labels(table)
@@ -138,7 +138,8 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     decimal = choose_decimal(table, layout, hints, separator)
     groups = groups_of(table, layout, decimal or ".")
     date_format = date_format_of(table, layout, hints)
-    untrimmed = on_timelines(groups, table.name, date_format)
+    zone = None if layout.time is None else zones.get(table.names[layout.time])
+    untrimmed = on_timelines(groups, table.name, date_format, zone)
     series = with_values(untrimmed, table.name)
     warn_of_gaps(series, untrimmed, ends_may_be_empty=layout.kind == "rows")
     resolved = SeriesFormat(
@@ -216,31 +217,37 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
     return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
 
 
-def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells], str | None]:
-    """The cells of each row, and the separator of a text file."""
+def table_cells(path: Path | Frame, hints: FormatHints) -> tuple[Iterable[Cells], str | None, Mapping[str, dt.tzinfo]]:
+    """The cells of each row, the separator of a text file, and the time zones of columns that have one."""
     if not isinstance(path, Path):
         if not isinstance(path, Frame):
             raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(path).__name__}")
-        return with_dates(frame_cells(path), dt.datetime), None
+        cells = list(frame_cells(path))
+        return with_dates(cells), None, time_zones(cells)
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
         if hints.given.separator is not None:
             raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
-        return (with_dates(table.cells(), str) if isinstance(table.format, Parquet) else table.cells()), None
+        if not isinstance(table.format, Parquet):
+            return table.cells(), None, {}
+        cells = list(Parquet(as_text=False).cells(table))
+        return with_dates(cells), None, time_zones(cells)
     usual, remembered = table.format.delimiter, hints.remembered.separator
     separator = hints.given.separator or choose_separator(table.lines(), usual, remembered)
-    return Delimited(separator).cells(table), separator
+    return Delimited(separator).cells(table), separator, {}
 
 
-def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
-    """Convert columns of times that are all at midnight to dates, because pandas and Arrow have one type for both.
+def time_zones(rows: Sequence[Cells]) -> dict[str, dt.tzinfo]:
+    """The time zones of columns, according to their last cells."""
+    cells = ((str(name).strip(), cell) for _, last in rows[-1:] for name, cell in zip(rows[0][1], last, strict=True))
+    return {name: cell.tzinfo for name, cell in cells if isinstance(cell, dt.datetime) and cell.tzinfo}
 
-    kind: the type of the times.
-    """
-    rows = list(table)
+
+def with_dates(rows: Sequence[Cells]) -> Iterator[Cells]:
+    """Convert columns of times that are all at midnight to dates, because pandas and Arrow have one type for both."""
     columns = [list(column) for column in zip(*(cells for _, cells in rows), strict=True)]
     for column in columns:
-        if all(isinstance(each, kind) and str(each).endswith(MIDNIGHT) for each in column[1:]):
+        if all(isinstance(each, dt.datetime) and str(each).endswith(MIDNIGHT) for each in column[1:]):
             column[1:] = [str(each).removesuffix(MIDNIGHT) for each in column[1:]]
     for index, (where, _) in enumerate(rows):
         yield where, [column[index] for column in columns]
@@ -248,7 +255,7 @@ def with_dates(table: Iterable[Cells], kind: type) -> Iterator[Cells]:
 
 def write_frame(frame: Frame, path: Path) -> None:
     """Write a frame as CSV, in the form in which it is read."""
-    write_text(path, table_text(cells for _, cells in with_dates(frame_cells(frame), dt.datetime)))
+    write_text(path, table_text(cells for _, cells in with_dates(list(frame_cells(frame)))))
 
 
 def table_text(rows: Iterable[Sequence[Any]], separator: str = ",") -> str:
@@ -434,7 +441,7 @@ def date_format_of(table: SeriesTable, layout: Layout, hints: FormatHints) -> st
     return choose_date_format(times, hints.given.date_format, hints.remembered.date_format)
 
 
-def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Series]:
+def on_timelines(groups: Groups, file: str, date_format: str | None, zone: dt.tzinfo | None) -> list[Series]:
     """Series from times and values, sorted by time, with missing values for absent times.
 
     A series with a single time gets the frequency of the others.
@@ -449,7 +456,7 @@ def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Ser
         if len(texts) < 2:
             continue
         if id(texts) not in known:
-            known[id(texts)] = find_timeline(texts, f"{file}, series '{name[:40]}'", date_format)
+            known[id(texts)] = find_timeline(texts, f"{file}, series '{name[:40]}'", date_format, zone)
         timeline, indices = known[id(texts)]
         filled = np.full(int(indices.max()) + 1, np.nan)
         filled[indices] = values

@@ -66,13 +66,17 @@ def find_devices(name: str, count: int) -> Devices:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe."""
+    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe.
+
+    ways: changes with which it surely fits, if it may not fit.
+    """
 
     memory: dict[str, Range]
     rows: int
     steps: int
     cost: estimate.Cost
     basis: speed.Basis | speed.Probe
+    ways: list[str]
 
 
 def plan_training(
@@ -98,7 +102,8 @@ def plan_training(
     basis, rate = find_rate(model, training, flops, tokens, devices)
     cost = estimate.training_cost(flops, training, rate, devices.count, price)
     parts = estimate.training_memory(model, shapes, training, memory)
-    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis)
+    ways = [*estimate.iter_ways(model, shapes, training, memory)] if estimate.total(parts).high > memory.size else []
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis, ways)
 
 
 def find_rate(
@@ -223,7 +228,7 @@ class Plan(Shown):
         ]
         if plan.cost.money is not None:
             cost.append(range_row("money", plan.cost.money, estimate.round_number))
-        warning = "It may not fit; fewer rows at once or --checkpoint-activations need less."
+        warning = f"It may not fit; this would: {', or '.join(plan.ways) or 'a smaller --size'}."
         return [
             Paragraph(
                 f"Trained on {self.tokens:.3g} tokens: {plan.steps:,} steps of {training.batch_size:,} rows on "

@@ -7,6 +7,7 @@ repeats its steps with the recorded shares, and measures the later ones.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +18,8 @@ from typing import NamedTuple
 from foretell.config import TrainingConfig
 from foretell.distributed.world import ALONE, World
 from foretell.errors import check_type
+
+logger = logging.getLogger(__name__)
 
 LAST_SECONDS = 2.0  # for the picture of the curve and the end of the process; more on a busy machine
 MOST_SLOWDOWN = 5.0  # a limit, because a thread that waits for a device or a peer is not slowed by other programs
@@ -29,6 +32,14 @@ class Pace(ABC):
 
     def __init__(self, config: TrainingConfig):
         self.config = config
+        if consequence := self.effect_of_long_warmup():
+            logger.warning(
+                f"warm-up     {config.warmup_steps:,} steps of a training of {config.steps:,}: {consequence}"
+            )
+
+    @abstractmethod
+    def effect_of_long_warmup(self) -> str | None:
+        """The effect of a warm-up that is too long for the training; None if it is not."""
 
     @abstractmethod
     def share(self, step: int, pending: float = 0.0, closing: float = 0.0) -> float:
@@ -53,6 +64,11 @@ class Pace(ABC):
 
 class FixedSteps(Pace):
     """A training of `config.steps` steps."""
+
+    def effect_of_long_warmup(self) -> str | None:
+        if self.config.warmup_steps <= self.config.steps:
+            return None
+        return f"the learning rate ends at {learning_rate_at(self.config.steps - 1, self.config):.3g}"
 
     def share(self, step: int, pending: float = 0.0, closing: float = 0.0) -> float:
         return step / self.config.steps
@@ -98,6 +114,11 @@ class TimeBudget(Pace):
         self.thread_clock, self.first_times = thread_clock, (clock(), thread_clock())
         self.marks = dict(marks or {})  # in the order of steps
         self.start = None if self.marks else clock() - spent  # None while recorded steps are repeated
+
+    def effect_of_long_warmup(self) -> str | None:
+        if self.config.warmup_steps <= max(1, LONGEST_WARMUP * self.config.steps):
+            return None
+        return f"the learning rate rises for {LONGEST_WARMUP:.0%} of the time"
 
     def share(self, step: int, pending: float = 0.0, closing: float = 0.0) -> float:
         if step not in self.marks:

@@ -1,6 +1,7 @@
 """Linear layers and heads for few rows on a CPU, with weights packed for the kernels of this package.
 
 Each form falls back to the plain one for gradients, for many rows and for weights that have changed since packing.
+Strict forms never do, because the plain form has other bits.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.errors import UsageError
 from foretell.model.decoder import TiedHead
 from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, is_bfloat16_slow
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.strict import with_gradient_of
 from foretell.model.quantization import unpack_int4
 from foretell.model.quantized_linear import (
     Int4Linear,
@@ -50,14 +53,19 @@ class Sources:
 class FastWeight:
     """The packed weights of one layer, or of several with the same input, and the tensors they were packed from."""
 
+    is_strict = False  # the kernel computes every output
+
     def __init__(self, matmul: Matmul, sources: list[Tensor], dtype: torch.dtype, max_rows: int | None):
         self.matmul, self.sources, self.dtype, self.max_rows = matmul, Sources(sources), dtype, max_rows
 
     def suits(self, x: Tensor) -> bool:
-        """True if the kernel computes the output for this input."""
-        is_few = self.max_rows is None or x.numel() <= self.max_rows * self.matmul.matrix.inputs
-        is_same = x.dtype == self.dtype and x.device.type == "cpu" and x.shape[-1] == self.matmul.matrix.inputs
-        return is_few and is_same and not torch.is_grad_enabled() and self.sources.are_current()
+        """True if the kernel computes the output for this input. Raises UsageError if a strict one cannot."""
+        is_current = x.dtype == self.dtype and x.device.type == "cpu" and self.sources.are_current()
+        if self.is_strict and not is_current:
+            raise UsageError("the weights have changed since model.strict() was called; call it again")
+        is_few = self.max_rows is None or x.numel() <= self.max_rows * x.shape[-1]
+        is_faster = is_few and is_current and not torch.is_grad_enabled()
+        return x.shape[-1] == self.matmul.matrix.inputs and (self.is_strict or is_faster)
 
 
 class FastForward(nn.Module):
@@ -66,7 +74,9 @@ class FastForward(nn.Module):
     fast: FastWeight
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.fast.matmul(input) if self.fast.suits(input) else super().forward(input)
+        if not self.fast.suits(input):
+            return super().forward(input)
+        return with_gradient_of(super().forward, self.fast.matmul, input)
 
 
 class FastLinear(FastForward, CPULinear):
@@ -98,15 +108,16 @@ FAST: dict[type[nn.Module], type[Any]] = {
 }
 
 
-def fast_form(layer: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
+def fast_form(layer: nn.Module, is_strict: bool = False) -> nn.Module:
     """A layer with packed copies of this layer's weights, or the layer itself if no kernel suits.
 
-    A call with more than `max_rows` rows uses the plain form, unless the kernel `is_always_fastest`.
+    A call with many rows uses the plain form, unless the kernel `is_always_fastest` or strict.
     """
     if not can_pack(layer):
         return layer
     fast = recast(layer, FAST[plain_form(type(layer))])
-    fast.fast = pack_layers([layer], max_rows)
+    fast.fast = pack_layers([layer])
+    fast.fast.is_strict = is_strict
     return fast
 
 

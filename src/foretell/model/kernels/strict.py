@@ -3,16 +3,18 @@
 Ordinary kernels choose the order of additions by the shapes of their inputs, so the last bits of a token's logits
 depend on the other tokens of the batch. Strict forms are the numba kernels, which compute every vector in the same
 way, independent of the number of vectors. The bits are the same for one version of torch and numba with any number of
-threads; in float32, int8 and int4 also with both AVX2 and AVX-512.
+threads; in float32, int8 and int4 also with both AVX2 and AVX-512. They are the same with gradients too, which are
+the plain layers' gradients at the same inputs.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention, SDPAttention
@@ -55,12 +57,35 @@ def strict_copy(decoder: Decoder) -> Decoder:
     return copy_with(decoder, forms)
 
 
+class ValueWithGradient(torch.autograd.Function):
+    """A value with the gradient of another computation of it."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, plain: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        return None, grad_outputs[0]
+
+
+def with_gradient_of(plain: Callable[..., Tensor], kernel: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """The result of a kernel without a backward pass; where a gradient is needed, the plain form is computed too."""
+    with torch.no_grad():
+        value = kernel(*inputs)
+    if not torch.is_grad_enabled():
+        return value
+    expected = plain(*inputs)
+    return ValueWithGradient.apply(value, expected) if expected.requires_grad else value
+
+
 def strict_form(module: nn.Module) -> nn.Module:
     """The strict form of a layer, which shares its weights, or the layer itself if there is none."""
     if type(module) in NAMES:
         return recast(module, getattr(importlib.import_module(LAYERS), NAMES[type(module)]))
     kernels: Any = importlib.import_module(KERNELS)
-    return kernels.fast_form(module, max_rows=None)
+    return kernels.fast_form(module, is_strict=True)
 
 
 def is_unknown(module: nn.Module) -> bool:

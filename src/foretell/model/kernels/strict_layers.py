@@ -16,6 +16,7 @@ from foretell.activations import SameActivation, activation_name
 from foretell.model.attention import SDPAttention
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend
+from foretell.model.kernels.strict import with_gradient_of
 from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS, activate
 from foretell.model.mask import Mask
@@ -33,6 +34,9 @@ class StrictAttention(SDPAttention):
     """`SDPAttention` that processes one query at a time, over the keys that it may see."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return with_gradient_of(super().forward, self.by_query, query, key, value, mask)
+
+    def by_query(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         (B, _, T, _), S = query.shape, key.shape[2]
         allowed = mask.allowed.expand(B, 1, T, S)[:, 0]  # (B, T, S)
         counts = allowed.sum(-1)  # (B, T)
@@ -68,8 +72,10 @@ class CompiledActivation(SameActivation, nn.Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        has_gradient = torch.is_grad_enabled() and input.requires_grad
-        return super().forward(input) if has_gradient else activated(input, activation_name(self))
+        return with_gradient_of(super().forward, self.activated, input)
+
+    def activated(self, input: Tensor) -> Tensor:
+        return activated(input, activation_name(self))
 
 
 class CompiledSiLU(CompiledActivation, nn.SiLU):
