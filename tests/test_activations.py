@@ -1,4 +1,4 @@
-"""Each activation is one function in torch, in NumPy and in symbols, under a name that the configuration has."""
+"""Each activation is one function in torch, in NumPy and as a formula, under a name that the configuration has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 from foretell.activations import ACTIVATIONS, activation_name, erf, gelu_erf
 from foretell.config import ModelConfig
 from foretell.convert.families import ACTIVATION_WORDS
+from foretell.insight.explain.explain_activation import FORMULAS
 from foretell.model.description import describe
 from foretell.textbook.training import gelu_erf_derivative
 
@@ -37,8 +38,8 @@ def test_a_module_is_known_by_its_class_and_settings(name):
     assert activation_name(nn.Tanh()) == ""
 
 
-def test_every_activation_has_a_name_in_transformers():
-    assert set(ACTIVATION_WORDS.values()) == set(ACTIVATIONS)
+def test_every_activation_has_a_name_in_transformers_and_a_formula():
+    assert set(ACTIVATION_WORDS.values()) == set(ACTIVATIONS) == set(FORMULAS)
 
 
 def test_erf_matches_torch_and_gelus_derivative_finite_differences():

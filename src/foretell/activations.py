@@ -1,6 +1,7 @@
-"""Activation functions: each in torch for the model, in NumPy for the textbook, in symbols for explanations.
+"""Activation functions: each in torch for the model and in NumPy for the textbook and for explanations.
 
-A new one is a record in `ACTIVATIONS`, and its name in `config/model.py`. Kernels and exports support a subset.
+A new one is a record in `ACTIVATIONS`, its name in `config/model.py`, and its formula in
+`insight/explain/explain_activation.py`. Kernels and exports support a subset.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
-
 Vector = NDArray[np.floating[Any]]
 
 
@@ -26,15 +25,14 @@ class SameActivation:
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function in all its forms.
+    """An activation function in torch and in NumPy.
 
-    module, settings: torch's class and its arguments. compute: f(x) in NumPy, in x's dtype. written: f(x) in symbols.
-    saved: the tensor that the module keeps for the backward pass, as in `Description`.
+    module, settings: torch's class and its arguments. compute: f(x) in NumPy, in x's dtype. saved: the tensor that the
+    module keeps for the backward pass, as in `Description`.
     """
 
     module: type[nn.Module]
     compute: Callable[[Vector], Vector]
-    written: Expression
     saved: str = "x"
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,25 +92,12 @@ class SquaredRelu(nn.Module):
         return F.relu(x).square()
 
 
-X, ONE, ZERO = Symbol("x"), Number(1), Number(0)
-HALF = Fraction(X, Number(2))
-CUBIC = row(X, "+", Number(0.044715, 6), script("x", "", "3"))
-TANH = Call("tanh", row(Root(Fraction(Number(2), Symbol("π"))), "·", Call("", CUBIC)))
-RECTIFIED = Call("max", row(ZERO, ",", X))
-
 ACTIVATIONS = {
-    "gelu_tanh": Activation(
-        nn.GELU, gelu_tanh, row(HALF, "·", Call("", row(ONE, "+", TANH))), settings={"approximate": "tanh"}
-    ),
-    "gelu_erf": Activation(
-        nn.GELU,
-        gelu_erf,
-        row(HALF, "·", Call("", row(ONE, "+", Call("erf", Fraction(X, Root(Number(2))))))),
-        settings={"approximate": "none"},
-    ),
-    "relu": Activation(nn.ReLU, relu, RECTIFIED, saved="output"),
-    "relu2": Activation(SquaredRelu, relu2, script(RECTIFIED, "", "2"), saved="inner"),
-    "silu": Activation(nn.SiLU, silu, Fraction(X, row(ONE, "+", script("e", "", "-x")))),
+    "gelu_tanh": Activation(nn.GELU, gelu_tanh, settings={"approximate": "tanh"}),
+    "gelu_erf": Activation(nn.GELU, gelu_erf, settings={"approximate": "none"}),
+    "relu": Activation(nn.ReLU, relu, saved="output"),
+    "relu2": Activation(SquaredRelu, relu2, saved="inner"),
+    "silu": Activation(nn.SiLU, silu),
 }
 
 

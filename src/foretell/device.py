@@ -1,8 +1,10 @@
-"""Device and precision: the choices of `auto`, and an error for a missing device."""
+"""Device and precision: the choices of `auto`, an error for a missing device, and contexts of execution."""
 
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -119,3 +121,9 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     """A context in which matmuls run in `dtype`: bfloat16 by autocast, float32 without."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def eagerly() -> AbstractContextManager[object]:
+    """Run compiled modules uncompiled inside the block, where every new shape would need a compilation."""
+    is_loaded = "torch._dynamo" in sys.modules  # otherwise nothing is compiled, and importing it takes seconds
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()

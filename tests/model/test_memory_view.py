@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.model.attention import Attention, RotatedCrossAttention
-from foretell.model.cache import MemoryKVView
+from foretell.model.attention import Attention
+from foretell.model.cross_attention import RotatedCrossAttention
+from foretell.model.memory_cache import MemoryKVView
 from foretell.model.position import RotaryPosition
 
 B, T, S, D = 2, 3, 5, 8

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.attention import EagerAttention
-from foretell.model.cache import full_mask
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.kernels import short_attention
 from foretell.model.kernels.short_attention import DropoutAttention, ShortAttention
 from foretell.model.mask import Mask
+from foretell.model.memory_cache import full_mask
 
 B, H, T, E = 3, 4, 7, 6
 

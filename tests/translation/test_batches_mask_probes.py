@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from foretell.errors import TrainingError
-from foretell.model import cache
 from foretell.model.mask import Mask
+from foretell.model.memory_cache import document_mask, full_mask
 from foretell.model.surgery import replace
 from foretell.translation.batches import EncodedPair, PairBatch, make_pair_batch
 from foretell.translation.task import check_pair_mask
@@ -59,7 +59,10 @@ class PaddingAlone(nn.Module):
     def forward(self, query, key, value, mask):
         keys = mask.key_document_ids
         return self.core(
-            query, key, value, cache.document_mask((keys[:, :1] * 0).expand(-1, query.shape[2]), keys.clamp(max=0))
+            query,
+            key,
+            value,
+            document_mask((keys[:, :1] * 0).expand(-1, query.shape[2]), keys.clamp(max=0)),
         )
 
 
@@ -86,7 +89,7 @@ def test_a_decoder_that_does_not_read_its_source_is_caught(make_model, batch):
 
 
 def test_lengths_decide_what_is_padding():
-    assert cache.full_mask(torch.arange(3)[None], 2, None).is_open
-    assert cache.full_mask(torch.arange(3)[None], 2, [3, 3]).is_open
-    padded = cache.full_mask(torch.arange(3)[None], 2, [3, 1]).allowed
+    assert full_mask(torch.arange(3)[None], 2, None).is_open
+    assert full_mask(torch.arange(3)[None], 2, [3, 3]).is_open
+    padded = full_mask(torch.arange(3)[None], 2, [3, 1]).allowed
     assert padded[:, 0].tolist() == [[[True] * 3] * 2, [[True, False, False]] * 2]

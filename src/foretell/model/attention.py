@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.cache import KVView, MemoryKVView
-from foretell.model.description import MEMORY, Declared, Derivation, Description
+from foretell.model.cache import KVView
+from foretell.model.description import Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
@@ -70,55 +70,6 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
-
-
-class CrossAttention(Attention):
-    """Queries from the stream (B, T, D), keys and values from the memory (B, S, D), an encoder's output.
-
-    Not rotated. The memory is projected once (`MemoryKVView`). Vaswani et al. 2017, section 3.2.3.
-    """
-
-    description = Attention.description.changed(
-        inputs=("x", MEMORY),
-        memory_axes="S",
-        values={
-            **Attention.description.values,
-            "key": Declared("B S G*E", (MEMORY,)),
-            "key_norm": Declared("B G S E", ("key",)),
-            "value": Declared("B S G*E", (MEMORY,)),
-            "core.query": Declared("B H T E", ("query_norm",), "identity"),
-            "core.key": Declared("B G S E", ("key_norm",), "identity"),
-        },
-    )
-
-    def __init__(self, config: ModelConfig, layer: int):
-        super().__init__(config, layer)
-        self.rotate = keep_heads
-
-
-class RotatedCrossAttention(CrossAttention):
-    """Cross-attention whose queries are rotated by target positions, and whose keys by memory positions.
-
-    A score then depends on the difference of the positions in the two sentences (measured in docs/translation.md).
-    """
-
-    description = CrossAttention.description.changed(
-        values={
-            **CrossAttention.description.values,
-            "core.query": Declared("B H T E", ("query_norm",), "rotated heads"),
-            "core.key": Declared("B G S E", ("key_norm",), "rotated heads"),
-        }
-    )
-
-    def __init__(self, config: ModelConfig, layer: int):
-        super().__init__(config, layer)
-        self.rotate = rotate_heads
-
-    def rotate_keys(self, key: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        assert isinstance(kv, MemoryKVView)
-        assert kv.rotation is not None, "the memory was encoded without its rotation"
-        cosine, sine = (part[:, :, : key.shape[2]] for part in kv.rotation)  # later calls have no new keys
-        return rotate_heads(key, (cosine, sine))
 
 
 # The inner values of a core, which the fused kernel does not return. They are computed in float32 or better, because

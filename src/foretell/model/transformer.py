@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
-from foretell.model.attention import Attention, CrossAttention, RotatedCrossAttention
-from foretell.model.cache import ConditionedKVView, KVView
-from foretell.model.description import MEMORY, OWN_INPUT, Declared, Description
+from foretell.model.attention import Attention
+from foretell.model.cache import KVView
+from foretell.model.description import OWN_INPUT, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.norm import make_norm
 from foretell.model.position import NoRotation, RotaryPosition, Rotation
@@ -110,23 +110,9 @@ class Sublayer:
     reads: tuple[str, ...] = ()
 
 
-def memory_of(kv: KVView) -> KVView:
-    """The view of the memory in a pass that has one."""
-    assert isinstance(kv, ConditionedKVView), "a pass through these blocks needs a memory"
-    return kv.memory
-
-
 # Named functions, since a model is pickled with its sublayers
 def attention_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
     return x, kv, rotation
-
-
-def memory_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
-    return x, memory_of(kv), None
-
-
-def rotated_memory_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
-    return x, memory_of(kv), rotation
 
 
 def feedforward_arguments(x: Tensor, kv: KVView, rotation: Rotation | None) -> tuple[Any, ...]:
@@ -138,8 +124,6 @@ def make_feedforward(config: ModelConfig, layer: int) -> nn.Module:
 
 
 ATTENTION = Sublayer("attention", Attention, attention_arguments)
-CROSS_ATTENTION = Sublayer("cross_attention", CrossAttention, memory_arguments, reads=(MEMORY,))
-ROTATED_CROSS_ATTENTION = replace(CROSS_ATTENTION, make=RotatedCrossAttention, arguments=rotated_memory_arguments)
 FEEDFORWARD = Sublayer("feedforward", make_feedforward, feedforward_arguments)
 
 
@@ -259,20 +243,3 @@ class Transformer(nn.Module):
 
     def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
         return (ATTENTION,) if config.feedforward == "none" else (ATTENTION, FEEDFORWARD)
-
-
-class ConditionedTransformer(Transformer):
-    """A trunk whose blocks also read a memory, the output of an encoder (Vaswani et al. 2017, section 3.1)."""
-
-    description = Transformer.description.changed(inputs=(OWN_INPUT, MEMORY))
-    cross_attention = CROSS_ATTENTION
-
-    def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
-        """Attention to the memory comes after self-attention."""
-        return ATTENTION, self.cross_attention, FEEDFORWARD
-
-
-class RotatedConditionedTransformer(ConditionedTransformer):
-    """`ConditionedTransformer` with rotary positions in the attention to the memory."""
-
-    cross_attention = ROTATED_CROSS_ATTENTION

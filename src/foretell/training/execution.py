@@ -9,10 +9,9 @@ hooks see only the first pass.
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -77,12 +76,6 @@ def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dt
         loss.sum.backward()
     finally:
         objective.zero_grad(set_to_none=True)
-
-
-def eagerly() -> AbstractContextManager[object]:
-    """Run compiled modules uncompiled inside the block, where every new shape would need a compilation."""
-    is_loaded = "torch._dynamo" in sys.modules  # otherwise nothing is compiled, and importing it takes seconds
-    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 class Recomputing:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from foretell.data.batch import PADDING, Batch, pad
 from foretell.errors import DataError
-from foretell.model.cache import ConditionedKVView, FreshKVView, KVView
+from foretell.model.cache import FreshKVView, KVView
+from foretell.model.memory_cache import ConditionedKVView
 from foretell.randomness import permutation, stream_key
 from foretell.training.objective import Objective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source

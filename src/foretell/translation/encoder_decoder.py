@@ -17,21 +17,15 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.data.batch import Rows
 from foretell.errors import ContextLengthError
-from foretell.model.cache import (
-    ConditionedKVCache,
-    ConditionedKVView,
-    FreshKVView,
-    FullKVView,
-    KVCache,
-    KVView,
-    MemoryKVView,
-)
+from foretell.model.cache import FreshKVView, KVCache, KVView
+from foretell.model.cross_attention import ConditionedTransformer, RotatedConditionedTransformer
 from foretell.model.decoder import POSITIONS, Decoder, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.description import Declared, Description
 from foretell.model.init import INITIALIZERS, NoInitialization
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.memory_cache import ConditionedKVCache, ConditionedKVView, FullKVView, MemoryKVView
 from foretell.model.structure import MEMORY_IDS, MEMORY_POSITIONS
-from foretell.model.transformer import ConditionedTransformer, RotatedConditionedTransformer, Transformer
+from foretell.model.transformer import Transformer
 from foretell.translation.config import EncoderDecoderConfig
 
 

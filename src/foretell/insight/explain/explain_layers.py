@@ -1,8 +1,7 @@
-"""Explanations of embeddings, linear layers, activations, norms and the residual stream."""
+"""Explanations of embeddings, linear layers, norms and the residual stream."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -10,11 +9,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from foretell.activations import ACTIVATIONS, activation_name
+from foretell.insight.explain.explain_activation import explain_activation
 from foretell.insight.explain.steps import (
     DIGITS,
     Column,
-    Equation,
     Explainer,
     Listing,
     Working,
@@ -30,7 +28,7 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of
 from foretell.norms import NORMS, Norm
-from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, script
+from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, script
 
 
 def stored_terms(recording: Recording, path: str, row: int, column: int) -> list[str | float]:
@@ -184,28 +182,6 @@ def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tup
     if "H" in recording.value(source).dims:  # heads are concatenated
         return array[:, position].reshape(-1), f"{source}[:,{position},:], all heads concatenated"
     return array[position], address_of(source, position, ":")
-
-
-def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
-    """f(x) of one number: by the textbook's formula, or by running the module in float64 if its class is not known."""
-    module, array = recording.module(scalar.value), recording.array(scalar.source)
-    x = float(array[scalar.index])
-    if name := activation_name(module):
-        value = float(ACTIVATIONS[name].compute(np.array([x]))[0])
-        return written_out(scalar, name, ACTIVATIONS[name].written, (x, value))
-    module = copy.deepcopy(module).cpu().double()
-    with torch.no_grad():
-        value = float(module(torch.from_numpy(array)[None])[0][scalar.index])
-    written = recording.structure.descriptions[scalar.value.module].written
-    return written_out(scalar, type(module).__name__, Symbol(written) if written else None, (x, value))
-
-
-def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbers: tuple[float, float]) -> Working:
-    """The equations of an activation: its definition, if known, and its input and output as numbers."""
-    x, value = numbers
-    definition = [] if terms is None else [Equation(written(Call(kind, Symbol("x")), "=", terms), value)]
-    equation = equals(value, applied(kind, x), note=f"x = {address_of(scalar.source, *scalar.index)}")
-    return Working([*definition, equation], value, abs(x) + x * x)
 
 
 def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
