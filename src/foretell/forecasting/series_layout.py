@@ -84,20 +84,20 @@ class TableRow:
 class TableRows:
     """Rows in flat arrays, since a million rows of one cell take 300 MB as objects, and 24 MB here.
 
-    The place of each row after the first ends in its number. start: the first row to show.
+    `where` of each row after the first is `where_prefix` and its number. start: the first row to show.
     """
 
     cells: list[str] = field(default_factory=list)
     ends: array[int] = field(default_factory=lambda: array("q"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
     first_where: str = ""
-    place: str = ""
+    where_prefix: str = ""
     start: int = 0
 
     def append(self, cells: Iterable[str], where: str) -> None:
         self.cells += cells
         self.first_where = self.first_where or where
-        self.place, _, number = where.rpartition(" ")
+        self.where_prefix, _, number = where.rpartition(" ")
         self.numbers.append(int(number) if self.ends else 0)
         self.ends.append(len(self.cells))
 
@@ -109,7 +109,7 @@ class TableRows:
 
     def __getitem__(self, index: int) -> TableRow:
         at = index + self.start
-        where = f"{self.place} {self.numbers[at]}" if at else self.first_where
+        where = f"{self.where_prefix} {self.numbers[at]}" if at else self.first_where
         return TableRow(self.cells[self.ends[at - 1] if at else 0 : self.ends[at]], where)
 
     def __iter__(self) -> Iterator[TableRow]:
@@ -117,8 +117,8 @@ class TableRows:
 
     def column(self, index: int) -> list[str]:
         """The cells of a column; empty where a row is shorter."""
-        places = islice(pairwise(chain([0], self.ends)), self.start, None)
-        return [self.cells[begin + index] if begin + index < end else "" for begin, end in places]
+        slices = islice(pairwise(chain([0], self.ends)), self.start, None)
+        return [self.cells[begin + index] if begin + index < end else "" for begin, end in slices]
 
 
 @dataclass(frozen=True)
