@@ -102,7 +102,8 @@ class TranslationTask(Task):
 
     @property
     def translator(self) -> Translator:
-        return Translator(self.encoder_decoder, self.vocabulary)
+        tokenizer = self.config.pairs.bleu_tokenizer
+        return Translator(self.encoder_decoder, self.vocabulary, bleu_tokenizer=tokenizer)
 
     @property
     def quality_pairs(self) -> Sequence[Pair]:
