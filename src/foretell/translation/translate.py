@@ -14,6 +14,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
+from foretell.evaluation.overlap import PAIRS, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.evaluation.perplexity import evaluate
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
@@ -23,7 +24,7 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
 from foretell.translation.config import BleuTokenizer
 from foretell.translation.consensus import Candidates
-from foretell.translation.pairs import Pair
+from foretell.translation.pairs import Pair, hash_sources
 from foretell.translation.translator import LENGTH_PENALTY, Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
@@ -288,9 +289,11 @@ class PairEvaluation(Shown):
     loss: float
     tokens: int
     left_out: int
+    overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.quality.to_json(), "loss": self.loss, "tokens": self.tokens}
+        figures = {"loss": self.loss, "tokens": self.tokens}
+        return {**self.quality.to_json(), **figures, **overlap_entry(self.overlap)}
 
     def document(self) -> DocumentSection:
         quality, several = self.quality, self.quality.pairs > self.quality.sentences
@@ -302,7 +305,8 @@ class PairEvaluation(Shown):
             ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
         ]
         short = [Paragraph(NO_FOUR_WORDS)] if quality.bleu == 0 else []
-        return DocumentSection("", [Table(("", "", ""), rows), *short, Paragraph(quality.signature)])
+        parts = [Table(("", "", ""), rows), *short, Paragraph(quality.signature), *overlap_lines(self.overlap)]
+        return DocumentSection("", parts)
 
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Decoding) -> PairEvaluation:
@@ -314,4 +318,5 @@ def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Deco
         raise ContextLengthError(f"no pair fits the model's context of {limit} tokens; give shorter sentences")
     measured = evaluate(PairObjective(translator.model), evaluation_batches(fitting, BATCH_TOKENS, limit))
     quality = measure_quality(translator, pairs, decoding)
-    return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting))
+    overlap = overlap_with(translator.data_use, hash_sources(pairs), PAIRS)
+    return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting), overlap)

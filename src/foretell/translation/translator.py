@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from foretell.config import Section, make_section
+from foretell.data.data_use import DataUse
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
@@ -52,6 +53,7 @@ class Translator:
     side_counts: SideCounts | None = None
     length_penalty: float | None = None
     bleu_tokenizer: BleuTokenizer | None = None
+    data_use: DataUse | None = None  # None for a model that did not record its data
 
     @property
     def device(self) -> torch.device:
@@ -223,6 +225,7 @@ def load_saved(
         vocabulary,
         name,
         side_counts=counts if isinstance(counts, SideCounts) else None,
+        data_use=DataUse.load(directory),
         **(decoding.config() if isinstance(decoding, DecodingPart) else {}),
     )
 
