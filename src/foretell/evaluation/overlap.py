@@ -57,7 +57,7 @@ class Overlap:
             return ""
         command = f"foretell evaluate RUN {material.test.format(data='PAST.csv')}"
         return (
-            f"already used: {' and '.join(shares)}. Expect worse figures on new data. To measure them, "
+            f"already used: {' and '.join(shares)}, so these figures do not hold for new data. To measure those, "
             f"{material.train}, and then: {command}"
         )
 

@@ -19,6 +19,7 @@ from foretell.data.data_use import DataUse
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.finding import find_model
 from foretell.loading import find_start
 from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
@@ -193,7 +194,8 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     record["config"]["training"] = settings.model_dump(mode="json")
     task = recorded_task(training, run, record, model, data)
     pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
-    earlier = None if checkpoint is None else DataUse.load(checkpoint.directory)
+    source = checkpoint.directory if checkpoint else find_model(record["from"]["model"]) if "from" in record else None
+    earlier = None if source is None else DataUse.load(source)
     session = Session(run, task, settings, device, dtype, reporter, pace, earlier)
     if checkpoint is None:
         run.metrics.keep(lambda line: False)
