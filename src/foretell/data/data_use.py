@@ -105,7 +105,7 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def hash_spans(numbers: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The hash of each span of numbers, by prefix sums of a polynomial modulo 2^64, whatever its position."""
+    """The hash of each span of numbers, by prefix sums of a polynomial modulo 2^64; its position does not matter."""
     powers, inverses = (
         np.cumprod(np.full(len(numbers) + 1, factor, np.uint64)) for factor in (FACTOR, pow(FACTOR, -1, 2**64))
     )
