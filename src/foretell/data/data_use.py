@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DATA_USE = "data_use.safetensors"
 PARTS = ("trained", "selected")
 MOST_KEPT = 2**16  # half a megabyte
-WINDOW = 48  # tokens of a window of text; two books share runs of 32 characters, but hardly of 48
+WINDOW = 48  # tokens of a window of text; not compared with other lengths
 EVERY = 8  # of the windows of a text, which overlap, about one of EVERY counts
 BLOCK = 2**20  # tokens hashed at a time
 NONE = np.zeros(0, np.uint64)
