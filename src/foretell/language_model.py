@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.data.data_use import DataUse
 from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
 from foretell.files import new_directory
@@ -82,6 +83,7 @@ class LanguageModel:
     parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
     memory: MemoryText | None = None  # the source of a decoder that reads an encoder's output
     is_strict: bool = False  # made by `strict`
+    data_use: DataUse | None = None  # None for a model that did not record its data
 
     def __call__(self, ids: TokenIds) -> Tensor:
         """Logits (B, T, V) of the token after each id, on the model's device; with gradients unless under no_grad.
@@ -270,6 +272,8 @@ class LanguageModel:
         check_replaceable(target)
         with new_directory(target) as temporary:
             save_parts(temporary, self.all_parts(), None if dtype is None else find_dtype(dtype))
+            if self.data_use is not None:
+                self.data_use.save(temporary)
             write_manifest(temporary)
 
 
@@ -356,5 +360,5 @@ def load_model(
     if tokenizer is None:
         ids_alone = id_tokenizer(decoder.decoder.config.vocab_size)
         notes = () if command else (f"{directory}: {NO_TOKENIZER}",)
-        return LanguageModel(decoder.decoder, ids_alone, name, notes, parts)
-    return LanguageModel(decoder.decoder, tokenizer.tokenizer, name, parts=parts)
+        return LanguageModel(decoder.decoder, ids_alone, name, notes, parts, data_use=DataUse.load(directory))
+    return LanguageModel(decoder.decoder, tokenizer.tokenizer, name, parts=parts, data_use=DataUse.load(directory))

@@ -24,7 +24,7 @@ def files(tmp_path):
 
 def test_a_text_has_loss_perplexity_and_bits_per_byte(foretell, trained, files):
     found = foretell("evaluate", trained, "cats.txt", "--json").json
-    assert set(found) == {"loss", "perplexity", "bits_per_byte", "tokens", "stride"}
+    assert set(found) == {"loss", "perplexity", "bits_per_byte", "tokens", "stride", "used_before"}
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))  # a token is a byte here
     assert (found["tokens"], found["stride"]) == (4 * 48 - 1, 16)

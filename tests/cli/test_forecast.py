@@ -79,7 +79,7 @@ def test_a_forecast_reports_that_its_intervals_are_calibrated(foretell, here):
     assert captured.out.splitlines()[0].endswith("lo-33.5,hi-33.5")
     captured = foretell("evaluate", "d", "days.csv", "--samples", "4").succeeds()
     assert "quantiles of the paths would contain" in " ".join(captured.out.split())
-    assert "measure their coverage on other data" in " ".join(captured.err.split())
+    assert "its blend with a naive forecast and its intervals" in " ".join(captured.out.split())
 
 
 def test_a_name_with_a_comma_is_quoted_on_standard_output(foretell, here, tmp_path):
@@ -159,7 +159,7 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(foretell, here, mon
     assert "context 7" in names
     assert captured.out.splitlines()[0].split()[:6] == ["MASE", "median", "sMAPE", "WQL", "MAE", "RMSE"]
     assert "2 origins in 1 series, stride 2" in " ".join(captured.out.split())
-    assert "was trained on some of the values that it forecasts" in " ".join(captured.err.split())
+    assert "of the values trained this model" in " ".join(captured.out.split())
     assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
 
 
@@ -179,21 +179,23 @@ def test_evaluate_names_series_without_an_origin_and_writes_like_the_file(forete
     assert "." not in "".join(row)
 
 
-def test_evaluate_knows_what_was_held_out_and_says_how_many_origins_fit(foretell):
+def test_evaluate_states_what_was_held_out_and_how_many_origins_fit(foretell):
     days = np.datetime64("2024-01-01") + np.arange(62)
     Path("days.csv").write_text("\n".join(["ds,y", *(f"{day},{n % 7}" for n, day in enumerate(days))]), "utf-8")
 
-    def notes_of(name: str, windows: int) -> str:
+    def told(name: str, windows: int) -> tuple[str, str]:
         outcome = foretell("evaluate", name, "days.csv", "--samples", "2", "--windows", str(windows)).succeeds()
-        return " ".join(outcome.err.split())
+        return " ".join(outcome.out.split()), " ".join(outcome.err.split())
 
     for command in (TRAIN, [*TRAIN[:-1], "runs/all", "--no-hold-out"]):  # two windows of 3 values, and none
         foretell(*command).succeeds()
-    assert "was trained on some" not in notes_of("runs/d", 2)
-    assert "held out the last 6 values of series 'y': if this is" in (all_that_fit := notes_of("runs/d", 30))
-    assert "only 20 of 30 origins have values before them and 3 to forecast after them" in all_that_fit
-    assert "held out the last 0 values" in (first := notes_of("runs/all", 1))
-    assert "origins have" not in first
+    assert "already used: 100% of the values chose its checkpoint" in told("runs/d", 2)[0]
+    shown, notes = told("runs/d", 30)
+    assert "90% of the values trained this model and 10% of the values chose its checkpoint" in shown
+    assert "only 20 of 30 origins have values before them and 3 to forecast after them" in notes
+    shown, notes = told("runs/all", 1)
+    assert "already used: 100% of the values trained this model, so" in shown
+    assert "origins have" not in notes
 
 
 def test_evaluate_writes_a_row_for_each_series(foretell, here, tmp_path, monkeypatch):

@@ -68,11 +68,13 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
     months = [f"{1949 + month // 12}-{month % 12 + 1:02},{100 + month + 9 * (month % 12)}" for month in range(144)]
-    (tmp_path / "passengers.csv").write_text("\n".join(["Month,Passengers", *months]), encoding="utf-8")
+    for name, part in {"passengers": months, "past": months[:120], "later": months[120:]}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(["Month,Passengers", *part]), encoding="utf-8")
     rows = [{"instruction": f"Count to {n}.", "input": "", "output": "One, two."} for n in range(24)]
     (tmp_path / "instruction-data.json").write_text(json.dumps(rows), encoding="utf-8")
     pairs = [f"the cat {number}\tle chat {number}" for number in range(60)]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("the cow 1\tle chat 1\n", encoding="utf-8")
     (tmp_path / "dev.tsv").write_text("the dog 1\tle chien 1\n", encoding="utf-8")
     exec(compile(blocks(TUNING, "python")[0], str(TUNING), "exec"), {})  # writes tables of labelled rows
     for table in (tmp_path / name for name in TABLES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 from dataclasses import replace
@@ -28,8 +29,10 @@ from foretell.translation.task import BEAM_COST, PairData
 from foretell.translation.train import PairRequest, PairText, TranslationTraining
 from foretell.translation.translate import (
     LENGTH_PENALTIES,
+    NEEDS,
     Decoding,
     PairEvaluation,
+    choose_bleu_tokenizer,
     choose_length_penalty,
     compare,
     evaluate_pairs,
@@ -94,7 +97,7 @@ def test_a_new_model_has_similar_vectors_unless_the_settings_say_no(session, tmp
     overrides = {**OVERRIDES, "training": {**OVERRIDES["training"], "similar_vectors": are_similar}}
     training = TranslationTraining(request(tmp_path / "run", overrides=overrides))
     data = session.task.text
-    config = training.config(session.task.config.model, {"residual": 0.0}, 60)
+    config = training.config(session.task.config.model, {}, {"residual": 0.0}, 60)
     weight = training.first_model(config, data, None).embed.token.weight
     red, rouge = (weight[session.task.vocabulary.source.encode(word)[0]] for word in ("red", "rouge"))
     assert (torch.cosine_similarity(red, rouge, dim=0) > 0.9) == are_similar
@@ -202,6 +205,45 @@ def test_quality_is_that_of_sacrebleu(session):
     assert result.loss > 0
     assert "nrefs" in result.quality.signature
     assert "shorter sentences" not in str(result)
+
+
+TARGETS = {
+    "13a": "The dog runs over the hill.",
+    "zh": "那只狗跑过了小山，小猫也跟着它跑。Python 是一种语言。",
+    "ja-mecab": "犬は丘を越えて走る。東京都渋谷区",
+    "ko-mecab": "개가 언덕을 넘어 달린다.",
+    "char": "สุนัขวิ่งข้ามเนินเขา",
+}
+
+
+@pytest.mark.parametrize(("tokenizer", "target"), TARGETS.items())
+def test_a_perfect_translation_in_any_script_has_a_bleu_of_100(tokenizer, target):
+    pytest.importorskip("sacrebleu")
+    needed = NEEDS.get(tokenizer)
+    expected = "char" if needed and not importlib.util.find_spec(needed) else tokenizer
+    assert choose_bleu_tokenizer([target]) == expected
+    quality = compare([Pair("un chien", target)], {"un chien": target})
+    assert (quality.bleu, quality.chrf) == pytest.approx((100, 100))
+    assert f"tok:{expected}" in quality.signature
+
+
+def test_the_tokenizer_of_bleu_is_chosen_from_the_training_targets_and_kept_in_the_model(tmp_path):
+    pairs = [Pair(pair.source, "那只狗跑过了" + "山水" * (index % 3)) for index, pair in enumerate(PAIRS)]
+    overrides = OVERRIDES | {"training": {"steps": 1}, "tokenizer": {"kind": "bytes"}, "model": {"context_length": 256}}
+    small = request(tmp_path / "run", overrides=overrides)
+    training = TranslationTraining(replace(small, pairs=PairData(pairs[:-2], pairs[-2:])))
+    run = run_training(training, Reporter()).run
+    assert run.record()["config"]["pairs"]["bleu_tokenizer"] == "zh"
+    translator = load_translator(run.directory, "cpu")
+    assert translator.bleu_tokenizer == "zh"
+    assert "tok:zh" in str(evaluate_pairs(translator, PAIRS[:2], Decoding()))
+
+
+def test_a_missing_tokenizer_of_bleu_is_named_with_its_package():
+    if importlib.util.find_spec("MeCab"):
+        pytest.skip("the tokenizer is installed")
+    with pytest.raises(UsageError, match=r"pip install 'sacrebleu\[ja\]'"):
+        compare(PAIRS[:1], {PAIRS[0].source: "a"}, "ja-mecab")
 
 
 def test_bleu_of_sentences_without_four_words_is_explained(session):

@@ -11,6 +11,7 @@ from pathlib import Path
 from foretell.files import read_text, write_text
 
 HOME = Path(__file__).with_name("examples")
+LATER = 24  # months of passengers.csv that past.csv leaves out
 
 EXAMPLES = {
     "my.txt": "stories: foretell train my.txt",
@@ -19,6 +20,8 @@ EXAMPLES = {
     "names.jsonl": "tagged words: foretell finetune primer names.jsonl --task tag",
     "instructions.json": "questions and answers: foretell finetune primer instructions.json --task chat",
     "passengers.csv": "airline passengers per month (Box and Jenkins 1976): foretell forecast almanac passengers.csv",
+    "past.csv": "the months before the last 24: foretell train --task forecast past.csv",
+    "later.csv": "the last 24 months, for a test: foretell evaluate past past.csv --test later.csv",
     "pairs.tsv": "English and French sentences: foretell train --task translate pairs.tsv",
 }
 
@@ -30,6 +33,13 @@ def write_examples(folder: Path) -> list[str]:
         path = folder / name
         is_new = not (path.exists() or path.is_symlink())
         if is_new:
-            write_text(path, read_text(HOME / name))
+            write_text(path, example_text(name))
         lines.append(f"{'wrote' if is_new else 'kept, it exists':<15}  {name:<17}  {use}")
     return lines
+
+
+def example_text(name: str) -> str:
+    if name not in ("past.csv", "later.csv"):
+        return read_text(HOME / name)
+    header, *months = read_text(HOME / "passengers.csv").splitlines(keepends=True)
+    return "".join([header, *(months[:-LATER] if name == "past.csv" else months[-LATER:])])

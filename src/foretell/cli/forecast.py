@@ -362,15 +362,14 @@ def evaluate_forecast(
         where = f"{counted(len(origins), 'origin')}, at the end of each series"
     if forecaster.rolls(steps):
         note(f"a horizon of {steps} rolls over the context of {forecaster.context_length}")
-    if test is None:
-        note_held_out(forecaster, series, origins)
     note_combination(forecaster)
     measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, samples=samples, seed=seed)
     evaluation, by_context = compare(measure, origins, lengths)
     if out is not None:
         write_table(out, rolling.series_rows(evaluation), file_format, names=1, overwrite=overwrite)
         note(f"{out}: {len(evaluation.by_series):,} series")
-    report(rolling.ForecastReport(evaluation, by_context, single(seasons), why, steps, where, per_series), json)
+    overlap, season = rolling.overlap_of(forecaster, series, origins), single(seasons)
+    report(rolling.ForecastReport(evaluation, by_context, season, why, steps, where, per_series, overlap), json)
 
 
 def parse_contexts(text: str | None) -> list[int]:
@@ -411,19 +410,3 @@ def compare(
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
         return replace(evaluation, others=score_others(origins, progress)), by_context
-
-
-def note_held_out(forecaster: Forecaster, series: list[Series], origins: list[Window]) -> None:
-    """Note forecasts of values on which the model was trained, or its intervals were calibrated."""
-    lengths = {each.unique_id: len(each) for each in series}
-    held_out = {name: forecaster.held_out(length) for name, length in lengths.items()}
-    reached = next(
-        (each.name for each in origins if len(each.history) < lengths[each.name] - held_out[each.name]), None
-    )
-    if reached is not None:
-        note(
-            f"training held out the last {held_out[reached]} values of series '{reached}': if this is the data it was "
-            "trained on, the model was trained on some of the values that it forecasts here"
-        )
-    elif forecaster.horizon is not None and forecaster.calibration is not None:
-        note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")

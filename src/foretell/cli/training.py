@@ -146,7 +146,7 @@ def train_and_report(
 
 
 def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None:
-    """Show the loss curve, the best checkpoint's figures, the run's files, and a command to try on the run."""
+    """Show the loss curve, the best checkpoint's figures, the run's files, and commands to try and to test the run."""
     from foretell.runs.run import CURVE
     from foretell.session.plots import plot, points_of
 
@@ -161,7 +161,7 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
 
 
 def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
-    """Show the run's files, its picture or the package needed for it, and a command to try on the run."""
+    """Show the run's files, its picture or the package needed for it, and commands to try and to test the run."""
     from foretell.session.failures import command_name
     from foretell.session.plots import has_matplotlib
 
@@ -172,6 +172,9 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
     console.print(f"run         {directory}: {files}{missing}")
     command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip()
     console.print(f"try         {command}{earlier_run(session.run)}")
+    material = session.task.material
+    test = f"{command_name()} evaluate {shell_words(directory)} {material.test.format(data=argument)}"
+    console.print(f"test        held-out {material.items} chose {material.chosen}; others: {test}")
 
 
 def earlier_run(run: Run) -> str:

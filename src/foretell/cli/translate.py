@@ -93,8 +93,9 @@ def evaluate_translation(
 ) -> None:
     """Loss per token, BLEU and chrF of a translation model on pairs.
 
-    BLEU and chrF are sacrebleu's, with its default settings. Where a sentence has several translations, BLEU is also
-    given against all of them.
+    BLEU and chrF are sacrebleu's, with its default settings. Only the tokenizer of BLEU is chosen by the script of the
+    training's targets; the signature names it. Where a sentence has several translations, BLEU is also given against
+    all of them.
     """
     decoding = choose_decoding(beam, length_penalty, {})
     from foretell.translation.pairs import read_pairs
@@ -223,6 +224,8 @@ def finish(session: Session[TranslationTask]) -> None:
     """Show the best loss and BLEU, and a sentence to translate."""
     data, best = session.task.data, session.run.best().training()
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
-    shown = "" if bleu is None else f", BLEU {bleu:.1f} on {min(200, len(data.validation))} pairs, greedy"
+    tokenizer = session.task.config.pairs.bleu_tokenizer
+    on = f"{min(200, len(data.validation))} pairs, greedy, tokenizer {tokenizer}"
+    shown = "" if bleu is None else f", BLEU {bleu:.1f} on {on}"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
     show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))

@@ -10,6 +10,7 @@
     shards         read token stores: ids on disk, checked before they are used
     shard_writer   write token stores
     loader         the batch of a step, as a function of (seed, step): windows of a text, or rows
+    data_use       a sketch of the data that a model was trained and selected on
     batch          Batch: ids, targets, loss weights, positions, document ids
 
 Nothing is imported here, so that reading a file does not import torch.

@@ -17,10 +17,12 @@ import torch
 from torch import nn
 
 from foretell.data.batch import Batch, make_batch, make_row, pad, padded_groups
+from foretell.data.data_use import hash_documents
 from foretell.data.documents import Document
 from foretell.device import autocast
 from foretell.distributed.world import evaluating_world
 from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.evaluation.overlap import TEXT, TEXT_ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.text.tokenizer import ALLOW_SPECIAL
@@ -115,10 +117,15 @@ class TextEvaluation(Evaluation, Shown):
     context_length: int
     stride: int
     bits_per_byte: float | None
+    overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
-        return {**{name: getattr(self, name) for name in names}, "perplexity": json_number(self.perplexity)}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "perplexity": json_number(self.perplexity),
+            **overlap_entry(self.overlap),
+        }
 
     def document(self) -> DocumentSection:
         texts = "text" if self.documents == 1 else "texts"
@@ -132,7 +139,7 @@ class TextEvaluation(Evaluation, Shown):
             ("tokens", f"{self.tokens:,}", f"predicted, {self.text_bytes:,} bytes of {self.documents:,} {texts}"),
             ("context", f"{self.context_length:,}", f"stride {self.stride:,}: each from {least:,} tokens or more"),
         ]
-        return DocumentSection("", [Table(("", "", ""), rows)])
+        return DocumentSection("", [Table(("", "", ""), rows), *overlap_lines(self.overlap)])
 
 
 class PredictedText(NamedTuple):
@@ -160,6 +167,7 @@ def evaluate_texts(
     stride = max(1, context_length // 2) if stride is None else stride
     if not 1 <= stride <= context_length:
         raise UsageError(f"the stride must be 1 to {context_length}, the model's context, not {stride}")
+    texts = list(texts)
     predicted = [predicted_text(model.tokenizer, text) if isinstance(text, str) else text for text in texts]
     windows = [window for text in predicted for window in iter_windows(text.ids, context_length, stride, text.first)]
     text_bytes = sum(text.bytes for text in predicted)
@@ -171,7 +179,12 @@ def evaluate_texts(
     if not math.isfinite(loss):
         raise CheckpointError(f"the loss of the text is {loss}; the model's weights are damaged or too large")
     bits = bits_per_byte(loss, evaluation.tokens, text_bytes) if has_bits else None
-    return TextEvaluation(loss, evaluation.tokens, text_bytes, len(predicted), context_length, stride, bits)
+    are_rows = not isinstance(texts[0], str)
+    dropped = (*model.tokenizer.start_ids, *model.tokenizer.end_ids)
+    hashes = hash_documents([text.ids for text in predicted], dropped, is_whole=are_rows)
+    overlap = overlap_with(model.data_use, hashes, TEXT_ROWS if are_rows else TEXT)
+    count = len(predicted)
+    return TextEvaluation(loss, evaluation.tokens, text_bytes, count, context_length, stride, bits, overlap)
 
 
 def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:

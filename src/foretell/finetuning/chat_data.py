@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
+from foretell.data.data_use import hash_documents
 from foretell.data.loader import EpochOrder, iter_spread
 from foretell.errors import CheckpointError, DataError, TokenizerError
 from foretell.files import new_files, sha256
@@ -102,6 +103,10 @@ def encode_all(
     if without := len(kept) - len(learnable):
         notes.append(f"{without:,} of {len(pairs):,} conversations have no answer within the context: left out")
     return learnable, notes
+
+
+def hash_chats(chats: Sequence[ChatTokens]) -> np.ndarray:
+    return hash_documents([chat.ids for chat in chats], is_whole=True)
 
 
 def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[ChatTokens]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
+from foretell.evaluation.overlap import CHATS, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
-from foretell.finetuning.chat_data import PackedChats, encode_all
+from foretell.finetuning.chat_data import PackedChats, encode_all, hash_chats
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
 from foretell.inference.completion import Completion, make_completer
@@ -38,6 +39,11 @@ class AnswerFigures:
     answer_tokens: int
     loss: float
     notes: tuple[str, ...] = ()
+    overlap: Overlap | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: value for name, value in asdict(self).items() if name != "overlap"}
+        return {**values, "perplexity": json_number(perplexity(self.loss)), **overlap_entry(self.overlap)}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class ChatEvaluation(Shown):
     data: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        models = [asdict(each) | {"perplexity": json_number(perplexity(each.loss))} for each in self.figures]
+        models = [each.to_json() for each in self.figures]
         return {"models": models, "questions": [asdict(each) for each in self.questions]}
 
     def document(self) -> DocumentSection:
@@ -75,6 +81,9 @@ class ChatEvaluation(Shown):
         if len({(each.answer_tokens, each.template) for each in self.figures}) > 1:
             parts.append(Paragraph(DIFFERENT))
         parts += [Paragraph(f"{each.model}: {note}") for each in self.figures for note in each.notes]
+        parts += [
+            Paragraph(f"{each.model}: {line.text}") for each in self.figures for line in overlap_lines(each.overlap)
+        ]
         for each in self.questions:
             answers = {"in the data": each.answer, **each.answers}
             shown = [(name + " (cut)" * (name in each.cut), one_line(text)) for name, text in answers.items()]
@@ -130,7 +139,8 @@ def figures_of(
     packed = PackedChats(chats, context)
     rows = max(1, TOKENS_AT_ONCE // packed.length)
     loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss
-    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss, tuple(notes))
+    overlap = overlap_with(model.data_use, hash_chats(chats), CHATS)
+    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss, tuple(notes), overlap)
 
 
 def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> Completion:

@@ -10,9 +10,11 @@ import torch
 
 from foretell.config import DataConfig, ModelConfig, SamplingConfig, Section, TrainingConfig
 from foretell.data.batch import Batch
+from foretell.data.data_use import DataUse
+from foretell.evaluation.overlap import CHATS
 from foretell.evaluation.perplexity import evaluate, perplexity
 from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
-from foretell.finetuning.chat_data import ChatData, PackedChats
+from foretell.finetuning.chat_data import ChatData, PackedChats, hash_chats
 from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -44,6 +46,8 @@ class ChatTask(Task):
     tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters. digest: the
     digest of the file with the tokenized conversations. about: entries of run.json besides the configuration.
     """
+
+    material = CHATS
 
     def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
         self.config, self.data, self.tuned, self.digest, self.about = config, data, tuned, digest, about
@@ -91,6 +95,9 @@ class ChatTask(Task):
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())
+
+    def data_use(self) -> DataUse:
+        return DataUse.of([hash_chats(self.data.train)], [hash_chats(self.data.held_out)])
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.digest}

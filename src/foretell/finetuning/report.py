@@ -12,6 +12,7 @@ import numpy as np
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
+from foretell.evaluation.overlap import ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
@@ -19,6 +20,7 @@ from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.request import command_words
 from foretell.finetuning.settings import DecimalMark, make_columns
+from foretell.finetuning.split import hash_examples
 from foretell.finetuning.task import FinetuneTask
 from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
@@ -157,11 +159,14 @@ class TaskEvaluation(Shown):
     baseline: dict[str, Any]
     standard_error: dict[str, float] = field(default_factory=dict)  # for means over the folds of a cross-validation
     ensemble: dict[str, Any] = field(default_factory=dict)
+    overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in asdict(self).items() if value or name not in ("standard_error", "ensemble")
-        }
+        values = asdict(replace(self, overlap=None))
+        optional = ("standard_error", "ensemble", "overlap")
+        return {name: value for name, value in values.items() if value or name not in optional} | overlap_entry(
+            self.overlap
+        )
 
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
         """The figures and the baseline's, then the figures of each label or type of span."""
@@ -177,7 +182,8 @@ class TaskEvaluation(Shown):
             rows.insert(1, ("standard error", *(errors.get(figure, "") for figure in figures), ""))
         table = document.Table(("", *figures, "examples"), rows)
         rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
-        return DocumentSection("", [table, rule, *self.weights(), *score_tables(self.figures)])
+        parts = [table, rule, *overlap_lines(self.overlap), *self.weights(), *score_tables(self.figures)]
+        return DocumentSection("", parts)
 
     def weights(self) -> list[Paragraph]:
         if not self.ensemble:
@@ -233,11 +239,13 @@ def evaluate_task(
     chosen = kind.find_columns(available, given, str(table))
     warn_of_other_columns(str(table), chosen, trained, given)
     examples = kind.read_all(table, chosen)[:limit]
+    overlap = overlap_with(model.data_use, hash_examples(examples), ROWS)
     examples = encode_examples(examples, kind, input_format(model))
     outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]
     baseline = kind.baseline(targets, targets)
-    return TaskEvaluation(len(examples), kind.report(outputs, targets), baseline, **ensemble_entry(model))
+    report = kind.report(outputs, targets)
+    return TaskEvaluation(len(examples), report, baseline, **ensemble_entry(model), overlap=overlap)
 
 
 def score_tables(figures: dict[str, Any]) -> list[document.Table]:

@@ -12,6 +12,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 
+import numpy as np
+
+from foretell.data.data_use import hash_texts
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.kind import Example
 
@@ -83,6 +86,11 @@ def units_by_label(examples: Sequence[Example], seed: int, by_label: bool) -> li
         first = examples[unit[0]]
         by[first.labels[0] if by_label and first.group is None else ""].append(unit)
     return list(by.values())
+
+
+def hash_examples(examples: Sequence[Example]) -> np.ndarray:
+    """The hashes of the texts of examples, ignoring case and white space."""
+    return hash_texts("\0".join(map(without_case_and_space, example.texts)) for example in examples)
 
 
 def without_case_and_space(text: str) -> str:

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from foretell.config import make_section
+from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
+from foretell.evaluation.overlap import ROWS
 from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
@@ -29,7 +31,7 @@ from foretell.finetuning.inputs import (
 )
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
-from foretell.finetuning.split import check_groups, count_repeated, split_off_dev
+from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
 from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.language_model import LanguageModel
 from foretell.randomness import stream_key
@@ -120,6 +122,7 @@ class FinetuneTask(Task):
     """Trains a model with a head. about: entries of run.json besides the configuration."""
 
     closing_evaluations = 1.0
+    material = ROWS
     held_out_setting = "--folds"
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):
@@ -187,6 +190,9 @@ class FinetuneTask(Task):
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())
+
+    def data_use(self) -> DataUse:
+        return DataUse.of([hash_examples(self.data.files.train)], [hash_examples(self.data.files.dev)])
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.digest}

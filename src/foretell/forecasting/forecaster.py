@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from foretell.config import SamplingConfig, make_section
+from foretell.data.data_use import DataUse
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError, check_type, counted
@@ -23,7 +24,6 @@ from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, sca
 from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.series_layout import SeriesFormat
-from foretell.forecasting.windows import held_out_values
 from foretell.generation.batch_generation import result_of, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
@@ -60,11 +60,8 @@ class Forecaster(TrainedCodec):
 
     decoder: Decoder = field(kw_only=True)
     name: str = "model"
+    data_use: DataUse | None = None  # None for a model that did not record its data
     minimum: float | None = None  # lower limit of forecasts; None: 0 for series without negative values (`minimum_of`)
-
-    def held_out(self, length: int) -> int:
-        """The number of values held out in training from a series of this length; all if it has no horizon."""
-        return length if self.horizon is None else held_out_values(length, self.horizon, self.held_out_windows)
 
     @property
     def context_length(self) -> int:
@@ -333,4 +330,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(decoder=model.decoder, name=model.name, **vars(part))
+    return Forecaster(decoder=model.decoder, name=model.name, data_use=model.data_use, **vars(part))

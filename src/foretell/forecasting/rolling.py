@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import DataError, UsageError
+from foretell.evaluation.overlap import VALUES, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.evaluation.perplexity import Progress, silent
 from foretell.forecasting import metrics
 from foretell.forecasting.forecaster import Forecaster
-from foretell.forecasting.series import Series, Window
+from foretell.forecasting.series import Series, Window, hash_values
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
@@ -64,6 +65,13 @@ def check_any(origins: list[Window], horizon: int) -> list[Window]:
     if not kept:
         raise DataError(f"no series is longer than the horizon of {horizon}; give a shorter --horizon")
     return kept
+
+
+def overlap_of(forecaster: Forecaster, series: Sequence[Series], origins: Sequence[Window]) -> Overlap | None:
+    """The overlap of the values that are forecast with the data of the forecaster."""
+    named = {each.unique_id: each for each in series}
+    hashes = [hash_values(named[origin.name], origin.values, origin.context) for origin in origins]
+    return overlap_with(forecaster.data_use, np.concatenate(hashes), VALUES)
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,7 @@ class ForecastReport(Shown):
     horizon: int
     where: str
     per_series: bool = False
+    overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
         evaluation = self.evaluation
@@ -164,6 +173,7 @@ class ForecastReport(Shown):
             "seasonal_naive_by_step": evaluation.naive.by_step,
             "behind_from": evaluation.behind_from,
             "by_context": {str(context): each.model.to_json() for context, each in self.by_context.items()},
+            **overlap_entry(self.overlap),
         }
 
     def document(self) -> DocumentSection:
@@ -183,7 +193,7 @@ class ForecastReport(Shown):
             lines.append(f"intervals are calibrated; quantiles of the paths would contain {shares}")
         if without := self.evaluation.without_mase:
             lines.append(f"origins without MASE, since there is no seasonal error before them: {without:,}")
-        return DocumentSection("", [table, *map(Paragraph, lines), *self.series_parts()])
+        return DocumentSection("", [table, *map(Paragraph, lines), *overlap_lines(self.overlap), *self.series_parts()])
 
     def series_parts(self) -> list[Table | Paragraph]:
         """The table of the worst series, if requested."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from foretell.data.data_use import hash_spans, hash_texts, mixed
 from foretell.data.numbers import LARGEST
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.date_format import (
@@ -192,6 +193,7 @@ def offset_of(seconds: np.ndarray, unit: Unit) -> int:
 
 MOST_SERIES = 200  # series used for the search
 LONGEST = 400  # longest season in the search, in values
+VALUES_HASHED = 4  # values of a hash, the last of which is the one that counts
 CLEAR = 0.3  # smallest autocorrelation of a season
 SEASONS_AHEAD = 2  # the default horizon, in seasons
 SLOW = 7  # the maximum is searched up to a seventh above the first good lag
@@ -297,6 +299,18 @@ def fingerprint(series: Sequence[Series]) -> str:
         digest.update(repr((each.unique_id, len(each))).encode())
         digest.update(np.ascontiguousarray(each.values).data)
     return digest.hexdigest()[:16]
+
+
+def hash_values(series: Series, values: np.ndarray, first: int = 0) -> np.ndarray:
+    """The hashes of the known values from index `first` on, with the name of the series, their times and the values
+    before them, because small numbers are often equal by chance."""
+    ends = np.arange(max(first, VALUES_HASHED - 1), len(values)) + 1
+    ends = ends[~np.isnan(values[ends - 1])]
+    timeline = series.timeline
+    name = hash_texts([f"{series.unique_id}\0{timeline.unit}"])
+    times = (timeline.first + (ends - 1) * timeline.step).astype(np.int64).view(np.uint64)
+    bits = np.ascontiguousarray(values, np.float64).view(np.uint64)
+    return mixed(hash_spans(bits, ends - VALUES_HASHED, ends) ^ mixed(times + name))
 
 
 def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str]:

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import Batch
+from foretell.data.data_use import DataUse
 from foretell.errors import DataError
+from foretell.evaluation.overlap import VALUES
 from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
 from foretell.forecasting.calibration import FEWEST_WINDOWS, Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
-from foretell.forecasting.series import Series, Window, choose_seasons, fingerprint, single, value_text
+from foretell.forecasting.series import Series, Window, choose_seasons, fingerprint, hash_values, single, value_text
 from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
     WindowSource,
@@ -81,6 +83,7 @@ SAMPLING_COST = 22.0
 class ForecastTask(Task):
     """Next-value prediction on series. about: the entries of run.json besides the configuration."""
 
+    material = VALUES
     held_out_setting = "series.hold_out"
 
     def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder, about: dict[str, Any]):
@@ -99,9 +102,9 @@ class ForecastTask(Task):
         self.has_held_out = any(counts)
         self.cycles = [config.series.cycle or season for season in choose_seasons(self.series, None)[0]]
         self.closing_evaluations = self.closing_cost() if self.has_held_out else 0.0
-        taught = [each[: len(each) - count] for each, count in zip(values, counts, strict=True)]
+        self.taught = [each[: len(each) - count] for each, count in zip(values, counts, strict=True)]
         rows = config.training.batch_size
-        self.source = WindowSource(taught, self.codec, config.series, self.row_length, rows, seed, self.cycles)
+        self.source = WindowSource(self.taught, self.codec, config.series, self.row_length, rows, seed, self.cycles)
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
@@ -211,6 +214,13 @@ class ForecastTask(Task):
         untimed = single(self.cycles) if series.cycle is None else None
         codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, untimed, file_format, None, windows)
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
+
+    def data_use(self) -> DataUse:
+        pairs = list(zip(self.series, self.taught, strict=True))
+        return DataUse.of(
+            (hash_values(series, taught) for series, taught in pairs),
+            (hash_values(series, series.values, len(taught)) for series, taught in pairs),
+        )
 
     def fingerprints(self) -> dict[str, str]:
         return {"series": fingerprint(self.series)}

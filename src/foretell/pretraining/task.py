@@ -12,9 +12,11 @@ from torch import nn
 
 from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
+from foretell.data.data_use import DataUse, hash_stream
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
 from foretell.evaluation import perplexity
+from foretell.evaluation.overlap import TEXT, TEXT_ROWS
 from foretell.evaluation.perplexity import Evaluation
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
@@ -48,6 +50,7 @@ class TextTask(Task):
         self.flops_per_token = training_flops_per_token(config.model)
         self.data = make_training_data(text, config)
         self.has_held_out = self.data.held_out_tokens > 0
+        self.material = TEXT_ROWS if config.data.rows else TEXT
         tokenizer = text.tokenizer.reading(config.data.special)
         prompts, context_length = config.training.sample_prompts, config.model.context_length
         self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length)
@@ -99,6 +102,13 @@ class TextTask(Task):
 
     def save_model(self, directory: Path) -> None:
         save_model(directory, self.decoder, self.text.tokenizer)
+
+    def data_use(self) -> DataUse:
+        """The rows, or the windows of the texts."""
+        tokenizer, store = self.text.tokenizer, self.text.store
+        dropped = (*tokenizer.start_ids, *tokenizer.end_ids)
+        splits = (store.split(name) for name in ("train", "validation"))
+        return DataUse.of(*(hash_stream(each, dropped, is_whole=self.config.data.rows) for each in splits))
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.text.tokenizer.fingerprint}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.data.data_use import DATA_USE
 from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError
 from foretell.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
 from foretell.manifest import MANIFEST
@@ -137,7 +138,7 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, EXAMPLES}
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, EXAMPLES, DATA_USE}
     known |= {name for part in KINDS.values() for name in part.file_names}
     if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")

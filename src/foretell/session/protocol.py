@@ -15,9 +15,11 @@ from typing import Any
 
 from foretell.allocator import freed_memory_kept
 from foretell.config import TrainingConfig, make_section
+from foretell.data.data_use import DataUse
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.finding import find_model
 from foretell.loading import find_start
 from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
@@ -72,7 +74,8 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
             lambda: new_task(training, run, machine, reporter), lambda record: recorded_task(training, run, record)
         )
         pace = pace_of(training, task, task.config.training, run)
-        session = Session(run, task, task.config.training, device, machine.dtype, reporter, pace)
+        earlier = None if training.request.start is None else training.request.start.model.data_use
+        session = Session(run, task, task.config.training, device, machine.dtype, reporter, pace, earlier)
         session.start()
     return session
 
@@ -191,7 +194,9 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     record["config"]["training"] = settings.model_dump(mode="json")
     task = recorded_task(training, run, record, model, data)
     pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
-    session = Session(run, task, settings, device, dtype, reporter, pace)
+    source = checkpoint.directory if checkpoint else find_model(record["from"]["model"]) if "from" in record else None
+    earlier = None if source is None else DataUse.load(source)
+    session = Session(run, task, settings, device, dtype, reporter, pace, earlier)
     if checkpoint is None:
         run.metrics.keep(lambda line: False)
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")

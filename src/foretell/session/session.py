@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from foretell.config import TrainingConfig
+from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
@@ -44,7 +45,8 @@ logger = logging.getLogger(__name__)
 class Session(Generic[AnyTask]):
     """Trains a task. Call `start` for a new run or `restore` to continue one, then `go`.
 
-    The objective's parameters are moved to `device`; matrix products run in `dtype`.
+    The objective's parameters are moved to `device`; matrix products run in `dtype`. earlier_use: the data of the start
+    model, or of the checkpoint that training continues from.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class Session(Generic[AnyTask]):
         dtype: torch.dtype,
         reporter: Reporter,
         pace: Pace | None = None,
+        earlier_use: DataUse | None = None,
     ):
         self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
         self.device, self.dtype, self.pace = device, dtype, pace or FixedSteps(training)
+        self.earlier_use = earlier_use
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
                 "training.patience needs a validation loss, but no data is held out; leave it out, or "
@@ -113,6 +117,12 @@ class Session(Generic[AnyTask]):
         row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
         with autocast(self.device, self.dtype):
             return objective.train()(row).sum
+
+    @cached_property
+    def data_use(self) -> DataUse | None:
+        """The data that the saved weights were trained and selected on, the start model's data included."""
+        own = self.task.data_use()
+        return self.earlier_use if own is None else own.joined(self.earlier_use)
 
     @cached_property
     def configuration(self) -> str:
@@ -337,6 +347,8 @@ class Session(Generic[AnyTask]):
         with gathered(self.objective, self.world):
             if self.world.is_first:
                 self.task.save_model(directory)
+                if self.data_use is not None:
+                    self.data_use.save(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
         own = {

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretell.data.data_use import DataUse
+from foretell.evaluation.overlap import Material
 from foretell.model.dropout import DropoutHost
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.training.step import TrainingBatch
@@ -45,6 +47,7 @@ class Task(ABC):
     # Duration of the closing report, in evaluations, reserved in a time budget; `evaluate` may set it.
     closing_evaluations: float = 0.0
     starts_trained: bool = False  # True: the initial weights are also a checkpoint, which may remain the best
+    material: Material  # the kind of data, for advice on how to test the model
     held_out_setting: str = ""  # the setting for the amount of held-out data
 
     @abstractmethod
@@ -62,6 +65,10 @@ class Task(ABC):
     @abstractmethod
     def save_model(self, directory: Path) -> None:
         """Write the model's files into an existing directory, complete for loading without the run."""
+
+    def data_use(self) -> DataUse | None:
+        """The data that the weights are trained and selected on, saved with every checkpoint; None: not recorded."""
+        return None
 
     def record(self) -> dict[str, Any]:
         """The entries of run.json: `config` (sections as JSON, with `training`), `data` (names), `size` and more."""

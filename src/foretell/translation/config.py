@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -55,12 +55,16 @@ class EncoderDecoderConfig(ModelConfig):
         return EncoderDecoderConfig(**{**self.model_dump(), **changes})
 
 
+BleuTokenizer = Literal["13a", "zh", "ja-mecab", "ko-mecab", "char"]
+
+
 class PairConfig(Section):
     """Settings for making batches of sentence pairs."""
 
     validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
     batch_tokens: int = Field(2048, ge=16)  # both languages together: docs/translation.md compares it with 4,096
     longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer sentence are left out
+    bleu_tokenizer: BleuTokenizer = "13a"  # sacrebleu's; a new run chooses it by the script of the targets
 
 
 class TranslationConfig(Section):

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from foretell.config import TokenizerConfig
+from foretell.data.data_use import hash_texts
 from foretell.data.lines import TextFile, find_files
 from foretell.data.split import Part
 from foretell.data.table import FORMATS, Delimited, Table, list_names, without_index
@@ -194,6 +195,11 @@ def is_held_out(sentence: str, fraction: float, salt: str = "validation") -> boo
     """True for about `fraction` of all sentences, by a hash of the normalised sentence and the salt."""
     digest = hashlib.sha256(f"{salt} {normalized(sentence)}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+def hash_sources(pairs: Iterable[Pair]) -> np.ndarray:
+    """The hashes of normalised sources, by which pairs are split."""
+    return hash_texts(normalized(pair.source) for pair in pairs)
 
 
 def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation") -> dict[Part, list[Pair]]:

@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretell.data.batch import PADDING
+from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
+from foretell.evaluation.overlap import PAIRS
 from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
@@ -24,7 +26,7 @@ from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, Pai
 from foretell.translation.config import PairConfig, TranslationConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.language_check import SideCounts, count_sides
-from foretell.translation.pairs import Pair, Vocabulary
+from foretell.translation.pairs import Pair, Vocabulary, hash_sources
 from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
 from foretell.translation.translator import Translator, save_translator
 
@@ -72,6 +74,7 @@ class PairText:
 class TranslationTask(Task):
     """Translation by teacher forcing. about: the entries of run.json besides the configuration."""
 
+    material = PAIRS
     held_out_setting = "pairs.validation_fraction"
 
     def __init__(
@@ -102,7 +105,8 @@ class TranslationTask(Task):
 
     @property
     def translator(self) -> Translator:
-        return Translator(self.encoder_decoder, self.vocabulary)
+        tokenizer = self.config.pairs.bleu_tokenizer
+        return Translator(self.encoder_decoder, self.vocabulary, bleu_tokenizer=tokenizer)
 
     @property
     def quality_pairs(self) -> Sequence[Pair]:
@@ -138,6 +142,9 @@ class TranslationTask(Task):
 
     def save_model(self, directory: Path) -> None:
         save_translator(directory, replace(self.translator, side_counts=self.side_counts))
+
+    def data_use(self) -> DataUse:
+        return DataUse.of([hash_sources(self.data.train)], [hash_sources(self.data.validation)])
 
     def fingerprints(self) -> dict[str, str]:
         both = f"{self.vocabulary.source.fingerprint} {self.vocabulary.target.fingerprint}"

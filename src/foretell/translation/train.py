@@ -48,8 +48,15 @@ from foretell.translation.pairs import (
     without_known,
 )
 from foretell.translation.task import PairData, PairText, TranslationTask, fitting
-from foretell.translation.translate import choose_length_penalty, has_sacrebleu
-from foretell.translation.translator import DECODING, LENGTH_PENALTY, SOURCE_TOKENIZER_FILE, DecodingPart, load_saved
+from foretell.translation.translate import choose_bleu_tokenizer, choose_length_penalty, has_sacrebleu
+from foretell.translation.translator import (
+    DECODING,
+    LENGTH_PENALTY,
+    SOURCE_TOKENIZER_FILE,
+    DecodingConfig,
+    DecodingPart,
+    load_saved,
+)
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
 WIDE, LARGER_BATCH = 192, 4096  # from this width on, larger batches learn more in the same time: docs/translation.md
@@ -116,12 +123,14 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         sizes: dict[str, Any] = {"vocab_size": vocabulary.target.vocab_size}
         if not vocabulary.is_shared:
             sizes["source_vocab_size"] = vocabulary.source.vocab_size
+        bleu_tokenizer = choose_bleu_tokenizer(pair.target for pair in data.pairs.train)
+        pairs = {"bleu_tokenizer": bleu_tokenizer, **request.section("pairs")}
         shapes = {
             name: shape_config(name, request.section("model"), **sizes)
             for name in ((request.size,) if request.size else SIZES)
         }
         dropout = default_dropout(MOST_EPOCHS, DROPOUT_BY_EPOCHS)
-        configs = {name: self.config(shape, dropout, 1) for name, shape in shapes.items()}
+        configs = {name: self.config(shape, pairs, dropout, 1) for name, shape in shapes.items()}
         loader = self.loader(data, next(iter(configs.values())))
         size, reasons = request.size, []
         if size is None:
@@ -130,7 +139,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         per_epoch = self.loader(data, configs[size]).batches_per_epoch
         most = max(FEWEST_STEPS, MOST_EPOCHS * per_epoch)
         steps, reason = self.timed_steps(configs[size], data, machine, most)
-        config = self.config(shapes[size], default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
+        config = self.config(shapes[size], pairs, default_dropout(steps / per_epoch, DROPOUT_BY_EPOCHS), steps)
         reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
         return ChosenConfig(config, size, reasons, most_steps=most)
 
@@ -139,13 +148,15 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         flops = config.model.training_flops_per_token(sum(map(math.prod, weights.values())))
         return SizeCost.of(weights, config.training, int(loader.lengths.sum()) / loader.batches_per_epoch, flops)
 
-    def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
+    def config(
+        self, model: EncoderDecoderConfig, pairs: dict[str, Any], dropout: dict[str, float], steps: int
+    ) -> TranslationConfig:
         """The configuration: recipe and dropout, with the user's settings."""
         request = self.request
         chosen = {"steps": steps, **request.section("training")}
         steps = make_section(TrainingConfig, chosen, "training").steps
         training = {**training_defaults(model, steps), **chosen}
-        pairs = {**({"batch_tokens": LARGER_BATCH} if model.width >= WIDE else {}), **request.section("pairs")}
+        pairs = {**({"batch_tokens": LARGER_BATCH} if model.width >= WIDE else {}), **pairs}
         return TranslationConfig(
             model=model if "dropout" in request.section("model") else model.replaced(dropout=dropout),
             tokenizer=request.configured("tokenizer"),
@@ -196,11 +207,12 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         (alpha, quality), *_ = qualities.items()
         before = qualities[LENGTH_PENALTY]
         logger.info(
-            f"decoding    length penalty {alpha:g}: BLEU {quality.bleu:.1f}, chrF {quality.chrf:.1f}, brevity penalty "
-            f"{quality.brevity_penalty:.3f} on {len(pairs):,} held-out pairs ({LENGTH_PENALTY:g}: {before.bleu:.1f}, "
-            f"{before.brevity_penalty:.3f})"
+            f"decoding    length penalty {alpha:g}: BLEU {quality.bleu:.1f} (tokenizer {translator.bleu_tokenizer}), "
+            f"chrF {quality.chrf:.1f}, brevity penalty {quality.brevity_penalty:.3f} on {len(pairs):,} held-out pairs "
+            f"({LENGTH_PENALTY:g}: {before.bleu:.1f}, {before.brevity_penalty:.3f})"
         )
-        parts = read_entries(best.directory) | {DECODING: {"kind": DECODING, **DecodingPart(alpha).config()}}
+        settings = DecodingConfig(length_penalty=alpha, bleu_tokenizer=translator.bleu_tokenizer)
+        parts = read_entries(best.directory) | {DECODING: {"kind": DECODING, **DecodingPart(settings).config()}}
         best.replace_json(CONFIG, {"model_type": MODEL_TYPE, "format": FORMAT_WITH_PARTS, "parts": parts})
 
     def describe(self, task: TranslationTask) -> list[str]:

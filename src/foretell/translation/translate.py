@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
+from foretell.evaluation.overlap import PAIRS, Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.evaluation.perplexity import evaluate
 from foretell.generation.batch_generation import make_scheduler, result_of, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
@@ -20,8 +22,9 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
+from foretell.translation.config import BleuTokenizer
 from foretell.translation.consensus import Candidates
-from foretell.translation.pairs import Pair
+from foretell.translation.pairs import Pair, hash_sources
 from foretell.translation.translator import LENGTH_PENALTY, Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
@@ -177,6 +180,8 @@ def sample(
 class Quality:
     """BLEU (Papineni et al. 2002) and chrF (Popović 2015), from 0 to 100, with sacrebleu's default settings.
 
+    Only the tokenizer of BLEU is another one for some scripts (`choose_bleu_tokenizer`); the signature names it.
+
     bleu, chrf: with one reference per pair. brevity_penalty: the factor in `bleu` for translations that are shorter
     than their references, else 1. bleu_all_references: one translation per sentence, compared with all its references.
     """
@@ -196,6 +201,30 @@ class Quality:
 NO_FOUR_WORDS = "BLEU counts runs of four words and is 0 for shorter sentences; chrF counts characters"
 
 
+# Characters of scripts that sacrebleu's default tokenizer, 13a, does not divide into words, by the tokenizer that does
+BY_SCRIPT: dict[BleuTokenizer, re.Pattern[str]] = {
+    "ja-mecab": re.compile("[\u3041-\u30ff\uff66-\uff9f]"),  # kana
+    "zh": re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
+    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),
+    "char": re.compile("[\u0e00-\u109f\u1780-\u17ff]"),  # Thai, Lao, Tibetan, Burmese, Khmer
+}
+NEEDS = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}  # modules of sacrebleu's extras; without them: char
+LEAST_KANA = 0.1  # share of the characters of Japanese; Chinese has none
+
+
+def choose_bleu_tokenizer(targets: Iterable[str]) -> BleuTokenizer:
+    """sacrebleu's tokenizer for the most frequent script, of which a character counts like a word of other scripts."""
+    text = " ".join(targets)
+    counts: dict[BleuTokenizer, int] = {}
+    for tokenizer, characters in BY_SCRIPT.items():
+        text, counts[tokenizer] = characters.subn(" ", text)
+    counts["13a"] = len(re.findall(r"[^\W\d_]+", text))
+    if counts["ja-mecab"] > LEAST_KANA * counts["zh"]:
+        counts["ja-mecab"] += counts.pop("zh")
+    best = max(counts, key=lambda tokenizer: (counts[tokenizer], tokenizer == "13a"))
+    return best if best not in NEEDS or importlib.util.find_spec(NEEDS[best]) else "char"
+
+
 def load_sacrebleu() -> Any:
     """The package; a `UsageError` with the install command if it is missing."""
     try:
@@ -208,27 +237,34 @@ def has_sacrebleu() -> bool:
     return importlib.util.find_spec("sacrebleu") is not None
 
 
+def make_bleu(tokenizer: BleuTokenizer) -> Any:
+    """sacrebleu's BLEU with a tokenizer; a `UsageError` if the tokenizer's packages are missing."""
+    if tokenizer in NEEDS and not importlib.util.find_spec(NEEDS[tokenizer]):
+        raise UsageError(f"BLEU with the tokenizer {tokenizer} needs: pip install 'sacrebleu[{tokenizer[:2]}]'")
+    return load_sacrebleu().BLEU(tokenize=tokenizer)
+
+
 def measure_quality(translator: Translator, pairs: Sequence[Pair], decoding: Decoding = Decoding()) -> Quality:
     """Translate each different source of the pairs once, and compare with the targets."""
     sources = list(dict.fromkeys(pair.source for pair in pairs))
     translations = translate(translator, sources, decoding)
-    return compare(pairs, {translation.source: translation.translation for translation in translations})
+    texts = {translation.source: translation.translation for translation in translations}
+    return compare(pairs, texts, translator.bleu_tokenizer)
 
 
-def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
-    """The quality of translations, which are given by source sentence."""
-    sacrebleu = load_sacrebleu()
+def compare(pairs: Sequence[Pair], translations: dict[str, str], tokenizer: BleuTokenizer | None = None) -> Quality:
+    """The quality of translations, which are given by source sentence. tokenizer: by default by the targets' script."""
+    bleu = make_bleu(tokenizer or choose_bleu_tokenizer(pair.target for pair in pairs))
     references: dict[str, list[str]] = {}
     for pair in pairs:
         references.setdefault(pair.source, []).append(pair.target)
     written, expected = [translations[pair.source] for pair in pairs], [pair.target for pair in pairs]
-    bleu = sacrebleu.BLEU()
     single = bleu.corpus_score(written, [expected])
     signature = str(bleu.get_signature())
     most = max(map(len, references.values()))
     columns = [[(own + [None] * most)[index] for own in references.values()] for index in range(most)]
     every = bleu.corpus_score([translations[source] for source in references], columns).score
-    chrf = sacrebleu.CHRF().corpus_score(written, [expected]).score
+    chrf = load_sacrebleu().CHRF().corpus_score(written, [expected]).score
     return Quality(single.score, chrf, every, len(pairs), len(references), signature, round(single.bp, 4))
 
 
@@ -248,7 +284,8 @@ def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict
     qualities = {}
     for alpha in LENGTH_PENALTIES:
         texts = {source: each.texts[each.best(alpha)] for source, each in candidates.items()}
-        qualities[alpha] = compare([pair for pair in pairs if pair.source in texts], texts)
+        present = [pair for pair in pairs if pair.source in texts]
+        qualities[alpha] = compare(present, texts, translator.bleu_tokenizer)
 
     def rank(alpha: float) -> tuple[float, float, float]:
         return -qualities[alpha].bleu, -qualities[alpha].chrf, abs(alpha - LENGTH_PENALTY)
@@ -264,9 +301,11 @@ class PairEvaluation(Shown):
     loss: float
     tokens: int
     left_out: int
+    overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.quality.to_json(), "loss": self.loss, "tokens": self.tokens}
+        figures = {"loss": self.loss, "tokens": self.tokens}
+        return {**self.quality.to_json(), **figures, **overlap_entry(self.overlap)}
 
     def document(self) -> DocumentSection:
         quality, several = self.quality, self.quality.pairs > self.quality.sentences
@@ -278,7 +317,8 @@ class PairEvaluation(Shown):
             ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
         ]
         short = [Paragraph(NO_FOUR_WORDS)] if quality.bleu == 0 else []
-        return DocumentSection("", [Table(("", "", ""), rows), *short, Paragraph(quality.signature)])
+        parts = [Table(("", "", ""), rows), *short, Paragraph(quality.signature), *overlap_lines(self.overlap)]
+        return DocumentSection("", parts)
 
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Decoding) -> PairEvaluation:
@@ -290,4 +330,5 @@ def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Deco
         raise ContextLengthError(f"no pair fits the model's context of {limit} tokens; give shorter sentences")
     measured = evaluate(PairObjective(translator.model), evaluation_batches(fitting, BATCH_TOKENS, limit))
     quality = measure_quality(translator, pairs, decoding)
-    return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting))
+    overlap = overlap_with(translator.data_use, hash_sources(pairs), PAIRS)
+    return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting), overlap)

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from foretell.config import Section, make_section
+from foretell.data.data_use import DataUse
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
@@ -23,7 +24,7 @@ from foretell.saved_model.config_file import check_depth
 from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
-from foretell.translation.config import EncoderDecoderConfig
+from foretell.translation.config import BleuTokenizer, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes
 from foretell.translation.language_check import SideCounts
 from foretell.translation.marian import is_marian, read_marian
@@ -42,7 +43,7 @@ class Translator:
     """A translation model with the vocabularies of both languages.
 
     side_counts: None if they were not saved. length_penalty: the exponent of Wu's penalty in beam search; None for
-    LENGTH_PENALTY.
+    LENGTH_PENALTY. bleu_tokenizer: chosen by the script of the training targets; None if it was not saved.
     """
 
     model: EncoderDecoder
@@ -51,6 +52,8 @@ class Translator:
     notes: tuple[str, ...] = ()
     side_counts: SideCounts | None = None
     length_penalty: float | None = None
+    bleu_tokenizer: BleuTokenizer | None = None
+    data_use: DataUse | None = None  # None for a model that did not record its data
 
     @property
     def device(self) -> torch.device:
@@ -161,23 +164,24 @@ class SourceTokenizerPart(TokenizerPart):
 class DecodingConfig(Section):
     """The entry of the decoding in config.json."""
 
-    length_penalty: float = Field(ge=0, le=10)
+    length_penalty: float | None = Field(None, ge=0, le=10)
+    bleu_tokenizer: BleuTokenizer | None = None
 
 
 @register_part
 @dataclass(frozen=True)
 class DecodingPart(Part):
-    """The length penalty that was chosen on held-out pairs."""
+    """The length penalty that was chosen on held-out pairs, and the tokenizer of BLEU."""
 
     kind: ClassVar[str] = DECODING
-    length_penalty: float
+    settings: DecodingConfig
 
     def config(self) -> dict[str, Any]:
-        return DecodingConfig(length_penalty=self.length_penalty).model_dump()
+        return self.settings.model_dump(exclude_none=True)
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        return cls(make_section(DecodingConfig, values, source.name).length_penalty)
+        return cls(make_section(DecodingConfig, values, source.name))
 
 
 def save_translator(directory: Path, translator: Translator) -> None:
@@ -188,8 +192,9 @@ def save_translator(directory: Path, translator: Translator) -> None:
         parts[SOURCE] = SourceTokenizerPart(vocabulary.source)
     if translator.side_counts is not None:
         parts[COUNTS] = translator.side_counts
-    if translator.length_penalty is not None:
-        parts[DECODING] = DecodingPart(translator.length_penalty)
+    settings = DecodingConfig(length_penalty=translator.length_penalty, bleu_tokenizer=translator.bleu_tokenizer)
+    if settings != DecodingConfig():
+        parts[DECODING] = DecodingPart(settings)
     save_parts(directory, parts)
 
 
@@ -220,7 +225,8 @@ def load_saved(
         vocabulary,
         name,
         side_counts=counts if isinstance(counts, SideCounts) else None,
-        length_penalty=decoding.length_penalty if isinstance(decoding, DecodingPart) else None,
+        data_use=DataUse.load(directory),
+        **(decoding.config() if isinstance(decoding, DecodingPart) else {}),
     )
 
 
