@@ -10,7 +10,7 @@ from typing import Any
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
-from foretell.finetuning.chat_data import PackedChats, encode_all
+from foretell.finetuning.chat_data import PackedChats, encode_all, tokens_of
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
 from foretell.inference.completion import Completion, make_completer
@@ -126,7 +126,8 @@ def figures_of(
     model: LanguageModel, template: str, conversations: Sequence[Conversation], chat_format: ChatFormat
 ) -> AnswerFigures:
     context = model.config.context_length
-    chats, notes = encode_all(conversations, chat_format, context, "tail")
+    encoded, notes = encode_all(conversations, chat_format, context, "tail")
+    chats = tokens_of(encoded)
     packed = PackedChats(chats, context)
     rows = max(1, TOKENS_AT_ONCE // packed.length)
     loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss
