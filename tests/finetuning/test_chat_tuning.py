@@ -14,6 +14,7 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.data.batch import PADDING
+from foretell.data.learned import NOT_LEARNED
 from foretell.errors import CheckpointError, ConfigError, DataError
 from foretell.files import sha256
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
@@ -99,6 +100,15 @@ def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
     document = str(result)
     assert "Answers to" in document.splitlines()[0]
     assert document.count("(cut)") == 2
+
+
+def test_an_evaluation_counts_the_rows_that_are_left_out(small, tmp_path, caplog):
+    caplog.set_level("INFO", logger="foretell")
+    path = tmp_path / "held.json"
+    rows = [{"prompt": "the cat?", "completion": "mat.", "label": label} for label in (True, False)]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    assert evaluate_chats([small.model], [path], questions=0).figures[0].conversations == 1
+    assert f"note        {NOT_LEARNED} (1 row)" in caplog.text
 
 
 def test_conversations_that_are_cut_are_counted_for_each_model(small, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
 DIFFERENT = "The losses are over different tokens: the models do not have the same template, tokenizer and context."
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ def evaluate_chats(
     for model in models:
         if command := command_of(model.name, [part.kind for part in model.parts.values()]):
             raise UsageError(f"{model.name} has no conversations; use it with: {command}")
-    conversations = ConversationReader().read(paths)[:limit]
+    reader = ConversationReader()
+    conversations = reader.read(paths)[:limit]
+    for note in reader.notes:
+        logger.info(f"note        {note}")
     asked = [each for each in conversations if each.messages[-1].role == "assistant"][:questions]
     figures, answers = [], [dict[str, Completion]() for _ in asked]
     for model in models:
