@@ -29,7 +29,7 @@ class Repetition(NamedTuple):
 
 
 GENERALISE = Repetition(30, 50, ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2)), MEMORISED)
-# 100 steps left errors in 1 of 6 sets of questions, 200 in none (ten seeds): docs/rows.md
+# 100 steps left wrong answers in one of six sets of questions (two seeds), 200 in none (ten): docs/rows.md
 MEMORISE = Repetition(
     100, 200, ((float("inf"), 0.0),), f"fewer than {FEW_ROWS} rows are learned by heart, without dropout"
 )
