@@ -88,7 +88,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if self.known_rows is None:
             longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
             source = str(store.extra["rows"].get("longest", store.directory))
-            self.known_rows = RowFacts(store.splits["train"].documents, longest, source)
+            train, held_out = (store.splits[name].documents for name in ("train", "validation"))
+            self.known_rows = RowFacts(train, longest, source, held_out)
         return self.known_rows
 
     def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
@@ -110,7 +111,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             probed = resolve.resolve_config(request, facts, size)
             tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)
             left = self.minutes_left()
-            steps, reason = resolve.steps_for_text(facts.train_tokens, tokens, request.minutes, left, tokens / seconds)
+            steps, reason = resolve.steps_for_text(facts, tokens, request.minutes, left, tokens / seconds)
             reasons.append(reason)
         config = resolve.resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
