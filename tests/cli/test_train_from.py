@@ -88,6 +88,8 @@ def test_a_model_that_was_changed_is_refused(foretell, corpus, other: Path, star
     foretell("train", corpus, "--start-from", other, *QUICK, "--out", "x")
     for checkpoint in list_checkpoints(Path("x/checkpoints")):
         shutil.rmtree(checkpoint.directory)
+    shutil.rmtree(other)
+    other.mkdir()
     save_model(other, make_decoder(start.config, seed=10), start.tokenizer)
     outcome = foretell("train", "--out", "x", "--resume", "auto")
     assert outcome.code == 1

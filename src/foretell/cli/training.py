@@ -72,7 +72,8 @@ class TrainingOptions:
                 "this training reads its data from files, also when it resumes; save standard input in one"
             )
         out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
-        decided(lambda: Run.check_free(out, self.is_resumed))
+        if read_launch().world_size == 1:  # of several processes, the first one refuses it when it makes the run
+            Run.check_free(out, self.is_resumed)
         if self.is_resumed and (out / "run.json").exists():
             note(f"opening     {out}")
         elif data or not self.is_resumed:
