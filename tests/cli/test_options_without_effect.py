@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 # All other options, which every command of a verb obeys, or refuses by a test of that verb
 OBEYED = named(
-    "ablate adapter allow-special answer-field as-task at backtest ban base batch-tokens best-by "
+    "ablate adapter allow-special answer-field as-task at ban base batch-tokens best-by "
     "calibrate check checkpoint-activations checkpoint-every choice-column class-weights column columns "
     "config context contexts contributions date-format decimal delete dev device draft dropout dtype "
     "encoding ensemble epochs every exportable family file files folds frequency-penalty from-scratch gpu "
@@ -82,7 +82,7 @@ OBEYED = named(
     "id-column ids json json-schema keep key-file kind label-column layer lens levels limit list "
     "lm-weight logit-bias look-budget lora loss-on machine max-requests max-tokens memory min-p "
     "min-tokens minimum minutes model n no-hold-out no-key no-repeat-ngram old-domain only open out overwrite pair "
-    "parallel passes paths per-series plot pool port positions prediction presence-penalty price private "
+    "parallel passes paths per-series plot pool port positions prediction presence-penalty private "
     "prompt-field quantize questions receipt regex repetition-penalty report resume reverse rows "
     "sample-prompt samples season seed select separate-vocabularies separator series set shapley "
     "show-batch size slide special speculate spell-tokens split start-token steps stop strict "

@@ -67,7 +67,7 @@ OPTIONS = {
     "serve": named("host port key-file no-key memory look-budget max-requests grace template open strict-fields")
     | MODEL,
     "info": named("machine names kernels verify json"),
-    "plan": named("size tokens gpus gpu price parallel checkpoint-activations context only set backtest json"),
+    "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
         "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces shapley "
         "passes seed token against with at layer file allow-special ids json"
