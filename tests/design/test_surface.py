@@ -62,7 +62,6 @@ OPTIONS = {
     "forecast": named("horizon levels minimum season samples seed series column out paths plot html overwrite json")
     | SERIES_FORMAT
     | LOADING,
-    "verify": named("model positions json") | LOADING,
     "embed": named("file allow-special ids pool json") | MODEL,
     "serve": named("host port key-file no-key memory look-budget max-requests grace template open strict-fields")
     | MODEL,
