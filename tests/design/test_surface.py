@@ -68,8 +68,8 @@ OPTIONS = {
     "info": named("machine names kernels verify json"),
     "plan": named("size tokens gpus gpu price parallel checkpoint-activations context only set backtest json"),
     "explain": named(
-        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces shapley "
-        "passes seed token against with at layer file allow-special ids json"
+        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces token "
+        "against with at layer file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
@@ -152,8 +152,7 @@ CHOSEN = {
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
     "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
     "cli.explain:explain_forecast": named(
-        "spans context passes seed series column json value html overwrite lens contributions heads ablate token at "
-        "layer"
+        "spans context series column json value html overwrite lens contributions heads ablate token at layer"
     )
     | SERIES_FORMAT
     | LOADING,
