@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
+.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -54,9 +54,6 @@ almanac: $(VENV)/.installed-plot  ## train the included forecaster again, from i
 
 chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py
-
-receipts: $(VENV)/.installed-dev  ## 1,000 answers verified under other conditions, 1,000 manipulations: about ten minutes
-	$(BIN)/python bench/receipts.py
 
 # One stamp per set of extras, so that nothing is installed twice. A torch that is already installed is kept, whatever
 # its version: on Linux, pip's default torch would bring gigabytes of CUDA libraries

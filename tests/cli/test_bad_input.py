@@ -408,7 +408,6 @@ TABLE = [
     (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
     (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
     (["explain", "RUN", "The cat", "--pieces"], 2, ["--pieces goes with --prediction"]),
-    (["explain", "RUN", "The cat", "--shapley"], 2, ["--shapley goes with --prediction"]),
     (["trace", "RUN", "The cat", "--out", "x.safetensors", "--as-task"], 2, ["no task head"]),
 ]
 SCHEMAS = {"list.json": "[1]", "empty.json": '{"enum": []}', "true.json": '{"type": "boolean"}'}

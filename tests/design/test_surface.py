@@ -62,15 +62,14 @@ OPTIONS = {
     "forecast": named("horizon levels minimum season samples seed series column out paths plot html overwrite json")
     | SERIES_FORMAT
     | LOADING,
-    "verify": named("model positions json") | LOADING,
     "embed": named("file allow-special ids pool json") | MODEL,
     "serve": named("host port key-file no-key memory look-budget max-requests grace template open strict-fields")
     | MODEL,
     "info": named("machine names kernels verify json"),
     "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
-        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces shapley "
-        "passes seed token against with at layer file allow-special ids json"
+        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces token "
+        "against with at layer file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
@@ -153,8 +152,7 @@ CHOSEN = {
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
     "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
     "cli.explain:explain_forecast": named(
-        "spans context passes seed series column json value html overwrite lens contributions heads ablate token at "
-        "layer"
+        "spans context series column json value html overwrite lens contributions heads ablate token at layer"
     )
     | SERIES_FORMAT
     | LOADING,

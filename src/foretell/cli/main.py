@@ -66,7 +66,6 @@ VERBS = {  # verb: (group, summary, function)
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
     "plan": (LOOK, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
-    "verify": (LOOK, "Check that a model wrote an answer, from its receipt.", "foretell.cli.verify:verify"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
     "warm": (MAKE, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),

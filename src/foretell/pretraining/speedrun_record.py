@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import zip_longest
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field
 
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.errors import DataError
-from foretell.inference.answer_receipt import MachineRecord, SealedRecord, Sha256, this_machine
+from foretell.installation import cpu_features, cpu_info, cpu_model, version_of
+from foretell.model.kernels.fast_decoder import has_numba
 from foretell.training.pace import Mark
 from foretell.typesetting.document import DocumentSection, Table
 
 FORMAT = "foretell.speedrun/1"
 CPU = torch.device("cpu")
+LIMITS = (  # variables that limit the instructions of torch, oneDNN, MKL and numba
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+)
 
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -61,7 +76,20 @@ class Settings(Section):
     threads: Annotated[int, Field(gt=0, le=1024)]
 
 
-class SpeedrunRecord(SealedRecord):
+class MachineRecord(Section):
+    """Everything on which the last bits of a curve may depend. limits: the variables of LIMITS that are set."""
+
+    foretell: str | None
+    torch: str
+    numba: str | None
+    device: str
+    processor: str
+    features: tuple[str, ...]
+    instructions: str
+    limits: dict[str, str]
+
+
+class SpeedrunRecord(Section):
     """A speedrun. sha256: the digest of all other fields, so that changes are detected."""
 
     format: Literal["foretell.speedrun/1"] = FORMAT
@@ -83,6 +111,16 @@ class SpeedrunRecord(SealedRecord):
             raise DataError("the record was changed after it was written: its sha256 differs")
         return record
 
+    def sealed(self) -> Self:
+        """The record with this digest."""
+        return self.model_copy(update={"sha256": self.expected_sha256()})
+
+    def expected_sha256(self) -> str:
+        """The digest of the other fields."""
+        values = self.model_dump(mode="json", exclude={"sha256"})
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def document(self, bits_per_byte: Callable[[float], float]) -> DocumentSection:
         """A line per seed. bits_per_byte: converts a loss in nats per character."""
         target = self.settings.target
@@ -95,6 +133,22 @@ class SpeedrunRecord(SealedRecord):
             rest = (f"{last.seconds / 60:.1f}", f"{last.tokens:,}", f"{run.best:.4f}")
             rows.append((str(run.seed), *reached[: len(columns) - 1], *rest, f"{bits_per_byte(run.best):.4f}"))
         return DocumentSection("", [Table((*columns, "minutes", "tokens", "best loss", "bits per byte"), rows)])
+
+
+@cache
+def this_machine(device: torch.device) -> MachineRecord:
+    """The record of this machine."""
+    info = cpu_info()
+    return MachineRecord(
+        foretell=version_of("foretell"),
+        torch=torch.__version__,
+        numba=version_of("numba") if has_numba() else None,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        processor=" ".join([cpu_model(), *(info[name] for name in ("cpu family", "model") if name in info)]),
+        features=tuple(cpu_features()),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        limits={name: os.environ[name] for name in LIMITS if name in os.environ},
+    )
 
 
 @dataclass(frozen=True)

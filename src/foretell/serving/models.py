@@ -19,7 +19,6 @@ from foretell.files import EXAMPLES, read_json
 from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
-from foretell.inference.answer_receipt import ModelIdentity, identity_of
 from foretell.inference.chat import FALLBACK_TEMPLATE, choose_template
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outcomes import Outcomes
@@ -152,11 +151,6 @@ class ServedModel(ExploredModel):
     def tokenizer_for(self, allow_special: bool) -> Tokenizer:
         """The tokenizer; with `allow_special`, the one that reads names of special tokens as these tokens."""
         return self._tokenizer_of_special if allow_special else self.model.tokenizer
-
-    @cached_property
-    def identity(self) -> ModelIdentity:
-        """The model's identity in receipts; the first call reads all weights."""
-        return identity_of(self.model)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -116,8 +116,7 @@ class Look(KnownFields):
 
     values: globs of names as in `foretell info --names`. tokens: prompt, answer or all tokens. positions:
     only these, counted from 0. lens: the number of tokens predicted from the stream after every block. contributions:
-    by every head and layer to the logit of the first new token. receipt: digests with which the answer can be
-    checked by anyone who has the model.
+    by every head and layer to the logit of the first new token.
     """
 
     values: Annotated[list[Name], MaxLen(64)] = []
@@ -125,7 +124,6 @@ class Look(KnownFields):
     positions: Indices | None = None
     lens: TopTokens = 0
     contributions: bool = False
-    receipt: bool = False
     format: Literal["json", "safetensors"] = "json"
 
 
