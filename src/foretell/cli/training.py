@@ -173,12 +173,12 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
         files += f", {picture}"
     missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
     console.print(f"run         {directory}: {files}{missing}")
-    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip() + options
-    console.print(f"try         {command}{earlier_run(session.run)}")
     material = session.task.material
     chose = f"held-out {material.items} chose {material.chosen}; others: " if session.task.has_held_out else ""
     test = f"{command_name()} evaluate {shell_words(directory)} {material.test.format(data=argument)}"
     console.print(f"test        {chose}{test}{options}")
+    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip() + options
+    console.print(f"try         {command}{earlier_run(session.run)}")
 
 
 def earlier_run(run: Run) -> str:
