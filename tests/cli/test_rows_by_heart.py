@@ -42,6 +42,11 @@ def test_every_prompt_is_answered_exactly(foretell, tmp_path: Path, name: str, s
             csv.writer(file).writerows([("q", "a"), *pairs])
     outcome = foretell("train", data, *options, "--training.seed", seed, "--out", "x").succeeds()
     assert "fewer than 50 rows are learned by heart, without dropout" in outcome.err
+    test, to_try = outcome.out.splitlines()[-2:]
+    assert test.startswith("test        ") and "held-out" not in test
+    assert all(line.endswith(" --allow-special") == bool(allow) for line in (test, to_try))
+    if allow:
+        assert f"{pairs[0][0]} <EOS>" in to_try
     for prompt, answer in pairs:
         told = foretell("generate", "x", f"{prompt}{ending}", *allow, "--json").json
         assert (told["text"].strip(), told["finish_reason"]) == (answer, "end")

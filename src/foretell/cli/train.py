@@ -142,7 +142,7 @@ def finish(session: Session[TextTask]) -> None:
     special = " --allow-special" if task.config.data.special else ""
     prompt = shell_words(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
     best = "" if loss is None else f"validation loss {task.describe_loss(loss)}"
-    show_end(session, best, "generate", f"{prompt}{special}")
+    show_end(session, best, "generate", prompt, special)
 
 
 def run_prompt(task: TextTask) -> str:

@@ -146,7 +146,7 @@ def train_and_report(
         report(session)
 
 
-def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None:
+def show_end(session: Session[Any], best: str, verb: str, argument: str, options: str = "") -> None:
     """Show the loss curve, the best checkpoint's figures, the run's files, and commands to try and to test the run."""
     from foretell.runs.run import CURVE
     from foretell.session.plots import plot, points_of
@@ -158,11 +158,14 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
         console.print(plot([points], "step", console.width))
     if best:
         console.print(f"best        step {run.best().step:,}: {best}")
-    show_run(session, "checkpoints/, metrics.jsonl, samples/", CURVE, verb, argument)
+    show_run(session, "checkpoints/, metrics.jsonl, samples/", CURVE, verb, argument, options)
 
 
-def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
-    """Show the run's files, its picture or the package needed for it, and commands to try and to test the run."""
+def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str, options: str = "") -> None:
+    """Show the run's files, its picture or the package needed for it, and commands to try and to test the run.
+
+    options: of both commands.
+    """
     from foretell.session.failures import command_name
     from foretell.session.plots import has_matplotlib
 
@@ -171,11 +174,12 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
         files += f", {picture}"
     missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
     console.print(f"run         {directory}: {files}{missing}")
-    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip()
-    console.print(f"try         {command}{earlier_run(session.run)}")
     material = session.task.material
+    chose = f"held-out {material.items} chose {material.chosen}; others: " if session.task.has_held_out else ""
     test = f"{command_name()} evaluate {shell_words(directory)} {material.test.format(data=argument)}"
-    console.print(f"test        held-out {material.items} chose {material.chosen}; others: {test}")
+    console.print(f"test        {chose}{test}{options}")
+    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip() + options
+    console.print(f"try         {command}{earlier_run(session.run)}")
 
 
 def earlier_run(run: Run) -> str:

@@ -8,7 +8,7 @@ and similar tasks is also read: several beginnings with one ending (context_opti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -205,10 +205,16 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
 
 
 def text_config(
-    text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str | None
+    text_field: str | None,
+    rows: bool,
+    prompt_field: str | None,
+    answer_field: str | None,
+    separator: str | None,
+    special: Sequence[str] = (),
 ) -> DataConfig:
     """The configuration for reading texts. Raises ConfigError for contradictory fields."""
     fields: dict[str, Any] = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
+    fields["special"] = tuple(special)
     if prompt_field is not None:  # otherwise it is for questions
         fields["separator"] = separator or ""
     return make_section(DataConfig, {**fields, **({"rows": True} if rows else {})}, "evaluate")

@@ -28,7 +28,7 @@ class Material:
 TEXT = Material("passages", "train without the texts of a file TEST.txt", "TEST.txt")
 TEXT_ROWS = Material("rows", "train without the rows of a file TEST.jsonl", "TEST.jsonl --rows")
 ROWS = Material("rows", "train without the rows of a file TEST.csv", "TEST.csv")
-CHATS = Material("conversations", "train without the conversations of a file TEST.jsonl", "TEST.jsonl")
+CHATS = Material("conversations", "train without the conversations of a file TEST.jsonl", "TEST.jsonl --task chat")
 PAIRS = Material(
     "sources", "train without the pairs of a file TEST.tsv", "TEST.tsv", "its checkpoint and length penalty"
 )

@@ -230,7 +230,7 @@ def evaluate(
             "this model has a head: give it texts with foretell.predict, measure it on labelled rows with "
             "foretell.evaluate_task, or as a language model with task='text'"
         )
-    config = text_config(text_field, rows, prompt_field, answer_field, separator)
+    config = text_config(text_field, rows, prompt_field, answer_field, separator, model.tokenizer.read_names)
     chosen = choose_task(data, task, stride, config, limit, separator)
     if chosen == "choice":
         return evaluate_choices(model, read_questions(as_path("data", data), separator)[:limit], progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -144,6 +145,11 @@ class ServedModel(ExploredModel):
     def context_length(self) -> int:
         return self.model.config.context_length
 
+    @property
+    def spelled_names(self) -> re.Pattern[str]:
+        """Names of special tokens that are read as ordinary text."""
+        return self.model.tokenizer.spelled_names
+
     @cached_property
     def _tokenizer_of_special(self) -> Tokenizer:
         return self.model.reading_special().tokenizer
@@ -199,7 +205,8 @@ class ServedTask:
 
     answer: yields the row of an input, and before that None where others may run in between.
     explored: returns the model of a pass for the live page. reads: the input of a pass: a text, a pair of texts, a
-    question and its answers (choice), a source and its translation, or values.
+    question and its answers (choice), a source and its translation, or values. spelled_names: those of special tokens
+    that a text of an input may spell.
     """
 
     name: str
@@ -207,6 +214,7 @@ class ServedTask:
     answer: Callable[[Any, Any], Iterator[Row | None]]  # takes the request and one of its inputs
     explored: Callable[[PassRequest], ExploredModel]
     reads: str
+    spelled_names: re.Pattern[str] | None = None  # None: inputs are not texts
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -330,6 +330,11 @@ class ChatMessage(Part):
 Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
 
 
+def texts_of(messages: list[ChatMessage]) -> list[str]:
+    contents = [message.content for message in messages]
+    return [each if isinstance(each, str) else "".join(part.text or "" for part in each) for each in contents]
+
+
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -338,6 +343,9 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Length | None = None
     logprobs: bool = False
     top_logprobs: TopTokens = 0
+
+    def plain_texts(self) -> list[str]:
+        return texts_of(self.messages)
 
 
 class ResponsesRequest(GenerationRequest):
@@ -350,6 +358,10 @@ class ResponsesRequest(GenerationRequest):
     top_logprobs: TopTokens = 0
     include: Annotated[list[str], MaxLen(16)] = []
     text: Annotated[dict[str, Any], WithoutNulls] = {}
+
+    def plain_texts(self) -> list[str]:
+        asks = [self.input] if isinstance(self.input, str) else texts_of(self.input)
+        return [self.instructions or "", *asks]
 
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
@@ -390,7 +402,7 @@ class TokenizeRequest(TextsRequest):
     return_token_strs: bool = False
 
     def prompts(self) -> Prompts:
-        return self.prompt or []
+        return self.prompt or texts_of(self.messages or [])
 
 
 class DetokenizeRequest(Request):

@@ -99,6 +99,11 @@ class Tokenizer:
     def end_id(self) -> int | None:
         return next(iter(self.end_ids), None)
 
+    @property
+    def read_names(self) -> list[str]:
+        """The special tokens whose names in a text are read as the tokens."""
+        return [name for name, token_id in self.special_tokens.items() if token_id not in self._forbidden]
+
     def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
         """A copy of the tokenizer with a chat template, and the notes from loading it."""
         other = copy.copy(self)
