@@ -69,7 +69,7 @@ class Embeddings(Endpoint[EmbeddingRequest]):
 
 
 def encode_own(served: ServedModel, text: str | list[int], field: str, allow_special: bool) -> list[int]:
-    """`encode` of a text that has tokens of its own. Raises ApiError for any other; a completion begins with one."""
+    """`encode` of a text; raises ApiError for one without tokens besides the start token, which only a prompt may be."""
     ids = encode(served, text, field, allow_special=allow_special)
     if not text or (isinstance(text, str) and tuple(ids) == served.model.tokenizer.start_ids):
         raise refused(field, "the text is empty; give at least one character")
