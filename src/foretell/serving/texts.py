@@ -69,7 +69,7 @@ class Embeddings(Endpoint[EmbeddingRequest]):
 
 
 def encode_own(served: ServedModel, text: str | list[int], field: str, allow_special: bool) -> list[int]:
-    """`encode` of a text; raises ApiError for one without tokens besides the start token, which only a prompt may be."""
+    """`encode` of a text; only a prompt may have no token besides the start token. Raises ApiError."""
     ids = encode(served, text, field, allow_special=allow_special)
     if not text or (isinstance(text, str) and tuple(ids) == served.model.tokenizer.start_ids):
         raise refused(field, "the text is empty; give at least one character")
