@@ -248,7 +248,7 @@ def test_files_without_questions_are_refused(tmp_path: Path):
         read_questions(tmp_path / "empty.jsonl")
     with pytest.raises(DataError, match="no such file"):
         read_endings(tmp_path / "missing.jsonl")
-    (tmp_path / "e.jsonl").write_text('{"context": "a", "continuation": " "}')
+    (tmp_path / "e.jsonl").write_text('{"context": "a", "continuation": ""}')
     with pytest.raises(DataError, match="line 1: 'continuation' is empty"):
         read_endings(tmp_path / "e.jsonl")
 

@@ -140,9 +140,10 @@ def _any_question(value: dict[str, Any], where: str) -> Question:
     if "query" not in fields and fields >= set(WINOGRANDE_FIELDS):
         return _winogrande(value, where)
     if "query" not in fields and fields >= set(SCHEMA_FIELDS):
-        ending = _ending({**value, "context": ""}, where).ending
+        text = _string(value, "continuation", where).strip()
+        ending = _ending({"context": "", "continuation": text}, where).ending
         question = _question({**value, "query": "", "choices": value["context_options"]}, where)
-        return replace(question, ending=ending.strip(), separator=" ")
+        return replace(question, ending=ending, separator=" ")
     return _question(value, where)
 
 
@@ -193,7 +194,7 @@ def _question(value: dict[str, Any], where: str) -> Question:
 
 def _ending(value: dict[str, Any], where: str) -> Ending:
     context, ending = (_string(value, name, where) for name in ENDING_FIELDS)
-    if not ending.strip():
+    if not ending:
         raise DataError(f"{where}: 'continuation' is empty; give the text that follows")
     return Ending(context, ending, where)
 

@@ -192,8 +192,15 @@ def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
     tokenizer.note_spelled([text], ALLOW_SPECIAL)
     encoded, first = tokenizer.encode_long(text), max(1, len(tokenizer.start_ids))
     added = np.array(tokenizer.missing_start(encoded), dtype=np.int32)
-    unpredicted = 0 if len(added) else len(tokenizer.decode(encoded[:first]).encode())
+    unpredicted = 0 if len(added) else bytes_of_start(tokenizer, encoded[:first].tolist())
     return PredictedText(np.concatenate([added, encoded]), first, max(0, len(text.encode()) - unpredicted))
+
+
+def bytes_of_start(tokenizer: Tokenizer, ids: list[int]) -> int:
+    """The bytes of a text's first tokens. `decode` writes a part of a character as U+FFFD, of three bytes; single
+    tokens have a space before the first word, which the text may lack.
+    """
+    return min(len(tokenizer.decode(ids).encode()), sum(len(tokenizer.bytes_of(token)) for token in ids))
 
 
 def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:

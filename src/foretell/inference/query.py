@@ -158,10 +158,8 @@ def score(model: LanguageModel, text: str) -> Score:
     CheckpointError for logits that are not finite.
     """
     check_model(model)
-    ids, starts = model.encode_fitting(text), len(model.tokenizer.start_ids)
+    ids, starts = encode_own(model, text), len(model.tokenizer.start_ids)
     own = ids[starts:]
-    if not own:
-        raise UsageError("the text is empty; give at least one character")
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0]
     logprobs = model.token_log_probabilities(ids, hidden)[max(0, starts - 1) :]  # for the text's own tokens
     values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
@@ -176,7 +174,15 @@ def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float
     """The vector (D,) of a text: the residual stream after the last norm, at the last token or averaged over all."""
     check_model(model)
     check_name("pool", pool, tuple(POOLINGS))
-    return next(embed_each(model, [model.encode_fitting(text)], pool))
+    return next(embed_each(model, [encode_own(model, text)], pool))
+
+
+def encode_own(model: LanguageModel, text: str) -> list[int]:
+    """`LanguageModel.encode_fitting` of a text that has tokens besides the start token; otherwise a UsageError."""
+    ids = model.encode_fitting(text)
+    if tuple(ids) == model.tokenizer.start_ids:
+        raise UsageError("the text is empty; give at least one character")
+    return ids
 
 
 def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) -> Iterator[list[float]]:
