@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretell.data.batch import Batch, make_batch, make_row, pad, padded_groups
+from foretell.data.batch import Batch, make_batch, pad, padded_groups
 from foretell.data.data_use import hash_documents
 from foretell.data.documents import Document
 from foretell.device import autocast
@@ -200,7 +200,7 @@ def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
     """A row as in training, up to its end token. For a prompt with an answer, only the answer is predicted."""
     texts = list(row.pieces())
     tokenizer.note_spelled(texts, ALLOW_SPECIAL)
-    ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
+    ids, prompt_length = tokenizer.make_row(map(tokenizer.encode, texts))
     if len(texts) == 1:
         return predicted_text(tokenizer, texts[0])._replace(ids=np.array(ids))
     return PredictedText(np.array(ids), max(1, prompt_length), len(texts[1].encode()))
