@@ -22,7 +22,7 @@ from foretell.data.loader import Loader
 from foretell.distributed.placement import freeing_gathered, replicate, shard
 from foretell.distributed.world import ALONE, World, evaluations_shared_by
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.loss import evaluate
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence

@@ -229,7 +229,7 @@ def test_a_session_imports_nothing_about_text() -> None:
     packages = (
         "allocator config device distributed errors files finding installation loading model planning runs session"
     )
-    hashes = {"foretell.data.data_use", "foretell.evaluation.overlap"}  # of any data
+    hashes = {"foretell.data.data_use", "foretell.evaluation.material"}  # of any data
     packages += " session training typesetting weight_shapes"
     imported = set()
     for path in Path(foretell.session.__file__).parent.glob("*.py"):

@@ -106,7 +106,7 @@ def show_point(run: SeedRun) -> None:
 
 def repeat_record(text: Characters, path: Path, json: bool) -> None:
     """Repeat a record's training and compare; a `ForetellError` if a bit differs."""
-    from foretell.evaluation.perplexity import json_number
+    from foretell.evaluation.loss import json_number
     from foretell.pretraining.speedrun import repeat
     from foretell.pretraining.speedrun_record import SpeedrunRecord, other_machine
 

@@ -12,7 +12,8 @@ import numpy as np
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
-from foretell.evaluation.overlap import ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
+from foretell.evaluation.material import ROWS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES

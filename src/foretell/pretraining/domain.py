@@ -15,7 +15,7 @@ from torch import nn
 
 from foretell.config import Config
 from foretell.errors import CheckpointError
-from foretell.evaluation.perplexity import Evaluation, bits_per_byte, has_bits_per_byte, json_number
+from foretell.evaluation.loss import Evaluation, bits_per_byte, has_bits_per_byte, json_number
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder

@@ -20,7 +20,7 @@ from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError, counted, shell_words
-from foretell.evaluation.perplexity import has_bits_per_byte
+from foretell.evaluation.loss import has_bits_per_byte
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 from foretell.text.encoding_pool import open_encoding

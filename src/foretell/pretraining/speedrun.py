@@ -25,7 +25,7 @@ from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import DtypeName, choose_training_dtype, dtype_name
 from foretell.errors import ConfigError, DataError
-from foretell.evaluation.perplexity import bits_per_byte, evaluate
+from foretell.evaluation.loss import bits_per_byte, evaluate
 from foretell.language_model import weights_digest
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset

@@ -15,9 +15,16 @@ from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse, hash_stream
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation import perplexity
-from foretell.evaluation.overlap import TEXT, TEXT_ROWS
-from foretell.evaluation.perplexity import Evaluation
+from foretell.evaluation.loss import (
+    WITHOUT_BITS,
+    Evaluation,
+    bits_per_byte,
+    describe_first_loss,
+    evaluate,
+    first_loss,
+    has_bits_per_byte,
+)
+from foretell.evaluation.material import TEXT, TEXT_ROWS
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -72,7 +79,7 @@ class TextTask(Task):
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
         """The loss on the held-out text, or on about `max_tokens` of it; for another model if one is given."""
-        return perplexity.evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
+        return evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
 
     def evaluate_old_domain(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
@@ -82,19 +89,19 @@ class TextTask(Task):
         masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
         rows = max(1, TOKENS_AT_ONCE // length)
         batches = iter_evaluation_batches(store.split(OLD_DOMAIN), length, rows, max_tokens, masked)
-        return perplexity.evaluate(objective or self.objective, batches, dtype)
+        return evaluate(objective or self.objective, batches, dtype)
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats per token of the held-out text as bits per byte."""
         held_out = self.text.store.split("validation")
-        return perplexity.bits_per_byte(loss, len(held_out), held_out.bytes)
+        return bits_per_byte(loss, len(held_out), held_out.bytes)
 
     def describe_loss(self, loss: float) -> str:
         """A loss on the held-out text, in nats per token, for people."""
         if self.config.data.rows:
             return f"{loss:.3f} per token of {'the answers' if self.config.data.loss_on == 'answer' else 'the rows'}"
-        if not perplexity.has_bits_per_byte(self.text.tokenizer):
-            return f"{loss:.3f}, bits per byte are {perplexity.WITHOUT_BITS}"
+        if not has_bits_per_byte(self.text.tokenizer):
+            return f"{loss:.3f}, bits per byte are {WITHOUT_BITS}"
         return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
 
     def samples(self) -> list[Sample]:
@@ -122,10 +129,10 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The first loss. An untrained model's should be ln V, as for a uniform distribution (random vectors)."""
-        vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
+        vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
         if self.about.get("from") is not None:
             return [f"before      loss {loss:.2f} on the new text"]
-        line = perplexity.describe_first_loss(loss, vocab_size)
+        line = describe_first_loss(loss, vocab_size)
         is_random = not self.config.training.similar_vectors  # others favor similar tokens: 3.7 more at --size small
         if is_random and abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
