@@ -23,7 +23,7 @@ from foretell.loading import load, load_start
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.tokens import find_old_domain, make_source
+from foretell.pretraining.sources import find_old_domain, make_source
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import run_training

@@ -24,8 +24,9 @@ from foretell.errors import TokenizerError
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining import encoding, tokens
+from foretell.pretraining.sources import make_source
 from foretell.pretraining.task import Prompts, TextTask
-from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
+from foretell.pretraining.tokens import spread_sample, tokenize_text
 from foretell.runs.run import Run
 from foretell.runs.summary import bits_per_byte, read_held_out
 from foretell.session.reporter import Reporter

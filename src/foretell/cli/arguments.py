@@ -229,7 +229,7 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
 
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
     """The documents of DATA arguments; the reader's notes go to stderr."""
-    from foretell.pretraining.tokens import make_source
+    from foretell.pretraining.sources import make_source
 
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 

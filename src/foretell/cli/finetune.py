@@ -225,7 +225,7 @@ def finetune_text(
     from foretell.loading import load_start
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest
-    from foretell.pretraining.tokens import find_old_domain
+    from foretell.pretraining.sources import find_old_domain
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(

@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -98,6 +99,7 @@ def train(
         raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
+    from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
     from foretell.loading import load_start
     from foretell.pretraining.pretrain import TextTraining
@@ -121,7 +123,7 @@ def train(
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
         start=load_start(start_from) if start_from else None,
-        exportable=exportable,
+        exportable=None if exportable is None else partial(choose_family, name=exportable),
         workers=1 if workers is None else workers,
         **options.shared(out),
     )
